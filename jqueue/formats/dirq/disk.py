@@ -66,7 +66,7 @@ class Disk:
         self._umask = umask
         self._fsync = fsync
         self._last = self._last_token = 0
-        self._touched: set[str] = set()
+        self._changed_folders: set[str] = set()
         self._unsynced: list[int] = []
 
     def path(self, name: str) -> str:
@@ -121,7 +121,7 @@ class Disk:
             with suppress(FileExistsError):
                 self.mkdir(self.path(name))
         self.known = True
-        self._touched.add(self.root)
+        self._changed_folders.add(self.root)
 
     def mkdir(self, path: str) -> None:
         """Make a folder.
@@ -210,11 +210,11 @@ class Disk:
             found += () if path == name else (status.st_ino, status.st_size, status.st_mtime_ns)
         return tuple(found)
 
-    def touched(self, folder: str) -> None:
+    def note_added(self, folder: str) -> None:
         """Take note that an element was added to this folder: `flush` syncs it."""
-        self._touched.add(self.path(folder))
+        self._changed_folders.add(self.path(folder))
 
-    def made_in(self, path: str) -> None:
+    def note_new_folder(self, path: str) -> None:
         """Take note that all files of a new folder are made: `sync` brings their names to the disk."""
         if self._fsync:
             self._unsynced.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
@@ -222,9 +222,9 @@ class Disk:
     def flush(self) -> None:
         """Sync the folders where elements were added, if `fsync` is True, so that they survive a power failure."""
         if self._fsync:
-            for folder in self._touched:
+            for folder in self._changed_folders:
                 flush(folder)
-        self._touched.clear()
+        self._changed_folders.clear()
 
     # Notes
 

@@ -176,7 +176,7 @@ class DirqElements(DirqStore):
                     self._disk.create(f"{path}/{file}", content)
                 if note:
                     self._disk.write_note(part, note)
-                self._disk.made_in(path)
+                self._disk.note_new_folder(path)
             except FileExistsError:
                 element = self._disk.new_name(now)
             except FileNotFoundError:  # the folder does not exist yet, or was purged
@@ -204,7 +204,7 @@ class DirqElements(DirqStore):
         self._disk.make_folder(HIDDEN)
         name = hidden(DEAD, place)
         self._disk.rename(source, name)
-        self._disk.touched(HIDDEN)
+        self._disk.note_added(HIDDEN)
         return name
 
     def _rename_to_the_back(self, source: str, now: datetime, element: str = "") -> str:
@@ -232,7 +232,7 @@ class DirqElements(DirqStore):
                     raise
                 element = ""
             else:
-                self._disk.touched(folder)
+                self._disk.note_added(folder)
                 return name
         raise self._too_many_tries("an element of {} could not be moved")
 

@@ -133,7 +133,7 @@ class DirqSimple(DirqStore):
             place = hidden(DEAD, part)
         os.link(self._disk.path(part) + PART, self._disk.path(place))
         self._drop_part(part)
-        self._disk.touched(os.path.dirname(place))
+        self._disk.note_added(os.path.dirname(place))
         return part, place
 
     def _drop_part(self, part: str) -> None:
@@ -210,7 +210,7 @@ class DirqSimple(DirqStore):
     def _release(self, change: Change, now: datetime) -> StoredJob:
         old, job, place = change.old, change.new, Place.parse(change.place)
         if job.sequence != old.sequence:
-            return self._to_the_back(self._take_away(place, MOVING), place, job, now)
+            return self._to_the_back(self._hide(place, MOVING), place, job, now)
         self._check(place)
         self._disk.write_note(place.name, self._note_after_claim(place.name, job))
         os.unlink(self._disk.path(place.name) + LOCK)
@@ -220,7 +220,7 @@ class DirqSimple(DirqStore):
         job, place = change.new, Place.parse(change.place)
         if not place.token:
             self._lock(self._disk.path(place.name))
-        name = self._take_away(place, DEAD)
+        name = self._hide(place, DEAD)
         note = self._note_after_claim(name, job) | {"dead_at": microseconds(job.dead_at or now)}
         self._disk.write_note(name, note)
         with suppress(FileNotFoundError):
@@ -253,7 +253,7 @@ class DirqSimple(DirqStore):
 
     # Moving: an element is hidden until it has its new name, so that no other program can take it by the old one
 
-    def _take_away(self, place: Place, prefix: str) -> str:
+    def _hide(self, place: Place, prefix: str) -> str:
         """Hide an element, unless its lock has changed since it was last seen. Returns its hidden name.
 
         Raises:

@@ -110,7 +110,7 @@ class TextQueueFile:
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message that is queued, claimed or dead."""
-        self._begin_anew_in_a_child()
+        self._reset_after_fork()
         try:
             if self._unflushed:
                 self._flush_again()
@@ -141,7 +141,7 @@ class TextQueueFile:
         """Make each change by itself, with common writes for all of them."""
         if not changes:
             return []
-        self._begin_anew_in_a_child()
+        self._reset_after_fork()
         return self._change(changes, now)
 
     def _change(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
@@ -175,7 +175,7 @@ class TextQueueFile:
         self._view.forget()
         self._view.journal.forget()
 
-    def _begin_anew_in_a_child(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Forget everything after a fork, as the parent may have been in the middle of a read."""
         if self._read_after != forks():
             self._read_after = forks()

@@ -85,7 +85,7 @@ class VsqsFolder:
             raise InvalidJobError("capacity must be at least 1, or None")
         self.path = Path(path).absolute()
         self.unit = Unit(unit)
-        self._waits_for_room = when_full == "wait"
+        self._waits_for_space = when_full == "wait"
         self.entrypoint = entrypoint or self.path.name
         self._folder = os.fspath(self.path)
         self._fsync = fsync
@@ -143,14 +143,14 @@ class VsqsFolder:
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Make each change by itself, then add the new jobs together."""
-        done = [None if change.step is Step.ADD else self._do(change, now) for change in changes]
+        done = [None if change.step is Step.ADD else self._do_step(change, now) for change in changes]
         new = [change for change in changes if change.step is Step.ADD]  # after the changes that free space
         added = iter(self._add(new, now) if new else ())
         return [
             next(added) if change.step is Step.ADD else outcome for change, outcome in zip(changes, done, strict=True)
         ]
 
-    def _do(self, change: Change, now: datetime) -> Outcome:
+    def _do_step(self, change: Change, now: datetime) -> Outcome:
         self._reader.forget(change.place)
         try:
             kept: StoredJob = getattr(self, f"_{change.step}")(change, now)
@@ -168,19 +168,19 @@ class VsqsFolder:
             self._make_folders(any_dead=any_dead)
         except (OSError, StorageError) as error:
             return [error for _ in changes]
-        outcomes = self._add_where_there_is_room([change.new for change in changes], now)
+        outcomes = self._add_within_capacity([change.new for change in changes], now)
         try:
             self._flush(any_dead=any_dead)
         except OSError as error:
-            return [self._taken_back(outcome, error) for outcome in outcomes]
+            return [self._undo_add(outcome, error) for outcome in outcomes]
         return outcomes
 
-    def _add_where_there_is_room(self, jobs: list[Job], now: datetime) -> list[Outcome]:
+    def _add_within_capacity(self, jobs: list[Job], now: datetime) -> list[Outcome]:
         """Add jobs, each by itself: reserve their numbers, write their files, then rename the files.
 
         If there is not enough space for all, the first ones are added.
         """
-        full = (StoreFullError if self._waits_for_room else QueueFullError)(
+        full = (StoreFullError if self._waits_for_space else QueueFullError)(
             f"the queue {self.name!r} has no room for more jobs: let workers catch up, or raise its capacity"
         )
         outcomes: list[Outcome] = [full] * len(jobs)
@@ -216,7 +216,7 @@ class VsqsFolder:
                 except OSError as error:
                     failures[place] = error
             if self._fsync and written:
-                for place, failure in zip(written, _synced(list(written.values())), strict=True):
+                for place, failure in zip(written, _sync_all(list(written.values())), strict=True):
                     failures[place] = failures[place] or failure
         finally:
             for descriptor in written.values():
@@ -233,7 +233,7 @@ class VsqsFolder:
             rename_exclusively(path, self._path(place))
         except OSError as error:
             return error
-        return self._kept(place, note, job.payload)
+        return self._stored_job(place, note, job.payload)
 
     def _make_folders(self, *, any_dead: bool) -> None:
         if not self.path.is_dir():
@@ -251,7 +251,7 @@ class VsqsFolder:
             if any_dead:
                 flush(f"{self._folder}/{DEAD}")
 
-    def _taken_back(self, outcome: Outcome, error: OSError) -> Outcome:
+    def _undo_add(self, outcome: Outcome, error: OSError) -> Outcome:
         """Remove an added job whose folder could not be synced, unless another program has taken it by now.
 
         Returns:
@@ -295,34 +295,34 @@ class VsqsFolder:
                 self._reader.ignore_unreadable(change.place)
                 raise JobChangedError from None
             raise
-        return self._kept(place, note, payload)
+        return self._stored_job(place, note, payload)
 
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
         job, name = change.new, _name(change.place)
         assert name.until is not None
         until = max(self.unit.number(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
         note = self._annotate(change.place, {**self._reader.note(change.place), "until": name.until, "next": until})
-        return self._kept(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
+        return self._stored_job(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
 
     def _release(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
-        place, note = change.place, self._noted(change)
+        place, note = change.place, self._checked_note(change)
         due = None if job.run_at is None else self.unit.number(job.run_at)
         note = note_of(job, note, due=due)
         if job.sequence == old.sequence:
             with suppress(FileExistsError):  # another message has that number: this one needs a new number
                 self._annotate(place, note)
-                return self._kept(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
+                return self._stored_job(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
         return self._to_the_back(place, note, now, due, job.payload)
 
     def _bury(self, change: Change, now: datetime) -> StoredJob:
         job = change.new
-        place, note = change.place, self._noted(change)
+        place, note = change.place, self._checked_note(change)
         os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
         note = self._annotate(place, note_of(job, note, due=None))
         dead = f"{DEAD}/{_name(place).number}"
         try:
-            return self._kept(self._rename(place, dead), note, job.payload)
+            return self._stored_job(self._rename(place, dead), note, job.payload)
         except FileExistsError:
             return self._to_the_back(place, note, now, None, job.payload, f"{DEAD}/")
 
@@ -347,7 +347,7 @@ class VsqsFolder:
 
     # Parts of several steps
 
-    def _noted(self, change: Change) -> dict[str, Any]:
+    def _checked_note(self, change: Change) -> dict[str, Any]:
         """Return the current note of a claim that is about to end.
 
         At the same time its holder may prolong the claim, or another program may give back an expired one. Then the
@@ -372,7 +372,7 @@ class VsqsFolder:
             self._rename(place, new)
             with suppress(OSError):
                 os.unlink(self._reader.beside(place))
-            return self._kept(new, note, payload)
+            return self._stored_job(new, note, payload)
         finally:
             self._numbers.free([number])
 
@@ -390,7 +390,7 @@ class VsqsFolder:
         write_note(self._path(place), note, self._reader.beside(place), attributes=self._attributes)
         return note
 
-    def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:
+    def _stored_job(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""
         said = {field: value for field, value in note.items() if value is not None}
         job = self._reader.job(place, said)
@@ -410,7 +410,7 @@ def _name(place: str) -> Name:
     return name
 
 
-def _synced(descriptors: list[int]) -> list[OSError | None]:
+def _sync_all(descriptors: list[int]) -> list[OSError | None]:
     """Sync files to the disk. Returns the error of each, or None."""
     if len(descriptors) == 1:
         return [_sync(descriptors[0])]
