@@ -116,7 +116,7 @@ ifneq ($(shell test -x $(BIN)/python && echo usable),usable)
 .PHONY: $(STAMPS)
 endif
 
-$(VENV)/.installed-run: EXTRAS := cli,examples
+$(VENV)/.installed-run: EXTRAS := cli
 $(VENV)/.installed-pipeline: EXTRAS := cli,report,spark
 $(STAMP): EXTRAS := dev,examples,processes,formats,s3,gcs,azure,cli,spark,pipelines,report
 
