@@ -38,7 +38,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup test test-wide test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
+.PHONY: help run pipeline setup servers test test-wide test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,13 +51,16 @@ run: $(RUN) ## set up and run the example: checksums of a folder by several work
 
 setup: $(STAMP) ## build the environment in .venv; quick if it is up to date
 
-test: $(STAMP) ## run the tests of every rule and every contract, in about three minutes
+servers: $(STAMP) ## install Azurite, which the tests start; its tests are skipped if it cannot be installed
+	@$(BIN)/python -m tests.servers.azurite
+
+test: servers ## run the tests of every rule and every contract, in about three minutes
 	@$(PYTEST) $(ARGS)
 
-test-wide: $(STAMP) ## run the tests that `make test` leaves out: more stores, older formats, Spark, processes, tests of the tests
+test-wide: servers ## run the tests that `make test` leaves out: more stores, older formats, Spark, processes, tests of the tests
 	@$(PYTEST) -m "wide and not full and not system" $(ARGS)
 
-test-full: $(STAMP) ## run every test, including the long ones
+test-full: servers ## run every test, including the long ones
 	@$(PYTEST) -m "" $(ARGS)
 
 test-all: ## run the fast tests on every supported Python that is present

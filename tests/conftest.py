@@ -7,6 +7,7 @@ import re
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import time_limits
 from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark, spark_cluster
@@ -19,6 +20,9 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a process that a shell runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise no program under test would get Ctrl-C
     time_limits.pytest_configure(config)
+    # No test may fail because the machine is slow.
+    settings.register_profile("jqueue", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("jqueue")
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # halves the start of Spark
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
 

@@ -22,7 +22,9 @@ names = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_
 headers = st.dictionaries(names, st.one_of(texts, escapes), max_size=4)
 payloads = st.one_of(st.binary(max_size=300), st.sampled_from([b"", b"\0", b"\r\n", b"\xff" * 9000]))
 
-several = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @given(tables)

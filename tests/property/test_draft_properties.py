@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
@@ -96,8 +96,6 @@ operations = st.one_of(
 )
 free_steps = st.lists(st.tuples(free_operations, times), max_size=15)
 steps = st.lists(st.tuples(operations, times), max_size=15)
-settings.register_profile("draft", max_examples=60, deadline=None)
-settings.load_profile("draft")
 PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
 
 

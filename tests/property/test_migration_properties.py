@@ -65,7 +65,9 @@ def kept_fields(job, fields):
 
 @pytest.mark.parametrize(("here", "there"), [("memory", "memory"), ("memory", "vsqs"), ("vsqs", "vsqs")])
 @given(data=st.data(), size=st.integers(1, 4))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_jobs_moved_there_and_back_are_unchanged(here, there, data, size):
     both_blobs = {here, there} == {"memory"}
     given_jobs = data.draw(several(all_of_it=both_blobs))

@@ -151,3 +151,10 @@ def _lock(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":  # before the tests, so that none of them takes the time of an install
+    try:
+        installed(find_node()[1])
+    except ServerUnavailableError as error:
+        print(error, file=sys.stderr)
