@@ -38,7 +38,7 @@ def url(tmp_path):
 def test_an_outdated_spark_is_refused_before_any_claim(url):
     session = Session(lambda number: pytest.fail("Spark was asked"))
     session.version = "4.1.4"
-    with pytest.raises(ImportError, match=r"jqueue needs PySpark 4\.2 or newer, and this is '4\.1\.4'"):
+    with pytest.raises(ImportError, match=r"jqueue needs PySpark 4\.2 or newer, but this is '4\.1\.4'"):
         run_batch(session, url, make_worker())
     assert not os.path.exists(url)
 
