@@ -78,7 +78,7 @@ def test_no_file_names_a_package_registry():
     assert [] == _matches(REGISTRY)
 
 
-def test_no_file_holds_a_path_of_somebodys_machine():
+def test_no_file_holds_a_path_of_one_machine():
     assert [] == _matches(MACHINE_PATH)
 
 
