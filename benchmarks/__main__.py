@@ -24,7 +24,9 @@ RESULTS = Path(__file__).parent / "results.json"
 NARROWEST = 150
 """Minimum width of the table in characters, where there is no terminal."""
 
-application = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+HELP = "Run the benchmarks, and write their figures into a JSON file and a table."
+
+application = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=HELP)
 
 
 @application.callback(invoke_without_command=True)
@@ -57,10 +59,10 @@ def run(
 
 @application.command()
 def plot(
-    results: Annotated[Path, typer.Argument(help="The JSON file of a run.")],
-    picture: Annotated[Path, typer.Argument(help="The SVG file to write.")],
+    results: Annotated[Path, typer.Argument(help="JSON file of a run.")],
+    picture: Annotated[Path, typer.Argument(help="SVG file to write.")],
 ) -> None:
-    """Draw operations per second over the depth of the queue, as [growth] measured them."""
+    """Draw operations per second over the depth of the queue, from the row `growth` of a run."""
     from benchmarks.plot import draw
 
     draw(results, picture)
@@ -68,10 +70,10 @@ def plot(
 
 @application.command()
 def page(
-    results: Annotated[Path, typer.Argument(help="The JSON file of a run.")],
+    results: Annotated[Path, typer.Argument(help="JSON file of a run.")],
     text: Annotated[Path, typer.Argument(help="Markdown page with a place for the table.")],
 ) -> None:
-    """Put the table of a run into a page."""
+    """Put the table of a run into a Markdown page."""
     from benchmarks.page import put
 
     put(results, text)

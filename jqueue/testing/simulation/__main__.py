@@ -24,6 +24,8 @@ try:
 except ImportError:  # pragma: no cover - the environment of the tests has it
     sys.exit("the simulation shows its progress with rich: pip install 'jqueue[testing]'")
 
+DESCRIPTION = "Run many processes on one store under faults, in virtual time: a schedule for each seed."
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the seeds that the command line names. Return 0, 1 if a rule was broken, or 2 if the arguments are wrong."""
@@ -38,12 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"No rule was broken in {report.seeds:,} seeds.")
         return 0
     seeds = ", ".join(str(seed) for seed, _ in failures)
-    console.print(f"\n[bold red]A rule was broken by seed {seeds}.[/] Looking for a short schedule …\n")
+    console.print(
+        f"\n[bold red]A rule was broken by seed {seeds}.[/] Looking for a shorter schedule that breaks it …\n"
+    )
     console.print(explain(*failures[0], settings), markup=False)
     again = f"--seeds 1 --first {failures[0][0]}"
     again += "" if options.faults is None else f" --faults {options.faults}"
     again += f" --storage {options.storage}" if options.storage else ""
-    console.print(f"\nTo see it again: python -m jqueue.testing.simulation {again}")
+    console.print(f"\nTo reproduce it: python -m jqueue.testing.simulation {again}")
     return 1
 
 
@@ -76,7 +80,7 @@ def _show(console: Console, report: Report) -> None:
     console.print(
         Columns(
             [
-                _table("what was done", totals),
+                _table("work", totals),
                 _table("faults of the store", faults),
                 _table("what happened", dict(report.events.most_common())),
                 _table("how calls ended", dict(report.outcomes.most_common())),
@@ -86,7 +90,7 @@ def _show(console: Console, report: Report) -> None:
 
 
 def _table(title: str, counts: Mapping[str, int]) -> Table:
-    table = Table(title, "how often", box=box.SIMPLE)
+    table = Table(title, "number", box=box.SIMPLE)
     table.columns[1].justify = "right"
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")
@@ -100,7 +104,7 @@ def _load(name: str) -> Any:
         make = getattr(importlib.import_module(module), function)
         made = make()
     except Exception as error:
-        print(f"--storage {name}: {error}. It should be like package.module:function", file=sys.stderr)
+        print(f"--storage {name}: {error}. Give it as package.module:function", file=sys.stderr)
         raise SystemExit(2) from None
     if not isinstance(made, ObjectStoragePort):
         print(f"--storage {name} makes a {type(made).__name__}, which has no `read` and `write`", file=sys.stderr)
@@ -109,16 +113,16 @@ def _load(name: str) -> Any:
 
 
 def _count(text: str) -> int:
-    """A whole number from 1 on."""
+    """A whole number of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of 1 or more")
     return int(text)
 
 
 def _seed(text: str) -> int:
-    """A whole number from 0 on."""
+    """A whole number of 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of 0 or more")
     return int(text)
 
 
@@ -129,24 +133,24 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to 1")
     return share
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jqueue.testing.simulation", description=__doc__.split(": ", 1)[1])
-    parser.add_argument("--seeds", type=_count, default=2000, help="how many (default: %(default)s)")
-    parser.add_argument("--first", type=_seed, default=0, help="the first one (default: %(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m jqueue.testing.simulation", description=DESCRIPTION)
+    parser.add_argument("--seeds", type=_count, default=2000, help="number of seeds to run (default: %(default)s)")
+    parser.add_argument("--first", type=_seed, default=0, help="first seed (default: %(default)s)")
     parser.add_argument(
         "--faults",
         type=_share,
-        help="the share of requests to which something happens (default: another for each seed)",
+        help="share of requests with a fault, from 0 to 1 (default: a different share for each seed)",
     )
-    parser.add_argument("--storage", help="package.module:function that makes an empty storage of yours")
+    parser.add_argument("--storage", help="package.module:function that returns an empty storage of your own")
     parser.add_argument(
-        "--processes", type=_count, default=os.cpu_count() or 1, help="how many at once (default: one for each core)"
+        "--processes", type=_count, default=os.cpu_count() or 1, help="number of processes (default: one for each core)"
     )
-    parser.add_argument("--keep-going", action="store_true", help="run all seeds, whatever the first ones break")
+    parser.add_argument("--keep-going", action="store_true", help="run all seeds, even after a rule was broken")
     return parser
 
 
