@@ -212,10 +212,10 @@ class QueueBase(SupportsApply):
             convert: see `Request`.
         """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
-        patience = None if wait is None else to_seconds("wait", wait) or None
+        wait_seconds = None if wait is None else to_seconds("wait", wait) or None
         if not self._writer.calls.has_space(operations):
             seconds = await self._writer.wait_for_space(seconds)
-        request = self._writer.enter(operations, seconds, atomic=atomic, wait=patience, convert=convert)
+        request = self._writer.enter(operations, seconds, atomic=atomic, wait=wait_seconds, convert=convert)
         if answered_empty:
             request.seen_empty = request.waits_for_jobs
         try:

@@ -183,8 +183,8 @@ class QueueSet(SetVerbs):
             call.begin(most - len(jobs))
             async with Peeks(tuple(self._members), call, min(seconds, left)) as peeks:
                 found = await peeks.found()
-                patience = 0.0 if jobs else waited_until - loop.time()
-                if not found and patience > 0 and await peeks.until_ready(patience, changed):
+                wait_seconds = 0.0 if jobs else waited_until - loop.time()
+                if not found and wait_seconds > 0 and await peeks.until_ready(wait_seconds, changed):
                     if not (found := peeks.answered()):
                         continue
                 elif not found and not jobs:

@@ -31,8 +31,8 @@ class ConsumerVerbs(QueueBase, Consumer):
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, **options)
-        patience = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
-        jobs: list[list[Job]] = await self._submit(operations, deadline, wait=patience, convert=first_of)
+        longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
+        jobs: list[list[Job]] = await self._submit(operations, deadline, wait=longest_wait, convert=first_of)
         return jobs[0]
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:

@@ -45,17 +45,17 @@ class ProducerVerbs(QueueBase, Producer):
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
     ) -> Any:
         reference = job_id.id if isinstance(job_id, Job) else job_id
-        patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
+        wait_seconds = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = self._checked(AwaitResult(reference).prepared(self._preparation))
-        found = await self._look_for(operation, patience, self._seconds(deadline))
+        found = await self._wait_for_result(operation, wait_seconds, self._seconds(deadline))
         if not found:
-            raise ResultTimeoutError(reference, patience)
+            raise ResultTimeoutError(reference, wait_seconds)
         return deepcopy(found[0].result)  # the cached state holds the same object
 
-    async def _look_for(self, operation: AwaitResult, patience: float, seconds: float) -> list[Job]:
+    async def _wait_for_result(self, operation: AwaitResult, wait_seconds: float, seconds: float) -> list[Job]:
         """Return the finished job, or nothing if it has not finished in time. A mere search has no unknown outcome."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + patience
+        end = loop.time() + wait_seconds
         while True:
             try:
                 now = loop.time()
