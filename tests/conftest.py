@@ -27,7 +27,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
 
 
-LEFT_OUT = pytest.StashKey()
+LEFT_OUT: pytest.StashKey[set[str]] = pytest.StashKey()
 """Marks of tests that the mark expression leaves out wherever they stand."""
 
 

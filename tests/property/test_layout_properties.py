@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from jqueue import Job, JobStatus, QueueState
 from jqueue.core.blob import codec, lines
@@ -138,7 +139,11 @@ def test_the_strategies_draw_every_field_of_a_job():
 
 
 def test_the_strategies_draw_every_field_of_a_state_and_of_its_tables():
-    rows = {"settings": QueueSettings, "entrypoints": EntrypointRules, "schedules": Schedule}
+    rows: dict[str, type[BaseModel]] = {
+        "settings": QueueSettings,
+        "entrypoints": EntrypointRules,
+        "schedules": Schedule,
+    }
 
     def fields_of(state):
         yield from filled(state, QueueState())

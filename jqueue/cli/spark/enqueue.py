@@ -6,7 +6,7 @@ import json
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.printable import printable
 from jqueue.runtime.system import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class Format(StrEnum):
@@ -104,14 +107,8 @@ def enqueue(
     _check_transaction(txn_app_id, txn_version, as_json)
     target = SparkTarget(master, tuple(conf or ()), spark_log, as_json)
     name, found = _checked(source, url, kind, target, create)
-    with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, spark_session(target) as session:
-        receipt_path = Path(folder) / "receipt.json"
-        with tasks_shown(session, "enqueuing"):
-            began = SystemClock().monotonic()
-            writer = read_jobs(session, target.file(source), found, reading).write.format("jqueue").options(**options)
-            writer.mode("append").option("receiptPath", str(receipt_path)).save(absolute(url))
-            seconds = SystemClock().monotonic() - began
-        receipt = json.loads(receipt_path.read_bytes())
+    with spark_session(target) as session, tasks_shown(session, "enqueuing"):
+        receipt, seconds = _enqueue(read_jobs(session, target.file(source), found, reading), url, options)
     if as_json:
         show_json({"queue": name, **receipt, "seconds": round(seconds, 3)})
     else:
@@ -120,6 +117,16 @@ def enqueue(
 
 if enqueue.__doc__ is not None:  # with python -OO it is
     enqueue.__doc__ = enqueue.__doc__.format(optional=", ".join(IN_BULK))
+
+
+def _enqueue(jobs: DataFrame, url: str, options: dict[str, str]) -> tuple[dict[str, Any], float]:
+    """Enqueue the rows of a frame. Return the receipt of the write, and the seconds that it took."""
+    with tempfile.TemporaryDirectory(prefix="jqueue-") as folder:
+        receipt = Path(folder) / "receipt.json"
+        began = SystemClock().monotonic()
+        writer = jobs.write.format("jqueue").options(**options).mode("append")
+        writer.option("receiptPath", str(receipt)).save(absolute(url))
+        return json.loads(receipt.read_bytes()), SystemClock().monotonic() - began
 
 
 def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -> None:

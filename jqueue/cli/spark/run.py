@@ -22,6 +22,7 @@ from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchReport
+    from jqueue.worker import Worker
 
 OUTCOMES = ("done", "retried", "dead", "snoozed")
 """Counts that show progress. If all jobs of a batch were handed back, the next batch would be the same."""
@@ -72,9 +73,7 @@ def run(
     """  # fmt: skip
     log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0])
     found = find_worker(target)
-    missing = sorted(set(entrypoint or ()) - set(found.handlers))
-    if missing:
-        raise refusal(f"{target} has no handler for {', '.join(map(repr, missing))}", as_json=as_json)
+    _check_handlers(entrypoint or (), found, target, as_json)
     _check_files(py_files or (), as_json)
     name = on_queue(url, _name_of, as_json=as_json)
     _let_workers_import_from_here()
@@ -95,11 +94,13 @@ def run(
             reports.append(report)
             if not drain or not any(getattr(report, what) for what in OUTCOMES):
                 break
-    total = _total_of(reports)
-    if as_json:
-        show_json({"queue": name, "batches": len(reports), **_as_values(total)})
-    else:
-        typer.echo(f"{total}{f', in {len(reports)} batches' if len(reports) > 1 else ''}")
+    _show(reports, name, as_json)
+
+
+def _check_handlers(entrypoints: Sequence[str], worker: Worker, target: str, as_json: bool) -> None:
+    missing = sorted(set(entrypoints) - set(worker.handlers))
+    if missing:
+        raise refusal(f"{target} has no handler for {', '.join(map(repr, missing))}", as_json=as_json)
 
 
 def _check_files(paths: Sequence[str], as_json: bool) -> None:
@@ -117,6 +118,14 @@ def _let_workers_import_from_here() -> None:
     known = os.environ.get("PYTHONPATH", "")
     if os.getcwd() not in known.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
+
+
+def _show(reports: Sequence[BatchReport], name: str, as_json: bool) -> None:
+    total = _total_of(reports)
+    if as_json:
+        show_json({"queue": name, "batches": len(reports), **_as_values(total)})
+    else:
+        typer.echo(f"{total}{f', in {len(reports)} batches' if len(reports) > 1 else ''}")
 
 
 def _total_of(reports: Sequence[BatchReport]) -> BatchReport:
