@@ -14,21 +14,30 @@ from tests.virtual_world import in_virtual_time
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-class Slow(InMemoryStorage):
-    """Storage whose writes take a while and then call a hook."""
-
-    delay = 0.0
+class Gated(InMemoryStorage):
+    """Storage whose writes wait at a gate, if there is one, and then call a hook."""
 
     def __post_init__(self):
         super().__post_init__()
         self.hook: Callable[[], object] = lambda: None
+        self.gate: asyncio.Event | None = None
+        self.at_gate = self.answered = 0
 
     async def write(self, content, if_match=None):
-        if self.delay:
-            await asyncio.sleep(self.delay)
-        etag = await super().write(content, if_match)
+        if self.gate is not None:
+            self.at_gate += 1
+            await self.gate.wait()
+        try:
+            etag = await super().write(content, if_match)
+        finally:
+            self.answered += 1
         self.hook()
         return etag
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0)
 
 
 def ids(state):
@@ -40,22 +49,22 @@ def leave_a_write_under_way(queue, storage):
     loop.run_until_complete(queue.enqueue("t", b"", job_id="first"))
 
     async def begin():
+        storage.gate = asyncio.Event()
         task = asyncio.ensure_future(queue.enqueue("t", b"", job_id="left"))
-        await asyncio.sleep(0.01)
+        await until(lambda: storage.at_gate)
         return task
 
-    storage.delay = 0.05
     task = loop.run_until_complete(begin())
-    storage.delay = 0.0
-    return loop, task
+    gate, storage.gate = storage.gate, None
+    return loop, task, gate
 
 
 def test_a_writer_whose_loop_is_gone_undoes_nothing_when_it_is_collected():
-    storage = Slow()
+    storage = Gated()
     queue = DirectQueue(storage)
-    loop, task = leave_a_write_under_way(queue, storage)
+    loop, *rest = leave_a_write_under_way(queue, storage)
     loop.close()
-    del loop, task
+    del loop, rest
 
     async def go_on():
         storage.hook = gc.collect
@@ -68,12 +77,14 @@ def test_a_writer_whose_loop_is_gone_undoes_nothing_when_it_is_collected():
 
 
 def test_a_writer_of_a_loop_that_runs_again_changes_nothing():
-    storage = Slow()
+    storage = Gated()
     queue = DirectQueue(storage)
-    old, task = leave_a_write_under_way(queue, storage)
+    old, task, gate = leave_a_write_under_way(queue, storage)
     new = asyncio.new_event_loop()
     new.run_until_complete(queue.enqueue("t", b"", job_id="a"))
-    old.run_until_complete(asyncio.sleep(0.1))  # its write is refused: it was on an etag that has moved
+    answered = storage.answered
+    gate.set()
+    old.run_until_complete(until(lambda: storage.answered > answered))  # refused: the etag has moved
     for name in ("b", "c"):
         new.run_until_complete(queue.enqueue("t", b"", job_id=name))
     assert ["a", "b", "c", "first"] == ids(new.run_until_complete(queue.read_state()))
@@ -135,7 +146,7 @@ async def test_a_field_added_to_one_job_is_not_one_of_another():
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 async def test_an_ack_that_was_cancelled_as_it_landed_may_be_repeated_by_its_bare_id(kind):
-    storage = Slow()
+    storage = Gated()
     async with kind(storage) as queue:
         await queue.enqueue("t", b"", job_id="j")
         await queue.dequeue("t")
