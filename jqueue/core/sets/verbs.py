@@ -332,7 +332,8 @@ class SetVerbs(JobQueue):
 
 def _one_queue_error(what: str) -> InvalidJobError:
     return InvalidJobError(
-        f"{what} concerns one queue as a whole, and not a set of queues: call it on one queue of the set"
+        "a set of queues has no jobs, limits, retention, schedules or size_limit of its own: "
+        f"{what} concerns one queue as a whole, so call it on one queue of the set"
     )
 
 
