@@ -2,7 +2,7 @@
 #
 # PYTHON=...  the interpreter to build the environment with (default: the first usable one from 3.11 on)
 # VENV=...    where the environment is (default: .venv)
-# WORKERS=... number of test processes (default: one for each core, at most 8)
+# WORKERS=... number of test processes (default: one more than there are cores, as tests also wait; at most 8)
 # ARGS=...    more arguments for pytest, the example, or the tool
 # SEEDS=...   number of seeds `make simulate` runs; FIRST=... the first one; FAULTS=... the share of failing requests
 # CYCLES=...  number of processes that `make kill` kills at random moments
@@ -13,7 +13,7 @@
 
 PYTHON ?=
 VENV ?= .venv
-WORKERS ?= auto
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)))
 ARGS ?=
 SEEDS ?= 2000
 FIRST ?= 0

@@ -80,6 +80,7 @@ def test_the_example_fails_when_a_checksum_differs_from_that_of_a_plain_loop():
     assert "files are missing or differ" in result.stdout
 
 
+@pytest.mark.wide
 def test_an_interrupted_example_leaves_no_worker_and_no_folder_behind(folder, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -13,12 +13,16 @@ from jqueue import InMemoryStorage, LocalFileSystemStorage
 from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
 from jqueue.testing.simulation.__main__ import main
 
-SEEDS, FAST, LOT = 1000, 200, 50
+SEEDS, FAST, WIDE, LOT = 1000, 100, 200, 50
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param(first, marks=[pytest.mark.full] * (first >= FAST)) for first in range(0, SEEDS, LOT)]
-)
+def _marks(first):
+    if first < FAST:
+        return []
+    return [pytest.mark.wide if first < WIDE else pytest.mark.full]
+
+
+@pytest.mark.parametrize("first", [pytest.param(first, marks=_marks(first)) for first in range(0, SEEDS, LOT)])
 def test_no_seed_breaks_a_rule(first):
     run_seeds(range(first, first + LOT))
 

@@ -9,6 +9,8 @@ from jqueue.domain.operations import HandBack, Nack
 from tests.counted_claims import FEW, NAMES, NOW, Costs, claim, deep_draft
 from tests.deep_queue import DEEP
 
+pytestmark = pytest.mark.wide
+
 sought = pytest.mark.parametrize("names", [("mail",), None, NAMES], ids=["one entrypoint", "all", "several"])
 
 

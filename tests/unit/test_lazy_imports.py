@@ -125,6 +125,7 @@ def test_all_names_are_imported_by_a_star():
     loaded_by("from jqueue import *\nassert DirectQueue and migrate and connect")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "path",
     [

@@ -12,6 +12,8 @@ from tests.counted_claims import FEW, NAMES, NOW, Costs, claim, deep_draft, wait
 from tests.deep_queue import DEEP
 from tests.virtual_world import in_virtual_time
 
+pytestmark = pytest.mark.wide
+
 FREE = "free"
 """Entrypoint whose jobs no limit holds back; the jobs of all others come before them."""
 

@@ -55,6 +55,7 @@ def models():
     return sum(each.__class__ is Job for each in gc.get_objects())
 
 
+@pytest.mark.wide
 @in_virtual_time
 async def test_a_deep_queue_holds_few_models():
     before = models()

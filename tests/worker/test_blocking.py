@@ -142,6 +142,7 @@ async def test_process_handlers_run_in_processes_and_get_payload_and_context():
         assert os.getpid() != await process_handlers.process_id.result(queue, where, timeout=1)
 
 
+@pytest.mark.wide
 async def test_the_result_of_a_process_handler_is_kept_for_a_job_enqueued_by_name():
     async with broker() as queue:
         job = await queue.enqueue("process_id", b"")
@@ -159,6 +160,7 @@ async def test_a_process_that_dies_costs_only_its_own_job():
         assert (DEAD, "ProcessDied: the process of the handler ended with exit code 7") == (job.status, job.error)
 
 
+@pytest.mark.wide
 async def test_the_process_of_a_handler_that_times_out_is_killed(tmp_path):
     async with broker() as queue:
         pid_file = tmp_path / "pid"
@@ -170,6 +172,7 @@ async def test_the_process_of_a_handler_that_times_out_is_killed(tmp_path):
             os.kill(int(pid_file.read_text()), 0)
 
 
+@pytest.mark.wide
 async def test_an_exception_of_a_process_handler_has_its_usual_effect():
     async with broker() as queue:
         discarded = await process_handlers.discard.enqueue(queue)
@@ -233,6 +236,7 @@ async def test_a_handler_may_return_a_finished_task():
         assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
 
 
+@pytest.mark.wide
 async def test_a_process_handler_that_returns_an_unawaited_coroutine_fails():
     async with broker() as queue:
         await process_handlers.hidden.enqueue(queue)
@@ -240,6 +244,7 @@ async def test_a_process_handler_that_returns_an_unawaited_coroutine_fails():
         assert "TypeError: the handler returned a coroutine that was never awaited" in (await only_job(queue)).error
 
 
+@pytest.mark.wide
 async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread():
     def told(job):
         wait = None if job.run_at is None else (job.run_at - queue.options.clock.now()).total_seconds()
@@ -270,6 +275,7 @@ def test_an_error_rebuilt_from_a_process_is_caught_like_the_original(which):
         assert isinstance(raised.value, kind) == isinstance(again, kind)
 
 
+@pytest.mark.wide
 async def test_the_log_has_the_traceback_of_an_error_in_a_process(caplog):
     caplog.set_level(logging.DEBUG, "jqueue.worker")
     async with broker() as queue:
@@ -315,6 +321,7 @@ async def test_running_is_reported_once_the_process_has_begun_the_job(tmp_path):
     assert [False, True] == heard
 
 
+@pytest.mark.wide
 async def test_killing_an_idle_process_fails_no_job():
     async with broker() as queue, asyncio.timeout(60), working(process_handlers.worker, queue):
         for _ in range(4):
@@ -323,6 +330,7 @@ async def test_killing_an_idle_process_fails_no_job():
         assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
 
 
+@pytest.mark.wide
 async def test_the_deadline_in_a_process_counts_from_the_start_of_the_handler():
     async with broker() as queue:
         job = await process_handlers.seconds_left.enqueue(queue)

@@ -315,6 +315,7 @@ def test_an_incorrect_occurrence_of_a_cron_entry_is_detected(chain, second, at, 
     assert any(found in fault for fault in fired(chain, until=1))
 
 
+@pytest.mark.wide
 def test_a_cron_entry_that_fires_twice_is_detected(chain):
     chain.add({}, at=0.5, **due(1))
     for at in (1.1, 1.3):

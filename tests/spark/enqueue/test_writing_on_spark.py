@@ -9,6 +9,8 @@ from pyspark.errors import PySparkException
 from jqueue import DirectQueue, connect
 from tests.spark.enqueue.bulk import jobs_of, staged_at, texts_of
 
+pytestmark = pytest.mark.wide
+
 
 def save(frame, url, mode="append", **options):
     frame.write.format("jqueue").mode(mode).options(**options).save(url)
@@ -45,7 +47,6 @@ def test_a_data_frame_is_written_into_a_queue(spark, url):
     assert {"id": 7, "at": "1970-01-01T00:00:07+00:00", "of": {"a": [1.5]}} == json.loads(seven.payload)
 
 
-@pytest.mark.wide
 def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
     frame = spark.range(100).selectExpr("id")
     for _ in range(2):
@@ -54,14 +55,12 @@ def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
     assert 100 == len(texts_of(file))
 
 
-@pytest.mark.wide
 def test_frames_without_rows_and_without_partitions_add_nothing(spark, tmp_path):
     for frame in (spark.createDataFrame([], "payload string"), spark.range(9).selectExpr("'a' payload").limit(0)):
         save(frame, str(tmp_path / "queue.json"), entrypoint="a")
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.wide
 def test_a_wrong_write_is_refused_in_one_line_before_a_task_starts(spark, file):
     frame = spark.range(2).selectExpr("string(raise_error('a task has started')) payload", "'high' priority")
     wanted = "column 'priority' is string: it must be a whole number"
@@ -71,7 +70,6 @@ def test_a_wrong_write_is_refused_in_one_line_before_a_task_starts(spark, file):
     assert refusal(frame, file, mode="overwrite").startswith("a queue cannot be overwritten")
 
 
-@pytest.mark.wide
 def test_a_failed_task_gives_a_one_line_error_and_leaves_nothing(spark, file):
     frame = spark.range(0, 10, 1, 1).selectExpr(
         "if(id = 7, null, 'secret') payload"
@@ -83,7 +81,6 @@ def test_a_failed_task_gives_a_one_line_error_and_leaves_nothing(spark, file):
     assert ([], []) == (texts_of(file), staged_at(file))
 
 
-@pytest.mark.wide
 def test_an_oversized_write_gives_a_one_line_error_and_leaves_nothing(spark, file):
     frame = spark.range(0, 2, 1, 2).selectExpr("repeat('x', 4000) payload")
     said = refusal(frame, file, entrypoint="a", maxBlobBytes=10000)
@@ -110,7 +107,6 @@ class TestStream:
         query.awaitTermination(120)
         return query
 
-    @pytest.mark.wide
     def test_each_batch_is_written_once_across_restarts_from_an_old_checkpoint(self, spark, folder, url):
         for number in range(3):
             (folder / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
@@ -124,7 +120,6 @@ class TestStream:
         assert [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b", b"3a"] == sorted(texts_of(url))
         assert [] == staged_at(url)
 
-    @pytest.mark.wide
     def test_a_full_queue_stops_the_query_and_a_restart_continues(self, spark, folder, file):
         for number in range(2):
             (folder / f"{number}.txt").write_text("x" * 4000 + f"{number}")

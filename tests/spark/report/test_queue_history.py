@@ -52,7 +52,7 @@ def test_another_run_on_the_same_machine_gives_a_one_line_error(program, tmp_pat
     monkeypatch.setattr(sys, "argv", ["run.py", "queue.json", "--into", str(tmp_path)])
     monkeypatch.setattr(program, "is_taken", lambda port: port == 15002)
 
-    with pytest.raises(SystemExit, match="port 15002 of this machine is taken, perhaps by another run"):
+    with pytest.raises(SystemExit, match="port 15002 is taken, perhaps by another run"):
         program.main()
     assert [] == list(tmp_path.iterdir())
 
