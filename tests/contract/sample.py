@@ -1,9 +1,10 @@
 """Sample of the queue contract, which `make test` runs on the stores that do not get the whole contract.
 
 The contract is about the queue, which is the same everywhere. Stores differ in how they take and refuse requests. So
-the whole contract runs on a file and in memory with each queue, and on SeaweedFS with the broker. The direct queue
-there and the broker on the other stores run the sample: each verb once, races, and tests that depend on the time and
-the errors of the store. The rest is marked `full`.
+`make test` runs the whole contract in memory with each queue, and on a file with the broker. Elsewhere it runs the
+sample: each verb once, races, and tests that depend on the time and the errors of the store. `make test-wide` runs
+the whole contract on a file with the direct queue, on SeaweedFS with the broker, and on the older formats.
+`make test-full` runs it on every store.
 """
 
 import functools
@@ -59,8 +60,8 @@ SAMPLE = {
 }
 
 
-def sampled(contract):
-    """Mark each test of a contract outside the sample as `full`."""
+def sampled(contract, rest=pytest.mark.full):
+    """Mark each test of a contract outside the sample: as `full`, or as `rest`."""
     tests = {
         name: test
         for name, test in inspect.getmembers(contract, inspect.iscoroutinefunction)
@@ -68,8 +69,12 @@ def sampled(contract):
     }
     assert SAMPLE <= set(tests), f"no tests of the contract: {sorted(SAMPLE - set(tests))}"
     for name in sorted(set(tests) - SAMPLE):  # the same order in each process of a run
-        setattr(contract, name, pytest.mark.full(_copy_of(tests[name])))
+        setattr(contract, name, rest(_copy_of(tests[name])))
     return contract
+
+
+sampled_at_first = functools.partial(sampled, rest=pytest.mark.wide)
+"""Class decorator: `make test` runs the sample, and `make test-wide` the rest."""
 
 
 def _copy_of(test):

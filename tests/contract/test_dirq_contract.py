@@ -9,7 +9,7 @@ from jqueue.formats.dirq.names import Schema
 from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.sample import sampled
+from tests.contract.sample import sampled, sampled_at_first
 
 
 class Dirq(QueueContract):
@@ -38,6 +38,7 @@ class TestSimpleWithoutAttributes(Dirq):
     settings: ClassVar[dict[str, Any]] = {"attributes": False}
 
 
+@sampled_at_first
 class TestElements(Dirq):
     kind = DirqElements
 

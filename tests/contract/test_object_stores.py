@@ -6,7 +6,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.storage_contract import StorageContract
-from tests.contract.sample import sampled
+from tests.contract.sample import sampled, sampled_at_first
 from tests.object_stores import store_of
 
 moto = pytest.mark.usefixtures("moto_s3")
@@ -97,6 +97,7 @@ class TestDirectQueueOnSeaweedFS(SampleOnAServer):
 
 
 @seaweedfs
+@sampled_at_first
 class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
     kind, server = BrokerQueue, "seaweedfs"
 

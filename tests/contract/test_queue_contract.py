@@ -15,6 +15,7 @@ from jqueue.domain.rules import QueueSettings
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
+from tests.contract.sample import sampled_at_first
 from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
 
@@ -65,6 +66,7 @@ class TestBrokerQueueOnTwoMethods(InVirtualTime):
         return TwoMethods()
 
 
+@sampled_at_first
 class TestDirectQueueOnAFile(QueueContract):
     kind = DirectQueue
 

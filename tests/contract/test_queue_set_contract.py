@@ -14,6 +14,7 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.testing.worker_contract import WorkerContract
+from tests.contract.sample import sampled_at_first
 from tests.contract.test_queue_contract import without_waiting
 
 
@@ -60,6 +61,7 @@ class OfBlobs:
 
 
 @without_waiting
+@sampled_at_first
 class TestASetOfBlobs(OfBlobs, QueueContract):
     pass
 

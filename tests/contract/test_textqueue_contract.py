@@ -5,6 +5,7 @@ import pytest
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.queue_contract import QueueContract
+from tests.contract.sample import sampled_at_first
 
 
 def maker(path, **settings):
@@ -15,6 +16,7 @@ def maker(path, **settings):
     return make
 
 
+@sampled_at_first
 class TestTextQueue(QueueContract):
     @pytest.fixture
     def make_queue(self, tmp_path):

@@ -12,6 +12,8 @@ from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.virtual_world import in_virtual_time
 
+pytestmark = pytest.mark.wide
+
 
 async def enqueue_without_end(storage, latency, done, clock):
     """Enqueue as fast as one process can, and append the time of each commit to `done`."""

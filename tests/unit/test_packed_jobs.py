@@ -38,6 +38,8 @@ from jqueue.domain.stats import Census
 from tests.deep_queue import DEEP, deep_queue
 from tests.virtual_world import in_virtual_time
 
+pytestmark = pytest.mark.wide
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
 EVERYTHING = 10**9

@@ -15,6 +15,8 @@ from jqueue.testing.virtual_time import VirtualClock
 from tests.deep_queue import DEEP, LineWork, Turns, deep_queue, deep_storage
 from tests.virtual_world import in_virtual_time
 
+pytestmark = pytest.mark.wide
+
 both = pytest.mark.parametrize("make", [DirectQueue, BrokerQueue])
 
 

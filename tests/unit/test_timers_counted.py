@@ -15,6 +15,8 @@ from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time, now
 
+pytestmark = pytest.mark.wide
+
 both = pytest.mark.parametrize("make", [DirectQueue, BrokerQueue])
 
 

@@ -59,6 +59,7 @@ def test_every_module_says_why_it_exists():
     assert [] == silent
 
 
+@pytest.mark.wide
 def test_no_function_is_too_long_to_be_read_at_once():
     lengths = {
         f"{_name(path)}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
