@@ -90,9 +90,7 @@ class JobNotFoundError(JQueueError):
     """
 
     def __init__(self, job_id: str, message: str | None = None) -> None:
-        super().__init__(
-            message or f"Job {job_id!r} is not in the queue: it has finished, was removed, or never was here"
-        )
+        super().__init__(message or f"Job {job_id!r} not found in queue state")  # the text of 1.0.0
         self.job_id = job_id
 
 

@@ -43,6 +43,7 @@ def _run(page: Path) -> list[str]:
     return [str(example.parsed) for example in examples]
 
 
+@pytest.mark.wide
 def test_the_snippets_of_the_page_about_spark_run(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(_run(ON_SPARK)) > 5

@@ -70,10 +70,11 @@ def lines_of_class(name, kind):
 
 
 def lines_of_module(module):
-    for name, value in sorted(vars(module).items()):
+    for name in sorted({*vars(module), *getattr(module, "__all__", ())}):
         full = f"{module.__name__}.{name}"
         if name.startswith("_"):
             continue
+        value = getattr(module, name)
         its_own = getattr(value, "__module__", None) == module.__name__
         if isinstance(value, types.GenericAlias) or (not its_own and name in getattr(module, "__all__", ())):
             yield full

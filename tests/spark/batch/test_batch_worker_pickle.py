@@ -144,7 +144,7 @@ def test_an_unpicklable_part_of_a_worker_is_named_with_the_reason(spoil, named):
 def test_a_module_without_the_worker_on_executors_gives_an_error(module):
     sent = WorkerPickle.of(module.worker)
     del module.worker
-    with pytest.raises(JQueueError, match="the module batch_app has no worker 'worker' there"):
+    with pytest.raises(JQueueError, match="the module batch_app has no worker 'worker' on executors"):
         sent.load()
 
 

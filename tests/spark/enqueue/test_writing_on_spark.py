@@ -9,8 +9,6 @@ from pyspark.errors import PySparkException
 from jqueue import DirectQueue, connect
 from tests.spark.enqueue.bulk import jobs_of, staged_at, texts_of
 
-pytestmark = pytest.mark.wide
-
 
 def save(frame, url, mode="append", **options):
     frame.write.format("jqueue").mode(mode).options(**options).save(url)
@@ -47,6 +45,7 @@ def test_a_data_frame_is_written_into_a_queue(spark, url):
     assert {"id": 7, "at": "1970-01-01T00:00:07+00:00", "of": {"a": [1.5]}} == json.loads(seven.payload)
 
 
+@pytest.mark.wide
 def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
     frame = spark.range(100).selectExpr("id")
     for _ in range(2):
@@ -55,12 +54,14 @@ def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
     assert 100 == len(texts_of(file))
 
 
+@pytest.mark.wide
 def test_frames_without_rows_and_without_partitions_add_nothing(spark, tmp_path):
     for frame in (spark.createDataFrame([], "payload string"), spark.range(9).selectExpr("'a' payload").limit(0)):
         save(frame, str(tmp_path / "queue.json"), entrypoint="a")
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.wide
 def test_a_wrong_write_is_refused_in_one_line_before_a_task_starts(spark, file):
     frame = spark.range(2).selectExpr("string(raise_error('a task has started')) payload", "'high' priority")
     wanted = "column 'priority' is string: it must be a whole number"
@@ -70,6 +71,7 @@ def test_a_wrong_write_is_refused_in_one_line_before_a_task_starts(spark, file):
     assert refusal(frame, file, mode="overwrite").startswith("a queue cannot be overwritten")
 
 
+@pytest.mark.wide
 def test_a_failed_task_gives_a_one_line_error_and_leaves_nothing(spark, file):
     frame = spark.range(0, 10, 1, 1).selectExpr(
         "if(id = 7, null, 'secret') payload"
@@ -81,6 +83,7 @@ def test_a_failed_task_gives_a_one_line_error_and_leaves_nothing(spark, file):
     assert ([], []) == (texts_of(file), staged_at(file))
 
 
+@pytest.mark.wide
 def test_an_oversized_write_gives_a_one_line_error_and_leaves_nothing(spark, file):
     frame = spark.range(0, 2, 1, 2).selectExpr("repeat('x', 4000) payload")
     said = refusal(frame, file, entrypoint="a", maxBlobBytes=10000)
@@ -89,6 +92,7 @@ def test_an_oversized_write_gives_a_one_line_error_and_leaves_nothing(spark, fil
     assert ([], []) == (texts_of(file), staged_at(file))
 
 
+@pytest.mark.wide
 class TestStream:
     """Files become jobs, batch by batch."""
 
