@@ -36,6 +36,8 @@ STAMPS := $(sort $(RUN) $(PIPELINE) $(STAMP))
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without bytecode on disk, every child process of the tests compiles jqueue anew, and every test process the tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run pipeline setup servers test test-wide test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
