@@ -162,14 +162,14 @@ async def test_an_ack_that_was_cancelled_as_it_landed_may_be_repeated_by_its_bar
 @in_virtual_time
 async def test_an_ack_found_to_have_landed_has_ended_the_claim_here():
     storage = FaultyStorage(InMemoryStorage())
-    async with DirectQueue(storage, call_timeout=0.2) as queue:
+    async with DirectQueue(storage, call_timeout=20) as queue:
         await queue.enqueue("t", b"")
         [job] = await queue.dequeue("t")
         storage.on_write(Fault.LOST_ANSWER)
         storage.on_read(Fault.HANGS)
         with pytest.raises(UnknownOutcomeError) as unknown:
-            await queue.ack(job, deadline=0.1)
-        await unknown.value.resolve(5)
+            await queue.ack(job, deadline=10)
+        await unknown.value.resolve(60)
         assert queue.held_claim(job) is None
         with pytest.raises(ClaimLostError) as lost:
             await queue.heartbeat(job)
