@@ -8,18 +8,21 @@ would change the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
+from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
+from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
+from jqueue.domain.workers import WorkerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,9 @@ class Capabilities:
         results: `keep_result`, the `result` of an ack, and the verb `result` that waits for it.
         schedules: cron entries.
         staged: transactions that add jobs encoded elsewhere: `EnqueueStaged`, `LastTransaction`.
+        history: keeps the events of jobs: `configure(history=)` and `history`.
+        objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
+            files and async iterables.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
     """
 
@@ -74,7 +80,9 @@ class Capabilities:
     results: bool = True
     schedules: bool = True
     staged: bool = True
+    history: bool = True
     holders: bool = True
+    objects: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -131,6 +139,105 @@ class SupportsPeek(Protocol):
 
 
 @runtime_checkable
+class SupportsHistory(Protocol):
+    """A queue that can keep the history of its jobs. `configure(history=...)` switches it on."""
+
+    def history(
+        self,
+        *,
+        job_id: str | None = None,
+        entrypoint: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> AsyncIterator[HistoryEvent]:
+        """Iterate over the events of jobs, the newest first. At most one object of the history is held in memory.
+
+        Args:
+            job_id: events of this job only. The event of a bulk enqueue names no job.
+            entrypoint: events of this entrypoint only.
+            since: events from this time on only.
+            until: events before this time only.
+            deadline: maximum time for each request to the store.
+
+        Raises:
+            HistoryDamagedError: some events are missing. It is raised at the end, after all other events.
+            InvalidJobError: an argument is wrong, or the store of the queue cannot keep a history.
+            StorageError: the store failed.
+        """
+
+
+@runtime_checkable
+class SupportsWorkers(Protocol):
+    """A queue that keeps a record of each worker. It is written with commits that are made anyway."""
+
+    def attend(self, run: str, describe: Callable[[float], WorkerRecord]) -> None:
+        """Add a worker.
+
+        Args:
+            run: id of this run of the worker.
+            describe: returns its record at a time, in seconds since 1970. Called with every commit.
+        """
+
+    def leave(self, run: str) -> None:
+        """Remove a worker that has ended. Its record goes with the next commit, or when it is an hour old."""
+
+
+@runtime_checkable
+class SupportsLargeValues(Protocol):
+    """A queue that may keep large payloads and results in objects of their own beside it."""
+
+    def open_payload(self, job: Job) -> AsyncGenerator[bytes, None]:
+        """Yield the payload of a job in pieces, checked at the end: `async for piece in queue.open_payload(job)`.
+
+        Args:
+            job: as dequeued, or from `read_state`. A job from `peek` or `find` has a payload only if it is large.
+
+        Raises:
+            ObjectMissingError: the object of the payload does not exist.
+            ObjectDamagedError: the object has other bytes than were stored. The pieces must not be used.
+            StorageError: the store failed.
+        """
+
+    async def payload_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
+        """Return a URL from which anyone can download the large payload of a job. The URL is a secret.
+
+        Args:
+            job: the job, or its id.
+            lifetime: time for which the URL can be used; seven days at most.
+            deadline: maximum time for the call.
+
+        Raises:
+            InvalidJobError: the payload is in the queue itself, or the storage cannot make URLs.
+            JobNotFoundError: there is no such job.
+        """
+
+    async def result_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
+        """Return a URL from which anyone can download the large result of a job, as JSON. The URL is a secret.
+
+        Args:
+            job: the job, or its id.
+            lifetime: time for which the URL can be used; seven days at most.
+            deadline: maximum time for the call.
+
+        Raises:
+            InvalidJobError: the result is in the queue itself, or the job has none yet, or the storage cannot make
+                URLs.
+            JobNotFoundError: there is no such job.
+            ResultNotKeptError: the result was not kept.
+        """
+
+    async def collect(self) -> int:
+        """Remove the objects beside the queue that no job names and that are older than an hour. Return their number.
+
+        A queue object that ends jobs with large payloads does this by itself, every ten minutes at most.
+
+        Raises:
+            StorageError: the store failed, or the queue cannot be read.
+        """
+
+
+@runtime_checkable
 class SupportsApply(Protocol):
     """A queue that takes operations: the common part of producers, consumers and operators.
 
@@ -169,7 +276,7 @@ class Producer(SupportsApply, Protocol):
     async def enqueue(
         self,
         entrypoint: str,
-        payload: bytes = b"",
+        payload: PayloadSource = b"",
         priority: int = 0,
         *,
         deadline: Duration | None = None,
@@ -179,7 +286,8 @@ class Producer(SupportsApply, Protocol):
 
         Args:
             entrypoint: the name of the handler.
-            payload: bytes-like; text is refused. Empty by default.
+            payload: bytes-like; text is refused. Empty by default. For a payload of any size, a `pathlib.Path` or an
+                async iterable of bytes: it is read in pieces.
             priority: lower is served first; 32 bits.
             deadline: maximum time for the call.
 
@@ -419,6 +527,9 @@ class Operator(SupportsApply, Protocol):
         aging: Duration | Unchanged | None = UNCHANGED,
         dead_retention: Duration | Unchanged | None = UNCHANGED,
         blob_bytes: int | Unchanged | None = UNCHANGED,
+        history: Duration | Unchanged | None = UNCHANGED,
+        history_bytes: int | Unchanged | None = UNCHANGED,
+        history_payloads: bool | Unchanged = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
         """Change settings of the whole queue, and return all settings. Without arguments, only return them.
@@ -428,6 +539,10 @@ class Operator(SupportsApply, Protocol):
             dead_retention: time for which dead jobs are kept; None: until they are purged.
             blob_bytes: size limit of the queue's object in bytes, for every writer and in place of the writer's
                 `Limits(blob_bytes=...)`; None: each writer uses its own limit.
+            history: time for which the events of jobs are kept, in objects beside the queue's; None: not at all.
+                Versions of jqueue that know no history refuse the queue from then on.
+            history_bytes: size of all these objects above which the oldest are removed; None: no limit.
+            history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
             deadline: maximum time for the call.
         """
 

@@ -6,8 +6,11 @@ method. They make the queue cheaper or its timing better, never more correct.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
+
+from jqueue.domain.durations import Duration
 
 
 @runtime_checkable
@@ -116,4 +119,81 @@ class SupportsListing(SupportsScratch, Protocol):
         Raises:
             ValueError: the prefix is empty.
             StorageError: the store failed; `StorageFatalError` if it refused.
+        """
+
+
+@runtime_checkable
+class SupportsObjects(Protocol):
+    """A store that keeps other objects beside the queue's. Each is created once, and never changed.
+
+    A suffix names an object: its full name is that of the queue's object with the suffix. A suffix is words of ASCII
+    letters, digits, "-" and "_", with a dot before the first and a dot or a slash between: ".history/000000000001". It
+    does not end in ".lock" or ".tmp". Another suffix is a ValueError. On a file, a slash makes a folder, so ".history"
+    and ".history/1" cannot both be objects.
+    """
+
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object. It appears whole, and is durable when this returns.
+
+        If several callers create the same object at once, exactly one succeeds.
+
+        Raises:
+            CASConflictError: the object exists already, and is as durable as if this had succeeded. It may be the
+                caller's own, if the answer to its first try was lost: the caller reads it and compares.
+            StorageError: the store failed. The object may exist, or may appear later.
+        """
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object of any size from pieces of any size, and return its number of bytes.
+
+        It appears whole after the last piece, and is durable when this returns. At most 16 MiB of it are held in
+        memory, besides the current piece. If `pieces` raises an error or the caller is cancelled, no object appears,
+        and the bytes sent so far are removed, as far as the store can do that. If the caller is cancelled after the
+        last piece, the object may appear.
+
+        The name must be fresh: a store may keep a name whose creation has failed, and it may check less strictly than
+        in `create_object` that there is no such object. The adapter says so.
+
+        Raises:
+            CASConflictError: as for `create_object`.
+            StorageError: as for `create_object`.
+        """
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes of an object from `start` up to, but not including, `stop`; None is its end.
+
+        A range that ends after the object is cut, down to b"". An empty range may be answered without the store.
+
+        Raises:
+            ObjectMissingError: the object does not exist. The error names it.
+            StorageError: the store failed.
+            ValueError: start is negative, or stop comes before start.
+        """
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object. It need not exist. A power failure may bring it back.
+
+        Raises:
+            StorageError: the store failed.
+        """
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """Return the objects whose suffix begins with `prefix`, sorted by suffix, as `SupportsListing` does.
+
+        An object is listed once it has been created. Parts of an object are never listed.
+        """
+
+
+@runtime_checkable
+class SupportsObjectURLs(SupportsObjects, Protocol):
+    """A store that can lend one object to a program that has no credentials."""
+
+    async def object_url(self, suffix: str, lifetime: Duration) -> str:
+        """Return a URL with which anyone can GET this one object until `lifetime` has passed: seven days at most.
+
+        The URL is a secret. The store is not asked if the object exists.
+
+        Raises:
+            StorageFatalError: these credentials cannot sign a URL.
+            ValueError: the lifetime is not positive, or is longer than seven days.
         """

@@ -132,7 +132,20 @@ def check_kind(path: str, status: os.stat_result) -> None:
         raise StorageFatalError(f"{path!r} is {kind}")
 
 
-def write_all(descriptor: int, content: bytes) -> None:
+def check_folders(base: str, inner: str) -> None:
+    """Check each folder on a path from `base`, which must exist and be no link.
+
+    Raises:
+        StorageFatalError: one of them is a file, a link, ...
+        OSError: one of them does not exist, or the system refused.
+    """
+    for name in filter(None, inner.split("/")):
+        base = os.path.join(base, name)
+        if not stat.S_ISDIR(os.stat(base, follow_symlinks=False).st_mode):
+            raise StorageFatalError(f"{base!r} is not a folder, and links are not followed: move it away")
+
+
+def write_all(descriptor: int, content: bytes | bytearray) -> None:
     """Write all of the content, even if the system takes only parts of it at a time."""
     written = os.write(descriptor, content)
     if written < len(content):
@@ -150,6 +163,15 @@ def read_all(descriptor: int, size: int) -> bytes:
     while part := os.read(descriptor, 1 << 20):
         parts.append(part)
     return b"".join(parts)
+
+
+def read_range(descriptor: int, start: int, size: int) -> bytes:
+    """Read `size` bytes of a file from `start`, or fewer at its end."""
+    parts = []
+    while size > 0 and (part := os.pread(descriptor, size, start)):
+        parts.append(part)
+        start, size = start + len(part), size - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def flush(descriptor: int) -> None:
@@ -222,9 +244,23 @@ def share_alike(like: os.stat_result, descriptor: int, status: os.stat_result | 
         give_to_owner_of(like, descriptor)
     if own.st_gid != like.st_gid and not _give_to_group(like.st_gid, descriptor):
         mode &= 0o606 | (mode & 0o006) << 3
+    with suppress(PermissionError):  # a file of another user; that user's next write sets it
+        set_mode(descriptor, mode, own)
+
+
+def set_mode(descriptor: int, mode: int, status: os.stat_result | None = None) -> None:
+    """Set the permissions of a file. Readers of a folder may also search it, and its setgid bit stays.
+
+    Args:
+        descriptor: of the file or folder.
+        mode: bits to read and write.
+        status: of the file; looked up by default.
+    """
+    own = os.fstat(descriptor) if status is None else status
+    if stat.S_ISDIR(own.st_mode):
+        mode |= (mode & 0o444) >> 2 | own.st_mode & 0o7000
     if stat.S_IMODE(own.st_mode) != mode:
-        with suppress(PermissionError):  # a file of another user; that user's next write sets it
-            os.fchmod(descriptor, mode)
+        os.fchmod(descriptor, mode)
 
 
 def _give_to_group(group: int, descriptor: int) -> bool:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 from datetime import UTC, datetime
 
 IDS_DRAWN = 64
 """Number of ids drawn from the operating system at a time."""
 
+HOST_LENGTH = 64
+"""Largest number of characters of a host's name."""
+
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_jitter = random.Random()
+"""A generator of its own: a program that seeds the shared one for its own purposes must not seed the jitter."""
+
 _forks = 0
+_process_name = ""
 
 
 def _count_fork() -> None:
-    global _forks
+    global _forks, _process_name
     _forks += 1
+    _process_name = ""
+    _jitter.seed()  # the parent would draw the same numbers
 
 
 if hasattr(os, "register_at_fork"):
@@ -29,6 +39,15 @@ def forks() -> int:
     It is quicker than asking for the process id, which is a system call.
     """
     return _forks
+
+
+def process_name() -> str:
+    """Return the name of this process among all machines: `host:pid`."""
+    global _process_name
+    if not _process_name:
+        host = "".join(sign for sign in socket.gethostname() if sign.isprintable())[:HOST_LENGTH] or "localhost"
+        _process_name = f"{host}:{os.getpid()}"
+    return _process_name
 
 
 class SystemClock:
@@ -67,4 +86,4 @@ class SystemEntropy:
 
     def jitter(self, bound: float) -> float:
         """Return a random number of seconds, uniformly distributed over [0, bound]."""
-        return random.uniform(0.0, bound)  # noqa: TID251 - this is the adapter
+        return _jitter.uniform(0.0, bound)

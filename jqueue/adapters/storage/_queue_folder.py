@@ -1,19 +1,20 @@
 """The folder of a queue file: the files in it besides the queue file and its lock.
 
-Temporary files are named `.<name>.<token>.tmp`, and files of tools `<name><suffix>`.
+Temporary files are named `.<name>.<token>.tmp`, and objects `<name><suffix>`. A suffix with a slash leads to a folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from jqueue.adapters.storage._listing import check_prefix
+from jqueue.adapters.storage._beside import check_prefix
 from jqueue.ports.storage import Listed
-from jqueue.runtime.posix_files import as_storage_error, create_file, regular_file
+from jqueue.runtime.posix_files import as_storage_error, check_folders, create_file, regular_file
 
 _NOT_IN_A_NAME = re.compile(r"[^\w-]")
 
@@ -46,36 +47,44 @@ class QueueFolder:
     def check_suffix(self, suffix: str) -> None:
         """Raise ValueError for a suffix that would put the name into another folder."""
         if os.path.basename(suffix) != suffix:
-            raise ValueError(
-                f"the suffix of a file beside {self.name!r} must not lead to another folder, got {suffix!r}"
-            )
+            raise self._elsewhere(suffix)
+
+    def _elsewhere(self, suffix: str) -> ValueError:
+        return ValueError(f"the suffix of a file beside {self.name!r} must not lead to another folder, got {suffix!r}")
 
     def listed(self, prefix: str) -> list[Listed]:
         """Return the files whose name is the queue file's plus a suffix that begins with `prefix`.
 
         Raises:
-            ValueError: the prefix is empty, or leads to another folder.
-            StorageError: the folder cannot be read.
+            ValueError: the prefix is empty, or leads to another folder than those beside the queue file.
+            StorageError: a folder cannot be read.
         """
         check_prefix(prefix)
-        self.check_suffix(prefix)
+        inner, between, begins = (self.name + prefix).rpartition("/")
+        if prefix.startswith("/") or (between and not {"", ".", ".."}.isdisjoint(inner.split("/"))):
+            raise self._elsewhere(prefix)
         try:
-            found = []
-            with os.scandir(self.path) as entries:
-                for entry in entries:
-                    if self._is_beside(entry.name, prefix) and (status := regular_file(entry)) is not None:
-                        modified = datetime.fromtimestamp(status.st_mtime, UTC)
-                        found.append(Listed(entry.name.removeprefix(self.name), modified, status.st_size))
-        except FileNotFoundError:
-            return []
+            return sorted(self._listed_in(inner, begins))
         except OSError as error:
             raise as_storage_error(error, "list the files beside the queue file", self.path) from error
-        return sorted(found)
 
-    def _is_beside(self, name: str, prefix: str) -> bool:
-        """True if a name begins with the queue file's and `prefix`, and is no lock or temporary file of any queue."""
-        temporary = name.startswith(".") and name.endswith(".tmp")
-        return name.startswith(self.name + prefix) and not name.endswith(".lock") and not temporary
+    def _listed_in(self, inner: str, begins: str) -> Iterator[Listed]:
+        """Yield the files in one of our folders, given its path from ours, and in the folders in it, at any depth."""
+        try:
+            check_folders(self.path, inner)
+            entries = os.scandir(os.path.join(self.path, inner))
+        except FileNotFoundError:
+            return
+        with entries:
+            for entry in entries:
+                if not entry.name.startswith(begins) or _is_own(entry.name):
+                    continue
+                path = os.path.join(inner, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._listed_in(path, "")
+                elif (status := regular_file(entry)) is not None:
+                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                    yield Listed(path.removeprefix(self.name), modified, status.st_size)
 
     def remove_leftovers(self) -> None:
         """Remove, once in each process, the temporary files of writers that were killed.
@@ -105,3 +114,8 @@ class QueueFolder:
         os.close(create_file(temporary))
         with suppress(FileNotFoundError):  # another writer took it for a leftover
             os.unlink(temporary)
+
+
+def _is_own(name: str) -> bool:
+    """True for the lock or a temporary file of any queue or object."""
+    return name.endswith(".lock") or (name.startswith(".") and name.endswith(".tmp"))

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
+from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
+from jqueue.adapters.storage._beside import RawListed, check_prefix, check_range, check_suffix, in_parts
 from jqueue.adapters.storage._client import Client, SharedClient
-from jqueue.adapters.storage._listing import RawListed, check_prefix
 from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.adapters.storage._store_clock import StoreClock
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
     CASConflictError,
     JQueueError,
+    ObjectMissingError,
     StorageError,
     StorageFatalError,
     StorageThrottledError,
@@ -36,6 +38,38 @@ Found = tuple[bytes, str | None]
 
 ABSENT: Found = (b"", None)
 
+PAST_END: Found = (b"", "")
+"""Content and etag of a range that begins at the end of its object, or behind it."""
+
+Span = tuple[int, int | None]
+"""A range of an object: its start, and its stop, or None for the end of the object."""
+
+WHOLE: Span = (0, None)
+
+PART_BYTES = 5 * 1024 * 1024
+"""Bytes of an object in each request of an upload: the fewest that S3 takes. Two copies of them may be in memory."""
+
+ABANDONING = 2.0
+"""Seconds for which a failed or cancelled upload delays its caller, to remove what was sent."""
+
+LONGEST_URL = timedelta(days=7).total_seconds()
+"""The longest time that S3 and Google let a URL be used for."""
+
+
+@dataclass
+class Upload:
+    """An object that is being uploaded in parts.
+
+    Attributes:
+        name: the name that the store knows the upload by.
+        size: number of bytes sent so far.
+        receipts: the answer to each part sent so far, as the store needs it to make the object.
+    """
+
+    name: str
+    size: int = 0
+    receipts: list[str] = field(default_factory=list)
+
 
 class ErrorMeaning(Enum):
     """The meaning of an unsuccessful answer to the queue."""
@@ -43,6 +77,7 @@ class ErrorMeaning(Enum):
     CONFLICT = "another writer has changed the object, or it does not exist"
     MISSING = "the object does not exist"
     UNCHANGED = "the object has not changed"
+    PAST_END = "the object ends before the range"
     THROTTLED = "the store asks for fewer requests"
     TRANSIENT = "the store failed"
     FATAL = "the store refused the request"
@@ -65,9 +100,11 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     Attributes:
         listed_at_once: largest number of objects in one answer of the store to `list_beside`.
+        content_type: the content type to write with.
     """
 
     listed_at_once = 1000
+    content_type = "application/json"
 
     def __init_subclass__(cls) -> None:
         checks_option_names(cls)
@@ -173,6 +210,96 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
                 raise StorageError(f"{self.url}: the store returns the same page of its list again and again")
             page = following
 
+    # Methods for the objects beside the queue's
+
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object in one request, as in `SupportsObjects`.
+
+        Raises:
+            CASConflictError: the object exists.
+            StorageError: the store failed; the subclass says how. The object may exist, or may appear later.
+            ValueError: the suffix is not one of an object.
+        """
+        other = self._object(suffix)
+        await other._call("write", lambda client: other._put(client, content, None))
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object from pieces, as in `SupportsObjects`.
+
+        It takes a request for each 5 MiB, and each request has the whole timeout.
+
+        Raises:
+            CASConflictError: the object exists.
+            StorageError: the store failed; the subclass says how. The object may exist, or may appear later.
+            ValueError: the suffix is not one of an object.
+        """
+        other = self._object(suffix)
+        upload: Upload | None = None
+        try:
+            async with aclosing(in_parts(pieces, PART_BYTES)) as parts:
+                async for part, is_last in parts:
+                    if upload is None and is_last:
+                        await self.create_object(suffix, bytes(part))
+                        return len(part)
+                    if upload is None:
+                        upload = Upload(await other._call("write", other._begin))
+                    sending = partial(other._send, upload=upload, part=part, is_last=is_last)
+                    upload.receipts.append(await other._call("write", sending))
+                    upload.size += len(part)
+            assert upload is not None
+            await other._call("write", partial(other._finish, upload=upload))
+        except BaseException:
+            if upload is not None:
+                with suppress(Exception):  # the caller gets the first error
+                    async with asyncio.timeout(ABANDONING):
+                        await other._call("write", partial(other._abandon, upload=upload))
+            raise
+        return upload.size
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return a range of an object, as in `SupportsObjects`. It is one request, which must end within the timeout.
+
+        Raises:
+            ObjectMissingError: the object does not exist.
+            StorageError: the store failed; the subclass says how.
+            ValueError: the suffix is not one of an object, or the range is none.
+        """
+        other = self._object(suffix)
+        check_range(start, stop)
+        if start == stop:
+            return b""
+        found = await other._call("read", lambda client: other._get(client, None, (start, stop)))
+        if found is None or found[1] is None:
+            raise ObjectMissingError(other.url)
+        return found[0]
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object, which need not exist.
+
+        Raises:
+            StorageError: the store failed; the subclass says how.
+            ValueError: the suffix is not one of an object.
+        """
+        await self._object(suffix).remove()
+
+    async def object_url(self, suffix: str, lifetime: Duration) -> str:
+        """Return a URL to GET an object, as in `SupportsObjectURLs`.
+
+        Raises:
+            StorageFatalError: these credentials cannot sign a URL.
+            ValueError: the lifetime is not positive, or longer than seven days; or the suffix is not one of an object.
+        """
+        other, seconds = self._object(suffix), to_seconds("lifetime", lifetime)
+        if not 0 < seconds <= LONGEST_URL:
+            raise ValueError(f"the lifetime of a URL must be positive, and at most seven days, got {lifetime!r}")
+        return await other._call("read", partial(other._sign_url, seconds=seconds))
+
+    def _object(self, suffix: str) -> Self:
+        check_suffix(suffix)
+        other = self.beside(suffix)
+        other.content_type = "application/octet-stream"
+        return other
+
     # Methods of an adapter
 
     @abstractmethod
@@ -189,12 +316,32 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         """The name of the object in its bucket."""
 
     @abstractmethod
-    async def _get(self, client: Client, unless: str | None) -> Found | None:
-        """Return the object, or None if it still has the etag `unless`."""
+    async def _get(self, client: Client, unless: str | None, span: Span = WHOLE) -> Found | None:
+        """Return the object or a range of it, or None if it still has the etag `unless`."""
 
     @abstractmethod
     async def _put(self, client: Client, content: bytes, if_match: str | None) -> str:
         """Write the object if its etag is `if_match`; None: if there is no object. Return the new etag."""
+
+    @abstractmethod
+    async def _begin(self, client: Client) -> str:
+        """Begin to upload the object in parts, and return the name of the upload."""
+
+    @abstractmethod
+    async def _send(self, client: Client, *, upload: Upload, part: bytearray, is_last: bool) -> str:
+        """Send one part, and return its receipt. All parts but the last have `PART_BYTES` bytes."""
+
+    @abstractmethod
+    async def _finish(self, client: Client, *, upload: Upload) -> None:
+        """Make the object of its parts, if there is none."""
+
+    @abstractmethod
+    async def _abandon(self, client: Client, *, upload: Upload) -> None:
+        """Remove the parts of an upload that will not be finished."""
+
+    @abstractmethod
+    async def _sign_url(self, client: Client, *, seconds: float) -> str:
+        """Return a URL to GET the object for so many seconds."""
 
     @abstractmethod
     async def _delete(self, client: Client) -> None:

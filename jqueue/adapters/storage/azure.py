@@ -7,19 +7,34 @@ reads the blob to find out.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from io import BytesIO
 from typing import Any
 
-from jqueue.adapters.storage._listing import RawListed
-from jqueue.adapters.storage._remote import ABSENT, ErrorMeaning, Found, RemoteStorage, describe
+from jqueue.adapters.storage._beside import RawListed
+from jqueue.adapters.storage._remote import (
+    ABSENT,
+    PAST_END,
+    WHOLE,
+    ErrorMeaning,
+    Found,
+    RemoteStorage,
+    Span,
+    Upload,
+    describe,
+)
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageFatalError
+from jqueue.runtime.system import SystemClock, SystemEntropy
 
 try:
     from azure.core import MatchConditions
     from azure.core import exceptions as azure_errors
+    from azure.storage.blob import BlobBlock, BlobSasPermissions, generate_blob_sas
     from azure.storage.blob.aio import ContainerClient
 except ImportError as error:
     raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from error
@@ -32,6 +47,7 @@ MEANINGS: dict[str, ErrorMeaning] = {
     "ConditionNotMet": ErrorMeaning.CONFLICT,
     "TargetConditionNotMet": ErrorMeaning.CONFLICT,
     "BlobNotFound": ErrorMeaning.MISSING,
+    "InvalidBlockList": ErrorMeaning.CONFLICT,  # another writer's blob has replaced these blocks
     "ContainerNotFound": ErrorMeaning.FATAL,
     "LeaseIdMissing": ErrorMeaning.FATAL,
     "ResourceNotFound": ErrorMeaning.FATAL,
@@ -47,6 +63,7 @@ STATUSES: dict[int, ErrorMeaning] = {
     404: ErrorMeaning.TRANSIENT,  # without BlobNotFound, the answer is not Azure's
     408: ErrorMeaning.TRANSIENT,
     412: ErrorMeaning.CONFLICT,
+    416: ErrorMeaning.PAST_END,
     429: ErrorMeaning.THROTTLED,
     503: ErrorMeaning.THROTTLED,
 }
@@ -71,6 +88,8 @@ PERMISSIONS = {
 
 class AzureBlobStorage(RemoteStorage[Any]):
     """One block blob in a container.
+
+    If the creation of an object from pieces fails, its name may be taken for a week: use another name.
 
     Args:
         container: name of the container, which must exist.
@@ -170,13 +189,16 @@ class AzureBlobStorage(RemoteStorage[Any]):
     def _name(self) -> str:
         return self.blob_name
 
-    async def _get(self, client: ContainerClient, unless: str | None) -> Found | None:
-        condition: dict[str, Any] = {}
+    async def _get(self, client: ContainerClient, unless: str | None, span: Span = WHOLE) -> Found | None:
+        options: dict[str, Any] = {}
         if unless is not None:
-            condition = {"etag": unless, "match_condition": MatchConditions.IfModified}
+            options = {"etag": unless, "match_condition": MatchConditions.IfModified}
+        if span != WHOLE:
+            start, stop = span
+            options |= {"offset": start, "length": None if stop is None else stop - start}
         try:
             stream = await client.get_blob_client(self.blob_name).download_blob(
-                raw_response_hook=self._note_date, max_concurrency=1, **condition
+                raw_response_hook=self._note_date, max_concurrency=1, **options
             )
             content = await stream.readall()
         except azure_errors.HttpResponseError as error:
@@ -186,15 +208,13 @@ class AzureBlobStorage(RemoteStorage[Any]):
                 return None
             if meaning is ErrorMeaning.MISSING:
                 return ABSENT
+            if meaning is ErrorMeaning.PAST_END:
+                return PAST_END
             raise
         return content, stream.properties.etag
 
     async def _put(self, client: ContainerClient, content: bytes, if_match: str | None) -> str:
-        chosen: dict[str, Any] = {
-            "encryption_scope": self.encryption_scope,
-            "standard_blob_tier": self.standard_blob_tier,
-        }
-        options = {name: value for name, value in chosen.items() if value is not None}
+        options = self._options_of_blobs()
         if if_match is not None:
             options |= {"etag": if_match, "match_condition": MatchConditions.IfNotModified}
         try:
@@ -211,6 +231,49 @@ class AzureBlobStorage(RemoteStorage[Any]):
             raise
         etag: str = answer["etag"]
         return etag
+
+    def _options_of_blobs(self) -> dict[str, Any]:
+        """Return the options with which a blob is written."""
+        options = {"encryption_scope": self.encryption_scope, "standard_blob_tier": self.standard_blob_tier}
+        return {name: value for name, value in options.items() if value is not None}
+
+    async def _begin(self, client: ContainerClient) -> str:
+        return SystemEntropy().new_id()  # for the store, the upload begins with its first block
+
+    async def _send(self, client: ContainerClient, *, upload: Upload, part: bytearray, is_last: bool) -> str:
+        block = f"{upload.name}-{len(upload.receipts):05d}"  # Azure takes 50,000 blocks, with names of one length
+        await client.get_blob_client(self.blob_name).stage_block(
+            block, BytesIO(part), len(part), encryption_scope=self.encryption_scope, validate_content=False
+        )
+        return block
+
+    async def _finish(self, client: ContainerClient, *, upload: Upload) -> None:
+        await client.get_blob_client(self.blob_name).commit_block_list(
+            [BlobBlock(block_id=block) for block in upload.receipts],
+            match_condition=MatchConditions.IfMissing,
+            raw_response_hook=self._note_date,
+            **self._options_of_blobs(),
+        )
+
+    async def _abandon(self, client: ContainerClient, *, upload: Upload) -> None:
+        """Do nothing: Azure has no call for it, and drops blocks that were not committed within a week."""
+
+    async def _sign_url(self, client: ContainerClient, *, seconds: float) -> str:
+        key = getattr(client.credential, "account_key", None)
+        if key is None:
+            what = "these credentials cannot sign a URL: use the key of the account, or a connection string that has it"
+            raise StorageFatalError(f"{self.url}: {what}")
+        blob = client.get_blob_client(self.blob_name)
+        now = self._clock.now() or SystemClock().now()
+        token = generate_blob_sas(
+            blob.account_name or "",
+            self.container,
+            self.blob_name,
+            account_key=key,
+            permission=BlobSasPermissions(read=True),
+            expiry=now + timedelta(seconds=math.ceil(seconds)),
+        )
+        return f"{blob.url}?{token}"
 
     async def _delete(self, client: ContainerClient) -> None:
         try:

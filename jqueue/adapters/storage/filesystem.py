@@ -16,10 +16,13 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-from contextlib import suppress
+from collections.abc import AsyncIterable
+from contextlib import aclosing, suppress
 from datetime import datetime
 
+from jqueue.adapters.storage._beside import in_parts
 from jqueue.adapters.storage._no_queue import NoQueue
+from jqueue.adapters.storage._object_files import PART_BYTES, ObjectFiles
 from jqueue.adapters.storage._queue_folder import QueueFolder
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
@@ -96,6 +99,7 @@ class LocalFileSystemStorage(NoQueue):
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
+        self._objects = ObjectFiles(self._file, mode, self._entropy)
 
     @property
     def path(self) -> pathlib.Path:
@@ -175,16 +179,70 @@ class LocalFileSystemStorage(NoQueue):
         await in_a_thread(self._check_writable)
 
     async def list_beside(self, prefix: str) -> list[Listed]:
-        """Return the files in the same folder whose name is this file's plus a suffix that begins with `prefix`.
+        """Return the files whose path is this file's plus a suffix that begins with `prefix`.
 
-        Sidecars (names that end in `.lock`), temporary files, links and folders are left out. Never called by a queue.
+        A suffix with a slash is that of a file in a folder beside this file. Sidecars (names that end in `.lock`),
+        temporary files and links are left out. Never called by a queue.
 
         Raises:
-            ValueError: the prefix is empty, or leads to another folder.
+            ValueError: the prefix is empty, or leads to another folder than those beside this file.
             StorageFatalError: permission is refused, or the folder's path is not a folder.
             StorageError: the system failed.
         """
         return await in_a_thread(self._folder.listed, prefix)
+
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object, as in `SupportsObjects`: a file in the same folder, or in one beside this file.
+
+        It has the owner, group and mode of this file, or the mode of a new one. Cancelling a creation does not stop it.
+
+        Raises:
+            CASConflictError: the object exists.
+            StorageFatalError: as for `read`; or a link is in the way, or the file system has no hard links.
+            StorageError: the disk is full, or the system failed.
+            ValueError: the suffix is not one of an object.
+        """
+        await in_a_thread(self._objects.create, suffix, bytes(content))
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object from pieces, as in `SupportsObjects`. It is as strict as `create_object`.
+
+        Raises:
+            CASConflictError: the object exists.
+            StorageError: as for `create_object`.
+            ValueError: the suffix is not one of an object.
+        """
+        new, size = self._objects.new(suffix), 0
+        try:
+            async with aclosing(in_parts(pieces, PART_BYTES)) as parts:
+                async for part, _ in parts:
+                    await in_a_thread(new.write, part)
+                    size += len(part)
+            await in_a_thread(new.publish)
+        finally:
+            await in_a_thread(new.discard)
+        return size
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return a range of an object, as in `SupportsObjects`.
+
+        Raises:
+            ObjectMissingError: the object does not exist.
+            StorageFatalError: as for `read`.
+            StorageError: the system failed.
+            ValueError: the suffix is not one of an object, or the range is none.
+        """
+        return await in_a_thread(self._objects.read, suffix, start, stop)
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object, which need not exist. Links are neither followed nor removed.
+
+        Raises:
+            StorageFatalError: as for `read`.
+            StorageError: the system failed.
+            ValueError: the suffix is not one of an object.
+        """
+        await in_a_thread(self._objects.remove, suffix)
 
     def _read(self) -> tuple[bytes, str | None]:
         try:

@@ -18,13 +18,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from jqueue.adapters.storage._listing import RawListed
-from jqueue.adapters.storage._remote import ABSENT, ErrorMeaning, Found, RemoteStorage, describe
+from jqueue.adapters.storage._beside import RawListed
+from jqueue.adapters.storage._remote import (
+    ABSENT,
+    PAST_END,
+    WHOLE,
+    ErrorMeaning,
+    Found,
+    RemoteStorage,
+    Span,
+    Upload,
+    describe,
+)
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, shown
 
@@ -134,15 +147,21 @@ class GCSStorage(RemoteStorage[Any]):
     def _name(self) -> str:
         return self.blob_name
 
-    async def _get(self, client: Any, unless: str | None) -> Found | None:
-        blob = self._blob(client)
-        condition = {"if_generation_not_match": int(unless)} if unless is not None and unless.isdecimal() else {}
+    async def _get(self, client: Any, unless: str | None, span: Span = WHOLE) -> Found | None:
+        blob, (start, stop) = self._blob(client), span
+        options = {"if_generation_not_match": int(unless)} if unless is not None and unless.isdecimal() else {}
+        if span != WHOLE:
+            options["start"] = start
+        if stop is not None:
+            options["end"] = stop - 1
         try:
             content = await asyncio.to_thread(
-                blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **condition
+                blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **options
             )
         except google_errors.NotModified:
             return None
+        except google_errors.RequestRangeNotSatisfiable:
+            return PAST_END
         except google_errors.NotFound as error:
             if await self._is_absent(client, error):
                 return ABSENT
@@ -158,7 +177,7 @@ class GCSStorage(RemoteStorage[Any]):
             await asyncio.to_thread(
                 blob.upload_from_string,
                 content,
-                content_type="application/json",
+                content_type=self.content_type,
                 if_generation_match=generation,
                 checksum=None,
                 retry=None,
@@ -169,6 +188,51 @@ class GCSStorage(RemoteStorage[Any]):
                 raise CASConflictError(f"{self.url}: {ErrorMeaning.CONFLICT.value}") from error
             raise
         return str(blob.generation)
+
+    async def _begin(self, client: Any) -> str:
+        try:
+            url: str = await asyncio.to_thread(
+                self._blob(client).create_resumable_upload_session,
+                content_type=self.content_type,
+                if_generation_match=0,
+                checksum=None,
+                retry=None,
+                timeout=self._timeouts(),
+            )
+        except google_errors.NotFound as error:
+            await self._is_absent(client, error)  # raises another error if there is no bucket
+            raise
+        return url
+
+    async def _send(self, client: Any, *, upload: Upload, part: bytearray, is_last: bool) -> str:
+        end = upload.size + len(part)
+        span = {"Content-Range": f"bytes {upload.size}-{end - 1}/{end if is_last else '*'}"}
+        answer = await asyncio.to_thread(
+            client._http.put, upload.name, data=part, headers=span, timeout=self._timeouts()
+        )
+        if answer.status_code >= 400:
+            raise google_errors.from_http_response(answer)  # type: ignore[no-untyped-call]
+        kept = answer.headers.get("Range") == f"bytes=0-{end - 1}"
+        if answer.status_code not in ((200, 201) if is_last else (308,)) or not (is_last or kept):
+            raise StorageError(f"{self.url}: the store kept only a part of what was sent to it")
+        return ""
+
+    async def _finish(self, client: Any, *, upload: Upload) -> None:
+        """Do nothing: the last part was marked as such, and has made the object."""
+
+    async def _abandon(self, client: Any, *, upload: Upload) -> None:
+        await asyncio.to_thread(client._http.delete, upload.name, timeout=self._timeouts())
+
+    async def _sign_url(self, client: Any, *, seconds: float) -> str:
+        sign = partial(
+            self._blob(client).generate_signed_url, version="v4", expiration=timedelta(seconds=math.ceil(seconds))
+        )
+        try:
+            url: str = await asyncio.to_thread(sign, api_access_endpoint=self.endpoint_url)
+        except AttributeError:
+            what = "these credentials cannot sign a URL: use the key of a service account"
+            raise StorageFatalError(f"{self.url}: {what}") from None
+        return url
 
     async def _delete(self, client: Any) -> None:
         try:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jqueue.adapters.storage._listing import check_prefix
+from jqueue.adapters.storage._beside import check_prefix, check_range, check_suffix
 from jqueue.adapters.storage._no_queue import NoQueue
-from jqueue.domain.errors import CASConflictError
+from jqueue.domain.errors import CASConflictError, ObjectMissingError
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import Listed
@@ -111,6 +112,55 @@ class InMemoryStorage(NoQueue):
                 for name, other in self._all.items()
                 if other._exists and name.startswith(self._name + prefix)
             )
+
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object, as in `SupportsObjects`.
+
+        Raises:
+            CASConflictError: the object exists.
+            ValueError: the suffix is not one of an object.
+        """
+        check_suffix(suffix)
+        await self.beside(suffix).write(content)
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object from pieces, as in `SupportsObjects`. All of it is in memory, as always in this store.
+
+        Raises:
+            CASConflictError: the object exists.
+            ValueError: the suffix is not one of an object.
+        """
+        check_suffix(suffix)
+        content = b"".join([piece async for piece in pieces])
+        await self.create_object(suffix, content)
+        return len(content)
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return a range of an object, as in `SupportsObjects`.
+
+        Raises:
+            ObjectMissingError: the object does not exist.
+            ValueError: the suffix is not one of an object, or the range is none.
+        """
+        check_suffix(suffix)
+        check_range(start, stop)
+        await asyncio.sleep(0)
+        with self._guard:
+            found = self._all.get(self._name + suffix)
+            if found is None or not found._exists:
+                raise ObjectMissingError(f"memory:{self._name}{suffix}")
+            return found._content[start:stop]
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object, which need not exist.
+
+        Raises:
+            ValueError: the suffix is not one of an object.
+        """
+        check_suffix(suffix)
+        await asyncio.sleep(0)
+        with self._guard:
+            self._all.pop(self._name + suffix, None)
 
     def _etag(self) -> str | None:
         return str(self._writes) if self._exists else None

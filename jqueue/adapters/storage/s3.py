@@ -15,15 +15,27 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from os.path import isfile
 from typing import Any
 
-from jqueue.adapters.storage._listing import RawListed
-from jqueue.adapters.storage._remote import ABSENT, ErrorMeaning, Found, RemoteStorage, describe
+from jqueue.adapters.storage._beside import RawListed
+from jqueue.adapters.storage._remote import (
+    ABSENT,
+    PAST_END,
+    WHOLE,
+    ErrorMeaning,
+    Found,
+    RemoteStorage,
+    Span,
+    Upload,
+    describe,
+)
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.runtime.threads import in_a_thread
@@ -63,6 +75,7 @@ STATUSES: dict[int, ErrorMeaning] = {
     408: ErrorMeaning.TRANSIENT,
     409: ErrorMeaning.CONFLICT,
     412: ErrorMeaning.CONFLICT,
+    416: ErrorMeaning.PAST_END,
     429: ErrorMeaning.THROTTLED,
     501: ErrorMeaning.FATAL,
     503: ErrorMeaning.THROTTLED,
@@ -160,8 +173,17 @@ def _remove_expect_header(request: Any, **_: Any) -> None:
     del request.headers["Expect"]
 
 
+def _sign_urls_as_requests(signature_version: Any, **_: Any) -> str | None:
+    """Return the version of a URL's signature. By default, botocore signs with version 2, which newer stores refuse."""
+    is_url = isinstance(signature_version, str) and signature_version.endswith("-query")
+    return "s3v4-query" if is_url and not signature_version.startswith(("v4a", "v4-s3express")) else None
+
+
 class S3Storage(RemoteStorage[Any]):
     """One object in a bucket.
+
+    An object from more than 5 MiB of pieces is uploaded in parts. Amazon S3, R2 and SeaweedFS create it only once. A
+    store that ignores `If-None-Match` at the end of such an upload replaces an existing object.
 
     Args:
         bucket: name of the bucket, which must exist.
@@ -262,7 +284,9 @@ class S3Storage(RemoteStorage[Any]):
                     "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
                 )
                 client = await closing.enter_async_context(manager)
-                client.meta.events.register("request-created.s3.PutObject", _remove_expect_header)
+                client.meta.events.register("choose-signer.s3.GetObject", _sign_urls_as_requests)
+                for call in ("PutObject", "UploadPart"):
+                    client.meta.events.register(f"request-created.s3.{call}", _remove_expect_header)
             except ValueError:  # its text may hold a secret
                 raise StorageFatalError(f"{self.url}: the client cannot be used as it is configured") from None
             yield client
@@ -274,10 +298,13 @@ class S3Storage(RemoteStorage[Any]):
     def _name(self) -> str:
         return self.key
 
-    async def _get(self, client: Any, unless: str | None) -> Found | None:
-        condition = {} if unless is None else {"IfNoneMatch": _in_style(unless, self._style.next)}
+    async def _get(self, client: Any, unless: str | None, span: Span = WHOLE) -> Found | None:
+        start, stop = span
+        options = {} if unless is None else {"IfNoneMatch": _in_style(unless, self._style.next)}
+        if span != WHOLE:
+            options["Range"] = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
         try:
-            answer = await client.get_object(Bucket=self.bucket, Key=self.key, **condition)
+            answer = await client.get_object(Bucket=self.bucket, Key=self.key, **options)
             async with answer["Body"] as body:
                 content: bytes = await body.read()
         except botocore_errors.ClientError as error:
@@ -287,9 +314,12 @@ class S3Storage(RemoteStorage[Any]):
                 return None
             if meaning is ErrorMeaning.MISSING:
                 return ABSENT
+            if meaning is ErrorMeaning.PAST_END:
+                return PAST_END
             raise
         self._note_date(answer)
-        return content, answer["ETag"]
+        is_range = "ContentRange" in answer  # some stores send the whole object instead
+        return content if is_range else content[start:stop], answer["ETag"]
 
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
         style = self._style.next
@@ -320,18 +350,22 @@ class S3Storage(RemoteStorage[Any]):
 
     async def _try_to_put(self, client: Any, content: bytes, if_match: str | None, style: str) -> str:
         condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": _in_style(if_match, style)}
-        options = {
-            "ServerSideEncryption": self.server_side_encryption,
-            "SSEKMSKeyId": self.sse_kms_key_id,
-            "StorageClass": self.storage_class,
-        }
-        chosen = {name: value for name, value in options.items() if value is not None}
         answer = await client.put_object(
-            Bucket=self.bucket, Key=self.key, Body=content, ContentType="application/json", **condition, **chosen
+            Bucket=self.bucket, Key=self.key, Body=content, **condition, **self._options_of_objects()
         )
         self._note_date(answer)
         etag: str = answer["ETag"]
         return etag
+
+    def _options_of_objects(self) -> dict[str, str]:
+        """Return the options with which an object is written."""
+        options = {
+            "ContentType": self.content_type,
+            "ServerSideEncryption": self.server_side_encryption,
+            "SSEKMSKeyId": self.sse_kms_key_id,
+            "StorageClass": self.storage_class,
+        }
+        return {name: value for name, value in options.items() if value is not None}
 
     async def _refused_for_its_style(self, client: Any, etag: str, error: Any) -> bool:
         """True if a store refuses the etag that its object has, as Ceph does if the etag has quotes.
@@ -349,6 +383,37 @@ class S3Storage(RemoteStorage[Any]):
                 raise
             return False
         return bool(answer["ETag"] == etag)
+
+    async def _begin(self, client: Any) -> str:
+        answer = await client.create_multipart_upload(Bucket=self.bucket, Key=self.key, **self._options_of_objects())
+        name: str = answer["UploadId"]
+        return name
+
+    async def _send(self, client: Any, *, upload: Upload, part: bytearray, is_last: bool) -> str:
+        number = len(upload.receipts) + 1
+        answer = await client.upload_part(
+            Bucket=self.bucket, Key=self.key, UploadId=upload.name, PartNumber=number, Body=BytesIO(part)
+        )
+        etag: str = answer["ETag"]
+        return etag
+
+    async def _finish(self, client: Any, *, upload: Upload) -> None:
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.receipts, 1)]
+        await client.complete_multipart_upload(
+            Bucket=self.bucket,
+            Key=self.key,
+            UploadId=upload.name,
+            MultipartUpload={"Parts": parts},
+            IfNoneMatch="*",  # a store that does not know it replaces an object
+        )
+
+    async def _abandon(self, client: Any, *, upload: Upload) -> None:
+        await client.abort_multipart_upload(Bucket=self.bucket, Key=self.key, UploadId=upload.name)
+
+    async def _sign_url(self, client: Any, *, seconds: float) -> str:
+        names = {"Bucket": self.bucket, "Key": self.key}
+        url: str = await client.generate_presigned_url("get_object", Params=names, ExpiresIn=math.ceil(seconds))
+        return url
 
     async def _delete(self, client: Any) -> None:
         try:
