@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jqueue.adapters.storage.gcs import GCSStorage as GCSStorage
     from jqueue.adapters.storage.memory import InMemoryStorage
     from jqueue.adapters.storage.s3 import S3Storage as S3Storage
+    from jqueue.connect.replay import replay
     from jqueue.core.broker import BrokerQueue
     from jqueue.core.direct import DirectQueue
     from jqueue.core.heartbeat import HeartbeatManager
@@ -72,6 +73,7 @@ __all__ = [
     "connect",
     "connect_queue",
     "migrate",
+    "replay",
 ]
 
 _HOMES = {
@@ -104,6 +106,7 @@ _HOMES = {
     "StorageError": "jqueue.domain.errors",
     "UnknownOutcomeError": "jqueue.domain.errors",
     "migrate": "jqueue.core.migration.mover",
+    "replay": "jqueue.connect.replay",
 }
 """The module of each name that is imported at its first use, so that `import jqueue` is quick."""
 
@@ -119,7 +122,7 @@ _PACKAGES = ("adapters", "core", "domain", "formats", "ports", "runtime")
 
 _ELSEWHERE = (
     "operations",
-    *("domain.errors", "domain.rules", "domain.stats", "ports.queue"),
+    *("domain.errors", "domain.events", "domain.replay", "domain.rules", "domain.stats", "ports.queue"),
     *("core.group_commit", "core.migration.mover", "formats.queue"),
 )
 """Modules with further public names, which the AttributeError for such a name suggests."""
@@ -138,5 +141,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, those that are not imported yet too."""
+    """List the public names, imported or not."""
     return sorted({*globals(), *__all__})

@@ -146,18 +146,24 @@ def _counts(figures: EntrypointStats) -> dict[str, Any]:
 
 
 def _jobs(info: QueueInfo) -> Table | str:
-    if not info.entrypoints:
+    shown = {name: known for name, known in info.entrypoints.items() if name in info.rules or has_jobs(known)}
+    if not shown:
         return "no jobs"
     made = table("entrypoint", *COUNTS, numbers=COUNTS)
-    for name, known in info.entrypoints.items():
+    for name, known in shown.items():
         label = Text(printable(name))
         if known.paused:
             label.append(" (paused)", "yellow")
         made.add_row(label, *_cells(known))
-    if len(info.entrypoints) > 1:
+    if len(shown) > 1:
         made.add_section()
         made.add_row(Text("all", "bold"), *_cells(info.stats))
     return made
+
+
+def has_jobs(figures: EntrypointStats) -> bool:
+    """Return True if there are jobs of any status. Entrypoints that had jobs once have figures, too."""
+    return any((figures.depth, figures.scheduled, figures.in_progress, figures.dead, figures.completed))
 
 
 def _cells(figures: EntrypointStats) -> list[Text]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.queue_base import Prepared
 from jqueue.core.queue_options import QueueOptions
 from jqueue.core.verbs import QueueVerbs
+from jqueue.core.verbs.history import HistoryVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
+from jqueue.domain.operations import Configure
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
-class BlobQueue(QueueVerbs):
+class BlobQueue(QueueVerbs, HistoryVerbs):
     """A queue whose whole state is one object of a store.
 
     Args:
@@ -43,7 +47,18 @@ class BlobQueue(QueueVerbs):
             call_timeout=to_seconds("call_timeout", options.call_timeout),
             max_conflicts=max_retries,
         )
-        super().__init__(engine, options, batch_limit=batch_limit)
+        objects = None
+        if isinstance(storage, SupportsObjects):
+            objects = ValueObjects(storage, options.entropy, engine.now, call_timeout=engine.call_timeout)
+        super().__init__(engine, options, batch_limit=batch_limit, objects=objects)
+
+    def _checked(self, operation: Prepared) -> Prepared:
+        if isinstance(operation, Configure) and operation.history_on and self._objects is None:
+            raise InvalidJobError(
+                f"a history is kept in objects beside the queue's, and {type(self.storage).__name__} can only read and "
+                "write the queue's own: give it the methods of SupportsObjects, or use a storage of jqueue"
+            )
+        return super()._checked(operation)
 
     async def _release(self) -> None:
         if isinstance(self.storage, SupportsRelease):

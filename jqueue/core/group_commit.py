@@ -65,5 +65,4 @@ class GroupCommitLoop(BlobQueue):
                 may have been done.
         """
         seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
-        await self._writer.close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)
-        await self._release()
+        await self._close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)

@@ -9,17 +9,26 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from jqueue.core.calls.claim_registry import ClaimRegistry, HeldClaim
+from jqueue.core.calls.claimed_payloads import ClaimedPayloads, NotLoadedError, with_given_payloads
+from jqueue.core.calls.collection import Collector
+from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError
-from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
+from jqueue.domain.operations import Dequeue, Fence, JobReference, Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
-from jqueue.ports.queue import Capabilities, SupportsApply
+from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
+from jqueue.runtime.system import process_name
 
 ALL_CAPABILITIES = Capabilities()
 """The capabilities of a queue on one object."""
+
+WITHOUT_OBJECTS = Capabilities(objects=False, history=False)
+"""The capabilities of a queue on a storage that keeps no objects beside the queue."""
 
 DEQUEUES_KEPT = 256
 """Number of prepared dequeues that a queue caches."""
@@ -45,19 +54,23 @@ def errors_of(results: list[Any]) -> list[Exception]:
 
 
 @checks_option_names
-class QueueBase(SupportsApply):
+class QueueBase(SupportsApply, SupportsWorkers):
     """Turns prepared operations into results, and remembers the claims in them.
 
     Args:
         engine: commits the operations of the calls.
         options: settings of the queue.
         batch_limit: maximum number of calls in one commit.
+        objects: stores and loads large payloads and results; None if the queue keeps none.
     """
 
-    def __init__(self, engine: Engine, options: QueueOptions, *, batch_limit: int) -> None:
+    def __init__(
+        self, engine: Engine, options: QueueOptions, *, batch_limit: int, objects: ValueObjects | None = None
+    ) -> None:
         options.check()
         self.options = options
         self._engine = engine
+        self._objects = objects
         self._batch_limit = batch_limit
         self._claims = ClaimRegistry(options.clock)
         self._preparation = Preparation(
@@ -65,6 +78,8 @@ class QueueBase(SupportsApply):
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
             new_id=options.entropy.new_id,
             find_claim=self._claims.find,
+            holder=self._holder,
+            object_bytes=None if objects is None else options.limits.object_bytes,
         )
         self._dequeues_kept = lru_cache(DEQUEUES_KEPT, typed=True)(self._new_dequeue)
         self._deadline = to_seconds("deadline", options.deadline)
@@ -76,13 +91,28 @@ class QueueBase(SupportsApply):
             deadline=self._deadline,
             longest_poll=to_seconds("poll_interval", options.poll_interval),
         )
+        self._claimed_payloads: ClaimedPayloads | None = None
+        self._collector: Collector | None = None
+        if objects is not None:
+            hand_back, end = self._writer.hand_back, self._each
+            self._claimed_payloads = ClaimedPayloads(objects, options.limits, hand_back, end)
+            self._collector = Collector(objects, self._look, lambda: self._done(Fence(), None), options.clock.monotonic)
+
+    def attend(self, run: str, describe: Describe) -> None:
+        self._engine.workers.attend(run, describe)
+
+    def leave(self, run: str) -> None:
+        self._engine.workers.leave(run)
+
+    async def _look(self) -> LazyState:
+        return (await self._engine.look(self._deadline))[0]
 
     async def _release(self) -> None:
         """Release the store of the closed queue."""
 
     @property
     def capabilities(self) -> Capabilities:
-        return ALL_CAPABILITIES
+        return ALL_CAPABILITIES if self._objects is not None else WITHOUT_OBJECTS
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         self.capabilities.require("transactions")
@@ -164,9 +194,15 @@ class QueueBase(SupportsApply):
             **options: its other fields. Every field is passed here, so that it is part of the cache key.
         """
         try:
-            return self._dequeues_kept(entrypoint, **options)
+            return self._dequeues_kept(entrypoint, **{"holder": self._holder(), **options})
         except (TypeError, ValueError):  # a list cannot be a key, nor can some invalid arguments
             return self._new_dequeue(entrypoint, **options)
+
+    def _holder(self) -> str | None:
+        """Return the name that claims keep: of this queue object, or of this process, which may be a fork."""
+        if not self.capabilities.holders:
+            return None
+        return process_name() if self.options.holder is None else self.options.holder
 
     def _new_dequeue(self, entrypoint: Any, **options: Any) -> tuple[Dequeue]:
         return (self._checked(Dequeue(entrypoint, **options).prepared(self._preparation)),)
@@ -212,17 +248,72 @@ class QueueBase(SupportsApply):
             convert: see `Request`.
         """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
+        if self._objects is not None and any(operation.large is not None for operation in operations):
+            return await self._submit_large(
+                self._objects, operations, seconds, atomic=atomic, wait=wait, convert=convert
+            )
         wait_seconds = None if wait is None else to_seconds("wait", wait) or None
         if not self._writer.calls.has_space(operations):
             seconds = await self._writer.wait_for_space(seconds)
         request = self._writer.enter(operations, seconds, atomic=atomic, wait=wait_seconds, convert=convert)
+        until = asyncio.get_running_loop().time() + (wait_seconds or 0.0) + seconds
         if answered_empty:
             request.seen_empty = request.waits_for_jobs
         try:
-            return await request.future
-        except asyncio.CancelledError:
+            results = await request.future
+            if self._claimed_payloads is None:
+                return results
+            payloads = self._claimed_payloads
+            if request.claims_jobs or operations[0].hands_out_jobs:
+                if payloads.has_objects(operations, results):
+                    unloaded = NotLoadedError(reason="were not loaded before the queue closed")
+                    results = await self._writer.objects.load(payloads.loaded(operations, results, until), unloaded)
+            elif payloads.seen and operations[0].ends_claims and self._collector is not None:
+                self._collector.begin()
+            return results
+        except (asyncio.CancelledError, NotLoadedError):
             request.caller_cancelled()
             raise
+
+    async def _submit_large(
+        self,
+        objects: ValueObjects,
+        operations: Sequence[Operation],
+        seconds: float,
+        *,
+        atomic: bool,
+        wait: Duration | None,
+        convert: Convert,
+    ) -> list[Any]:
+        """Store the large values of prepared operations, and commit them."""
+        self._writer.calls.check_open()
+        closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
+        stored, seconds = await self._writer.objects.store(objects.store(operations, seconds), closed)
+        assert self._claimed_payloads is not None
+        self._claimed_payloads.seen = True
+        named = [operation for operation in stored if isinstance(operation, Operation)]
+        given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
+        errors = [error for error in stored if isinstance(error, JQueueError)]
+        if errors and (atomic or not named):
+            if atomic:
+                raise errors[0]
+            return errors
+
+        def in_place(results: list[Any]) -> list[Any]:
+            rest = iter(with_given_payloads(given, named, results))
+            return [next(rest) if isinstance(entry, Operation) else entry for entry in stored]
+
+        results = await self._submit(
+            named, seconds, atomic=atomic, wait=wait, convert=lambda results: convert(in_place(results))
+        )
+        return in_place(results)
+
+    async def _close(self, reason: str, seconds: float) -> None:
+        """Take no more calls, and finish those under way within some seconds."""
+        if self._collector is not None:
+            await self._collector.end()
+        await self._writer.close(reason, seconds)
+        await self._release()
 
 
 class UsableAtOnce(QueueBase):
@@ -240,5 +331,4 @@ class UsableAtOnce(QueueBase):
     async def aclose(self) -> None:
         """Finish the calls under way, hand back claims that no caller took, and close the store, by the deadline."""
         closed = f"this {type(self).__name__} is closed: make a new one, or enter it again"
-        await self._writer.close(closed, self._deadline)
-        await self._release()
+        await self._close(closed, self._deadline)

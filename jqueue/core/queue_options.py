@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.limits import Limits, check_integer
+from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.option_names import with_plain_type_errors
 from jqueue.ports.clock import Clock, Entropy
@@ -30,6 +30,7 @@ class QueueOptions:
         poll_interval: Longest time between two looks at the store while a dequeue waits for jobs.
         max_pending: Number of calls that may wait for the store. Further calls wait for room until their deadline.
         limits: Largest sizes that the queue accepts: `Limits(...)`.
+        holder: Name kept with claims: who works on the jobs. None: this process, as `host:pid`.
         clock: Source of the time if the store does not tell it.
         entropy: Source of ids and jitter.
     """
@@ -40,6 +41,7 @@ class QueueOptions:
     poll_interval: Duration = field(default=timedelta(seconds=1), repr=False)
     max_pending: int = field(default=10_000, repr=False)
     limits: Limits = field(default_factory=Limits, repr=False)
+    holder: str | None = field(default=None, repr=False)
     clock: Clock = field(default_factory=SystemClock, repr=False)
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
@@ -52,6 +54,8 @@ class QueueOptions:
         for name in ("stale_timeout", "deadline", "call_timeout", "poll_interval"):
             to_seconds(name, getattr(self, name))
         check_integer("max_pending", self.max_pending, 1, 2**31)
+        if self.holder is not None:
+            check_name("holder", self.holder, self.limits)
 
 
 def options_of(queue: object) -> QueueOptions:

@@ -6,21 +6,29 @@ A missing sequence proves the opposite only while no record that young has been 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.events import events_of
 from jqueue.domain.header import Header
+from jqueue.domain.history import HistoryHeader, Moved, started, stopped, trimmed, with_events
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
+from jqueue.domain.tallies import with_moves
+from jqueue.domain.workers import WorkerRecord, with_workers
 
 FINISHED_SLACK = FINISHED_KEPT // 4
 """Number of finished ids kept beyond `FINISHED_KEPT` before the oldest are dropped together."""
+
+
+NO_WORKERS: Mapping[str, WorkerRecord | None] = {}
 
 
 class Verdict(Enum):
@@ -47,7 +55,15 @@ class CommitId:
 
 
 def next_header(
-    draft: Draft, commit: CommitId, queue: str, now: datetime, cycle: float, versions_kept: int = VERSIONS_KEPT
+    draft: Draft,
+    commit: CommitId,
+    queue: str,
+    now: datetime,
+    cycle: float,
+    versions_kept: int = VERSIONS_KEPT,
+    workers: Mapping[str, WorkerRecord | None] = NO_WORKERS,
+    moved: Moved | None = None,
+    new_series: Callable[[], str] = lambda: "first",
 ) -> QueueState:
     """Return the header of the version that a commit makes: with its record, and without entries that are too old.
 
@@ -58,6 +74,9 @@ def next_header(
         now: the time of the commit.
         cycle: seconds that the writer takes to read and write the blob once.
         versions_kept: number of latest versions whose writers are not forgotten for their age.
+        workers: records of the workers that the writer commits for; None for a worker that has ended.
+        moved: events of the history that are in an object, and can be dropped from the header.
+        new_series: makes the id of a series of objects for the history.
 
     Raises:
         InvalidBlobError: the version can no longer grow.
@@ -84,7 +103,7 @@ def next_header(
         entries = list(finished.items())
         attempt_floor = max(attempt_floor, *(attempt for _, attempt in entries[:-FINISHED_KEPT]))
         finished = dict(entries[-FINISHED_KEPT:])
-    return QueueState.model_construct(
+    return QueueState.trusted(
         version=commit.base_version + 1,
         queue=queue,
         critical=header.critical,
@@ -99,8 +118,35 @@ def next_header(
         recent=_recent(header, at),
         schedules=header.schedules,
         transactions=_transactions(header, at),
+        counters=with_moves(header.counters, draft.moves, _added(draft), now),
+        workers=with_workers(header.workers, workers, at),
+        history=_history(draft, now, moved, new_series),
         extra=header.extra,
     )
+
+
+def _history(draft: Draft, now: datetime, moved: Moved | None, new_series: Callable[[], str]) -> HistoryHeader | None:
+    """Return the history after the commit, without the events that are in an object."""
+    history, settings = draft.header.history, draft.header.settings
+    if history is None and settings.history is None:
+        return None
+    if history is not None and moved is not None:
+        history = trimmed(history, moved, new_series)
+    if settings.history is None:
+        return stopped(history)
+    history, payloads = started(history, now, new_series), settings.history_payloads
+    events = events_of(draft.moves, draft.placed, history.last + 1, now, payloads=payloads)
+    return with_events(history, events, payloads=payloads)
+
+
+def _added(draft: Draft) -> Mapping[str, int]:
+    """Return the number of jobs that the commit adds as encoded lines, by entrypoint."""
+    if not draft.placed:
+        return {}
+    added: Counter[str] = Counter()
+    for placed in draft.placed:
+        added.update(placed.encoded.entrypoints)
+    return added
 
 
 def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:

@@ -7,7 +7,7 @@ savepoint. A rollback leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +18,25 @@ from jqueue.domain.job_table import unpacked
 from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings
+from jqueue.domain.printable import printable
+from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
-from jqueue.domain.transitions import TRANSITIONS, Verb
+from jqueue.domain.transitions import TRANSITIONS, Move, Verb
 
 UNNAMED_CLAIM = (
     "this queue object handed out no claim on it, or several, or has ended the claim already: pass the Job from dequeue"
 )
+
+
+Savepoint = tuple[int, int, bool, int]
+"""A point to which a draft can go back."""
+
+
+def claimed_by(job: Job) -> str:
+    """Return the holder of the claim on a job, and since when, for an error about the job; empty if not known."""
+    who = "" if job.holder is None else f" by {printable(job.holder)}"
+    since = "" if job.claimed_at is None else f" since {job.claimed_at.isoformat(timespec='seconds')}"
+    return f" (claimed{who}{since})" if who or since else ""
 
 
 class Draft:
@@ -85,8 +97,8 @@ class Draft:
             JobNotFoundError: the attempt is 0, and there is no such job.
         """
         if claim.attempt == 0:
-            self.get(claim.job_id)
-            raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM)
+            holder = claimed_by(self.get(claim.job_id))
+            raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM + holder)
         entry = self.jobs.entries.get(claim.job_id)
         if entry is None:
             gone = "the job was acked" if claim.job_id in self.header.finished else "the job is no longer in the queue"
@@ -95,7 +107,7 @@ class Draft:
         if job.status is not JobStatus.IN_PROGRESS:
             raise ClaimLostError(*claim, f"the job is {job.status}")
         if job.attempt != claim.attempt:
-            raise ClaimLostError(*claim, f"attempt {job.attempt} holds the job now")
+            raise ClaimLostError(*claim, f"attempt {job.attempt} holds the job now{claimed_by(job)}")
         return job
 
     def next_sequence(self) -> int:
@@ -147,6 +159,7 @@ class Draft:
             raise AssertionError(f"illegal transition: {before} --{verb}--> {status}")
         journal = self._journal
         journal.changed = True
+        journal.moves.append((verb, job, after))
         if after is not None:
             journal.entries.append((self.jobs, after.id, ABSENT if job is None else job))
             self.jobs.put(after, job)
@@ -201,6 +214,8 @@ class Draft:
         """Set the settings of the queue as a whole."""
         if settings != self.header.settings:
             self._journal.assign(self.header, "settings", settings)
+            if settings.history is not None:
+                self.require(HISTORY)
             self._share_settings()
 
     def require(self, feature: str) -> None:
@@ -222,22 +237,27 @@ class Draft:
     def moved_jobs(self) -> dict[str, list[Job | None]]:
         """Return all values, old to new, of each job that changed since the last `settle`. None means not there."""
         stages: dict[str, list[Job | None]] = {}
-        for place, job_id, old in self._journal.entries:
-            if place is self.jobs:
-                stages.setdefault(job_id, []).append(None if old is ABSENT else old)
-        for job_id, states in stages.items():
-            states.append(self.jobs.get(job_id))
+        for _, before, after in self._journal.moves:
+            job = before or after
+            assert job is not None
+            stages.setdefault(job.id, [before]).append(after)
         return stages
 
-    def savepoint(self) -> tuple[int, bool, int]:
-        """Return a mark for `rollback`."""
-        return len(self._journal.entries), self._journal.changed, self.jobs.last_sequence
+    @property
+    def moves(self) -> Sequence[Move]:
+        """The transitions since the last `settle`, in order."""
+        return self._journal.moves
 
-    def rollback(self, savepoint: tuple[int, bool, int] | None = None) -> None:
+    def savepoint(self) -> Savepoint:
+        """Return a mark for `rollback`."""
+        journal = self._journal
+        return len(journal.entries), len(journal.moves), journal.changed, self.jobs.last_sequence
+
+    def rollback(self, savepoint: Savepoint | None = None) -> None:
         """Undo every change since the savepoint, or since the last `settle`."""
-        mark, changed, last_sequence = savepoint or (0, False, self._settled_sequence)
+        mark, moves, changed, last_sequence = savepoint or (0, 0, False, self._settled_sequence)
         header, settings = self.header, False
-        for place, key in self._journal.undo(mark):
+        for place, key in self._journal.undo(mark, moves):
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
         self._journal.changed = changed
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
@@ -292,7 +312,7 @@ class Draft:
 
     def freeze(self) -> QueueState:
         """Return the draft as a value."""
-        return QueueState.model_construct(
+        return QueueState.trusted(
             jobs=tuple(self.jobs.values()),
             last_sequence=self.jobs.last_sequence if self.changed else self.header.committed_sequence,
             set_aside=self.set_aside,

@@ -228,6 +228,59 @@ class BlobMissingError(StorageFatalError):
     """The object existed and is gone. This is never treated as an empty queue."""
 
 
+class ObjectMissingError(StorageFatalError):
+    """An object beside the queue's does not exist. The queue and all other objects can still be used.
+
+    Attributes:
+        name: the name of the object, as users know it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name}: the object does not exist: it was removed, or never created. Restore it from a backup if you can"
+        )
+        self.name = name
+
+
+class ObjectDamagedError(StorageFatalError):
+    """An object beside the queue's does not have the content that was stored. The queue can still be used.
+
+    Attributes:
+        suffix: the end of the object's name, after the name of the queue's object.
+    """
+
+    def __init__(self, suffix: str, what: str) -> None:
+        super().__init__(
+            f"the object {suffix!r} beside the queue was changed: {what}. Restore it from a backup if you can"
+        )
+        self.suffix = suffix
+
+
+class HistoryDamagedError(StorageError):
+    """Events of the history are missing. It is raised at the end, after all other events.
+
+    Attributes:
+        objects: names of the objects that are missing or cannot be read, each with the reason.
+        gaps: first and last number of each range of events that is missing for another reason.
+        lost: number of events that were dropped because no writer could move them beside the queue.
+    """
+
+    def __init__(self, objects: Sequence[str], gaps: Sequence[tuple[int, int]], lost: int) -> None:
+        said = [f"these objects cannot be read: {'; '.join(objects)}"] if objects else []
+        if gaps:
+            said.append(f"events {', '.join(f'{first} to {last}' for first, last in gaps)} are missing")
+        if lost:
+            said.append(f"{counted(lost, 'event was', 'events were')} dropped, as no writer could move them")
+        super().__init__(f"the history is not complete, and all other events were read: {'; '.join(said)}")
+        self.objects = tuple(objects)
+        self.gaps = tuple(gaps)
+        self.lost = lost
+
+
+class ReplayError(JQueueError):
+    """The jobs of an earlier time cannot be found from the history of the queue. The message says why."""
+
+
 class DeadlineExceededError(StorageError, TimeoutError):
     """The deadline passed, and the operation was certainly not done."""
 

@@ -23,11 +23,13 @@ class Header:
         "attempt_floor",
         "commits",
         "committed_sequence",
+        "counters",
         "critical",
         "entrypoints",
         "evicted_through",
         "extra",
         "finished",
+        "history",
         "holds",
         "queue",
         "recent",
@@ -35,6 +37,7 @@ class Header:
         "settings",
         "transactions",
         "version",
+        "workers",
     )
 
     def __init__(self, state: QueueState) -> None:
@@ -52,6 +55,9 @@ class Header:
         self.recent: dict[str, tuple[Usage, ...]] = state.recent  # type: ignore[assignment]
         self.schedules: dict[str, Schedule] = state.schedules  # type: ignore[assignment]
         self.transactions: dict[str, TransactionRecord] = state.transactions  # type: ignore[assignment]
+        self.counters = state.counters
+        self.workers = state.workers
+        self.history = state.history
         self.extra = state.extra
 
     def restore(self, name: str, old: Any) -> None:
@@ -69,6 +75,9 @@ class Header:
             "evicted_through": self.evicted_through,
             "attempt_floor": self.attempt_floor,
             "settings": self.settings,
+            "counters": self.counters,
+            "workers": self.workers,
+            "history": self.history,
             "extra": self.extra,
             **tables,
         }

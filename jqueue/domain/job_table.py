@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.domain.models import Job, JobStatus, trusted_job
+from jqueue.domain.stored_object import StoredObject
 
 KEPT_WHOLE = 2048
 """Number of jobs that are not packed: the last to be added or changed."""
@@ -82,6 +83,18 @@ def created_at_of(entry: Job | Packed) -> datetime:
     """Return the time at which a job, packed or not, was enqueued."""
     created_at: datetime = entry[4] if entry.__class__ is tuple else entry.created_at  # type: ignore[union-attr]
     return created_at
+
+
+def objects_of(entry: Job | Packed) -> list[StoredObject]:
+    """Return the objects that a job, packed or not, names."""
+    if isinstance(entry, tuple):
+        if not entry[8]:
+            return []
+        values = dict(entry[8])
+    else:
+        values = entry.__dict__
+    stored = values.get("payload_object"), values.get("result_object")
+    return [each for each in stored if each is not None]
 
 
 def was_claimed(packed: Packed) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol
 
+from jqueue.domain.transitions import Move
+
 ABSENT: Any = object()
 """Old value of an entry that did not exist."""
 
@@ -22,13 +24,15 @@ class Journal:
     Attributes:
         changed: True if there is anything to commit.
         entries: for each change, the changed object, the key or name in it, and the old value.
+        moves: the transitions of jobs among these changes, in order.
     """
 
-    __slots__ = ("changed", "entries")
+    __slots__ = ("changed", "entries", "moves")
 
     def __init__(self) -> None:
         self.changed = False
         self.entries: list[tuple[MutableMapping[str, Any] | Restores, str, Any]] = []
+        self.moves: list[Move] = []
 
     def set(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table."""
@@ -48,9 +52,15 @@ class Journal:
         self.entries.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
-    def undo(self, mark: int) -> Iterator[tuple[object, str]]:
-        """Undo the changes after a mark, the last one first. Yield the object and the key of each."""
+    def undo(self, mark: int, moves: int) -> Iterator[tuple[object, str]]:
+        """Undo the changes after a mark, the last one first. Yield the object and the key of each.
+
+        Args:
+            mark: number of entries to keep.
+            moves: number of moves to keep.
+        """
         entries = self.entries
+        del self.moves[moves:]
         while len(entries) > mark:
             place, key, old = entries.pop()
             if not isinstance(place, dict):
@@ -64,4 +74,5 @@ class Journal:
     def settle(self) -> None:
         """Forget the changes, which makes them permanent: they were committed."""
         self.entries.clear()
+        self.moves.clear()
         self.changed = False

@@ -52,6 +52,11 @@ VERSIONS_KEPT = 128
 """Number of latest versions whose writers are not forgotten for their age, because clocks may be hours apart."""
 
 
+RESULT_BYTES = 64 << 10
+"""Bytes of the largest result in the blob if `Limits.result_bytes` is None."""
+
+ADDRESS_INSTEAD = "Store the data elsewhere and enqueue its address,"
+
 _quote = json.encoder.encode_basestring
 _quote_ascii = json.encoder.encode_basestring_ascii
 
@@ -59,10 +64,11 @@ _quote_ascii = json.encoder.encode_basestring_ascii
 @checks_option_names
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The size limits of a queue. Each is a positive integer.
+    """The size limits of a queue. Each is a positive integer; two may be None.
 
     Attributes:
-        payload_bytes: bytes of the largest payload.
+        payload_bytes: bytes of the largest payload that is given or handed out as bytes. A payload from a file or an
+            async iterable may be larger.
         blob_bytes: size limit of the blob. Enqueue stops when the jobs, the keys held for jobs that are gone, and the
             cron entries would take more than 90% of it. Results and errors are kept up to 100% of it. No operation but
             enqueue is refused for size: see `docs/decisions/0011-size-limit.md`. If the queue has a limit of its own,
@@ -70,7 +76,10 @@ class Limits:
         batch_size: largest number of jobs in one dequeue, and of operations in one call.
         header_bytes: largest number of bytes that a job's headers may take together, names and texts, in UTF-8.
         name_bytes: bytes of the longest entrypoint, id, key or header name, in UTF-8.
-        result_bytes: bytes of the largest result that is kept, as JSON.
+        result_bytes: bytes of the largest result that is kept, as JSON. None: `payload_bytes` if large results get
+            objects of their own, or else 64 KiB.
+        object_bytes: bytes above which a payload or a result gets an object of its own beside the queue, if the store
+            can keep one. None: none does, and the limits above hold for all.
     """
 
     payload_bytes: int = 1 << 20
@@ -78,11 +87,14 @@ class Limits:
     batch_size: int = 10_000
     header_bytes: int = 16 << 10
     name_bytes: int = 512
-    result_bytes: int = 64 << 10
+    result_bytes: int | None = None
+    object_bytes: int | None = 64 << 10
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None and field.name in ("result_bytes", "object_bytes"):
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidJobError(f"limit {field.name} must be a positive integer, got {shown(value)}")
 
@@ -121,8 +133,13 @@ def check_name(what: str, value: object, limits: Limits) -> str:
     return value
 
 
-def check_payload(value: object, limits: Limits) -> bytes:
+def check_payload(value: object, limits: Limits, *, streams: bool = False) -> bytes:
     """Return a bytes-like payload as bytes. Text is refused, because it would be taken for base64.
+
+    Args:
+        value: the payload.
+        limits: of the queue object.
+        streams: True if the queue takes larger payloads from a file, as the error then says.
 
     Raises:
         InvalidJobError: it is not bytes-like, or larger than the limit. The error does not show the payload.
@@ -131,9 +148,10 @@ def check_payload(value: object, limits: Limits) -> bytes:
         raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_encoding_advice(value)}")
     payload = bytes(value)
     if len(payload) > limits.payload_bytes:
+        advice = "Enqueue it from a file, with a pathlib.Path," if streams else ADDRESS_INSTEAD
         raise InvalidJobError(
-            f"payload is {len(payload)} bytes; the limit is {limits.payload_bytes}. "
-            "Store the data elsewhere and enqueue its address, or set Limits(payload_bytes=...)"
+            f"payload is {len(payload)} bytes; the limit is {limits.payload_bytes}. {advice} or set "
+            "Limits(payload_bytes=...)"
         )
     return payload
 
@@ -195,14 +213,19 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
     return FrozenHeaders(value)
 
 
-def check_result(value: object, limits: Limits) -> tuple[Any, int]:
-    """Return a result as it will be read back (tuples as lists, names as texts), and its size in bytes as JSON.
+def check_result(value: object, limits: Limits, object_bytes: int | None = None) -> tuple[Any, bytes]:
+    """Return a result as it will be read back (tuples as lists, names as texts), and its JSON.
+
+    Args:
+        value: the result.
+        limits: of the queue object.
+        object_bytes: number of bytes above which a result gets an object of its own; None: none does.
 
     Raises:
         InvalidJobError: it cannot be written as JSON, or is too large. The error does not show it.
     """
     if value is None:
-        return None, 0
+        return None, b""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         found = from_json(b'{"job": {"result": %b}}' % text, allow_inf_nan=False)["job"]["result"]
@@ -211,12 +234,15 @@ def check_result(value: object, limits: Limits) -> tuple[Any, int]:
             f"a result must be JSON: text, finite numbers, true, false, null, or lists and objects of them; "
             f"got {type(value).__name__}"
         ) from None
-    if len(text) > limits.result_bytes:
+    most = limits.result_bytes
+    if most is None:
+        most = RESULT_BYTES if object_bytes is None else max(RESULT_BYTES, limits.payload_bytes)
+    if len(text) > most:
         raise InvalidJobError(
-            f"the result is {len(text)} bytes as JSON; the limit is {limits.result_bytes}. Store it elsewhere and "
+            f"the result is {len(text)} bytes as JSON; the limit is {most}. Store it elsewhere and "
             "return its address, or set Limits(result_bytes=...)"
         )
-    return found, len(text)
+    return found, text
 
 
 def cut_error(error: object, size: int = ERROR_BYTES) -> str:

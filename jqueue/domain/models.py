@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.fields import (
     COUNT_MAX,
@@ -31,7 +32,10 @@ from jqueue.domain.fields import (
     Seconds,
     Timestamp,
 )
+from jqueue.domain.history import HistoryHeader
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
+from jqueue.domain.stored_object import StoredObject, is_apart
+from jqueue.domain.workers import WorkerRecord
 
 __all__ = [
     "COUNT_MAX",
@@ -40,6 +44,7 @@ __all__ = [
     "NO_HEADERS",
     "PRIORITY_MAX",
     "PRIORITY_MIN",
+    "AttemptError",
     "Claim",
     "CommitRecord",
     "EntrypointRules",
@@ -51,6 +56,7 @@ __all__ = [
     "QueueState",
     "Schedule",
     "SetAside",
+    "StoredObject",
     "TransactionRecord",
     "Usage",
     "trusted_job",
@@ -94,13 +100,25 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - `Job(...)` dates itself, as in 1.0.0; the queues hand the time in
 
 
+class AttemptError(NamedTuple):
+    """The error that ended one attempt of a job."""
+
+    attempt: Count
+    """The attempt, as in the claim."""
+    at: Timestamp
+    """Time of the nack, or of the sweep that found the claim stale."""
+    text: str
+    """The error, cut at 256 bytes. It begins with the class of the exception if it was given as an exception."""
+
+
 class Job(BaseModel):
     """One piece of work, as one version of the queue has it. Frozen; times are aware and in UTC.
 
     Attributes:
         id: unique in its queue.
         entrypoint: the name by which a worker finds its handler.
-        payload: the bytes to handle. Not shown by `repr`.
+        payload: the bytes to handle. Not shown by `repr`. See `payload_apart`.
+        payload_object: the object that keeps a large payload; None if the queue itself keeps the payload.
         status: see `JobStatus`.
         priority: lower is served first.
         created_at: time of the enqueue.
@@ -121,14 +139,19 @@ class Job(BaseModel):
         dead_at: time of its death; None unless dead.
         error: the last error that a nack or a sweep recorded, cut at 2 KiB.
         error_dropped: bytes of that error that the queue had no room for; 0 if it was kept.
+        errors: the errors of its last five attempts that failed, the oldest first, each cut at 256 bytes.
         concurrency_key: limits jobs across entrypoints: see `concurrency_limit`.
         concurrency_limit: the job is claimed only while fewer jobs with the same key are in progress. None means 1.
         keep_result: seconds for which the result is kept after the ack; None means that it is not kept.
         result: the value given with the ack; any JSON value. Do not change it: all readers share one object.
+        result_object: the object that keeps a large result; then `result` is None, and the verb `result` loads it.
         result_dropped: bytes of a result that the queue had no room for; 0 if it was kept.
         finished_at: time of the ack; None unless completed and kept.
         cancel_requested: True if it was cancelled while in progress: its holder's next heartbeat says so.
-        holder: name of the claim's holder, if the claim gave one; None unless in progress.
+        holder: name of the claim's holder, such as `name@host:pid` of a worker; None unless in progress.
+        claimed_at: time of the claim; None unless in progress.
+        queued_at: time of its last return to the queue, after a failure or uncharged; None while it is claimed, and
+            before its first claim.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -154,6 +177,7 @@ class Job(BaseModel):
     dead_at: Timestamp | None = None
     error: str | None = None
     error_dropped: Count = 0
+    errors: tuple[AttemptError, ...] = ()
     concurrency_key: str | None = None
     concurrency_limit: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
     keep_result: Seconds | None = None
@@ -162,6 +186,10 @@ class Job(BaseModel):
     finished_at: Timestamp | None = None
     cancel_requested: bool = False
     holder: str | None = None
+    claimed_at: Timestamp | None = None
+    queued_at: Timestamp | None = None
+    payload_object: StoredObject | None = None
+    result_object: StoredObject | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:
@@ -172,6 +200,14 @@ class Job(BaseModel):
     def claim(self) -> Claim:
         """The claim that this value of the job stands for."""
         return Claim(self.id, self.attempt)
+
+    @property
+    def payload_apart(self) -> bool:
+        """True if the payload is not in `payload`, but only in its object: `queue.open_payload(job)` reads it.
+
+        A dequeue loads payloads of up to `Limits(payload_bytes=...)`. Other verbs load none.
+        """
+        return is_apart(self.payload, self.payload_object)
 
     @property
     def tries(self) -> int:
@@ -197,6 +233,9 @@ class Job(BaseModel):
         for name, value in super().__repr_args__():
             yield (name, f"<{len(self.payload)} bytes>") if name == "payload" else (name, value)
 
+
+NO_CLAIM: Mapping[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None, "claimed_at": None}
+"""The claim's fields in a job that is not in progress."""
 
 _ALL_FIELDS = set(Job.model_fields)
 
@@ -292,6 +331,9 @@ class QueueState(BaseModel):
         recent: the claims that still count against a rate limit, by entrypoint.
         schedules: the cron entries, by name.
         transactions: the last version of each application that enqueues in transactions, by its id.
+        counters: what has happened to the jobs of each entrypoint since the first commit.
+        workers: the workers that have committed lately, by the id of their run.
+        history: the latest events of jobs, and where the earlier ones are; None if no history was ever kept.
         set_aside: lines that could not be read as jobs.
         extra: fields that this version does not know, kept for the versions that do.
     """
@@ -313,8 +355,21 @@ class QueueState(BaseModel):
     recent: Mapping[str, tuple[Usage, ...]] = Field(default_factory=dict)
     schedules: Mapping[str, Schedule] = Field(default_factory=dict, repr=False)
     transactions: Mapping[str, TransactionRecord] = Field(default_factory=dict)
+    counters: Mapping[str, Counters] = Field(default_factory=dict, repr=False)
+    workers: Mapping[str, WorkerRecord] = Field(default_factory=dict, repr=False)
+    history: HistoryHeader | None = Field(default=None, repr=False)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
+
+    @classmethod
+    def trusted(cls, **values: Any) -> Self:
+        """Make a state from checked values: like `model_construct`, much faster. Unnamed fields have their defaults."""
+        state = cls.__new__(cls)
+        _set(state, "__dict__", {**_STATE, **values})
+        _set(state, "__pydantic_fields_set__", _STATE_FIELDS)
+        _set(state, "__pydantic_extra__", None)
+        _set(state, "__pydantic_private__", None)
+        return state
 
     def queued_jobs(self, entrypoint: str | None = None) -> tuple[Job, ...]:
         """Return the queued jobs, scheduled ones included, in the order in which they are served."""
@@ -364,11 +419,7 @@ class QueueState(BaseModel):
 
         def requeued(job: Job) -> Job:
             stale = job.status is JobStatus.IN_PROGRESS and (job.heartbeat_at is None or job.heartbeat_at < cutoff)
-            return (
-                job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, holder=None)
-                if stale
-                else job
-            )
+            return job.evolve(status=JobStatus.QUEUED, **NO_CLAIM) if stale else job
 
         jobs = tuple(requeued(job) for job in self.jobs)
         return self if all(new is old for new, old in zip(jobs, self.jobs, strict=True)) else self._next(jobs=jobs)
@@ -379,3 +430,7 @@ class QueueState(BaseModel):
 
     def _next(self, **changes: Any) -> QueueState:
         return self.model_copy(update={"version": self.version + 1, **changes})
+
+
+_STATE: Mapping[str, Any] = MappingProxyType(QueueState().__dict__)
+_STATE_FIELDS = set(QueueState.model_fields)

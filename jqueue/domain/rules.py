@@ -24,6 +24,9 @@ from jqueue.domain.fields import (
 LIMITS = "limits"
 """The critical feature of a blob with limits. A program that does not know it would claim beyond the limits."""
 
+HISTORY = "history"
+"""The critical feature of a blob with a history. A program that does not know it would leave gaps."""
+
 
 class EntrypointRules(BaseModel):
     """The limits and the pause of one entrypoint.
@@ -64,6 +67,9 @@ class QueueSettings(BaseModel):
         aging: seconds of waiting that are worth one step of priority; None: waiting does not change the order.
         dead_retention: seconds for which dead jobs are kept; None: until they are purged.
         blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
+        history: seconds for which the events of jobs are kept; None: no history is kept.
+        history_bytes: size of all objects of the history above which the oldest are removed; None: no limit.
+        history_payloads: True if the history keeps the payloads of enqueued jobs.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -71,6 +77,9 @@ class QueueSettings(BaseModel):
     aging: Annotated[float, Field(gt=0, le=COUNT_MAX, allow_inf_nan=False)] | None = None
     dead_retention: Seconds | None = None
     blob_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    history: Annotated[float, Field(gt=0, le=COUNT_MAX, allow_inf_nan=False)] | None = None
+    history_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    history_payloads: bool = False
 
 
 class Span(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -42,6 +42,7 @@ class EncodedJobs(Protocol):
     Attributes:
         jobs: number of jobs.
         size: about how many bytes they take in the blob.
+        entrypoints: number of jobs of each entrypoint.
     """
 
     @property
@@ -51,6 +52,10 @@ class EncodedJobs(Protocol):
     @property
     def size(self) -> int:
         """About how many bytes they take in the blob."""
+
+    @property
+    def entrypoints(self) -> Mapping[str, int]:
+        """Number of jobs of each entrypoint."""
 
     def text(self, first: int, now: datetime) -> bytes:
         """Return their lines, joined as in the blob: with sequence numbers from `first` on, and created at `now`."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from jqueue.domain.counters import OTHERS
 from jqueue.domain.counting import counted
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
+from jqueue.domain.totals import Totals, totals_of
+from jqueue.domain.workers import WorkerRecord, by_name
 
 WARN_SHARE = 0.5
 """Share of enqueue's limit above which the statistics carry a warning."""
@@ -29,6 +33,8 @@ class EntrypointStats:
         errors_dropped: number of jobs whose last error was shortened or not kept, for the same reason.
         oldest_ready_age: time since the earliest `run_at` of the ready jobs, or `created_at` of jobs without one; None
             if none is ready. A job that was given back or redriven is as old as before.
+        oldest_claim_age: time since the oldest of the current claims; None without claims.
+        totals: what has happened to jobs since the first commit; None in formats of older queues, which do not count.
     """
 
     depth: int = 0
@@ -40,6 +46,8 @@ class EntrypointStats:
     paused: bool = False
     results_dropped: int = 0
     errors_dropped: int = 0
+    oldest_claim_age: timedelta | None = None
+    totals: Totals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,8 @@ class QueueStats(EntrypointStats):
         size_limit: bytes that its jobs may take before enqueue refuses more.
         unreadable: number of lines set aside because they cannot be read as jobs.
         entrypoints: the statistics of each entrypoint, by name.
+        holders: number of jobs in progress by the name of who works on them: `name@host:pid` for a worker.
+        workers: the workers that have committed within the last hour, by name.
         warnings: warnings for the operator, as sentences.
     """
 
@@ -60,6 +70,8 @@ class QueueStats(EntrypointStats):
     size_limit: int = 0
     unreadable: int = 0
     entrypoints: Mapping[str, EntrypointStats] | None = None
+    holders: Mapping[str, int] | None = None
+    workers: tuple[WorkerRecord, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -73,6 +85,7 @@ class Census:
     def __init__(self, now: datetime) -> None:
         self._now = now
         self._tallies: dict[str, _Tally] = {}
+        self._holders: Counter[str] = Counter()
 
     def count(self, job: Job) -> None:
         """Count one job."""
@@ -80,6 +93,8 @@ class Census:
         if tally is None:
             tally = self._tallies[job.entrypoint] = _Tally()
         tally.count(job, self._now)
+        if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
+            self._holders[job.holder] += 1
 
     def figures(
         self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
@@ -97,8 +112,9 @@ class Census:
         blob_bytes = header.settings.blob_bytes or limits.blob_bytes
         most = enqueue_share(blob_bytes)
         paused = {name for name, rules in header.entrypoints.items() if rules.paused}
-        for name in paused:
-            self._tallies.setdefault(name, _Tally())
+        for name in (*paused, *header.counters):
+            if name != OTHERS:
+                self._tallies.setdefault(name, _Tally())
         tallies = self._tallies.values()
         warnings = []
         if taken > WARN_SHARE * most:
@@ -123,6 +139,8 @@ class Census:
                 "or raise the queue's limit with configure(blob_bytes=...)"
             )
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
+        claim = min((tally.claim for tally in tallies if tally.claim is not None), default=None)
+        totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None
         return QueueStats(
             depth=sum(tally.ready for tally in tallies),
             scheduled=sum(tally.scheduled for tally in tallies),
@@ -136,7 +154,16 @@ class Census:
             size=size,
             size_limit=most,
             unreadable=len(set_aside),
-            entrypoints={name: tally.figures(now, name in paused) for name, tally in sorted(self._tallies.items())},
+            oldest_claim_age=_age(claim, now),
+            totals=None if totals is None else sum(totals.values(), Totals()),
+            entrypoints={
+                name: tally.figures(now, name in paused, None if totals is None else totals.get(name, Totals()))
+                for name, tally in sorted(self._tallies.items())
+            },
+            holders=dict(sorted(self._holders.items())),
+            workers=by_name(
+                record.model_copy(update={"busy": self._holders[record.holder]}) for record in header.workers.values()
+            ),
             warnings=tuple(warnings),
         )
 
@@ -153,12 +180,15 @@ class _Tally:
     results_dropped: int = 0
     errors_dropped: int = 0
     oldest: datetime | None = None
+    claim: datetime | None = None
 
     def count(self, job: Job, now: datetime) -> None:
         self.results_dropped += job.result_dropped > 0
         self.errors_dropped += job.error_dropped > 0
         if job.status is JobStatus.IN_PROGRESS:
             self.in_progress += 1
+            if job.claimed_at is not None and (self.claim is None or job.claimed_at < self.claim):
+                self.claim = job.claimed_at
         elif job.status is JobStatus.DEAD:
             self.dead += 1
         elif job.status is JobStatus.COMPLETED:
@@ -171,7 +201,7 @@ class _Tally:
             if self.oldest is None or since < self.oldest:
                 self.oldest = since
 
-    def figures(self, now: datetime, paused: bool) -> EntrypointStats:
+    def figures(self, now: datetime, paused: bool, totals: Totals | None) -> EntrypointStats:
         return EntrypointStats(
             depth=self.ready,
             scheduled=self.scheduled,
@@ -182,6 +212,8 @@ class _Tally:
             paused=paused,
             results_dropped=self.results_dropped,
             errors_dropped=self.errors_dropped,
+            oldest_claim_age=_age(self.claim, now),
+            totals=totals,
         )
 
 

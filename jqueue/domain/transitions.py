@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.models import Job, JobStatus
 
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = (
     JobStatus.QUEUED,
@@ -35,6 +35,9 @@ class Verb(StrEnum):
 
     __hash__ = str.__hash__  # see JobStatus
 
+
+Move = tuple[Verb, Job | None, Job | None]
+"""A transition of one job: the verb, and the job before and after; None if it is not in the queue."""
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {
     (None, Verb.ENQUEUE): (QUEUED,),

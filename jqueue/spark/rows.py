@@ -45,6 +45,7 @@ _ORDER = (
 
 _NOT_SHOWN = {
     *("unique_for", "concurrency_limit", "keep_result", "cancel_requested", "error_dropped", "result_dropped"),
+    *("errors", "payload_object", "result_object"),
 }
 """Fields of a job that have no column."""
 
@@ -127,11 +128,14 @@ def arrow_of(jobs: Iterable[Job], schema: StructType, queue: str | None = None) 
         schema: the wanted columns.
         queue: the value of the column `queue`.
     """
+    jobs = list(jobs)
     values = [job.__dict__ for job in jobs]
     cells: dict[str, Sequence[Any]] = {}
     for name in schema.names:
         if name == QUEUE:
             cells[name] = [queue] * len(values)
+        elif name == "payload":
+            cells[name] = [None if job.payload_apart else job.payload for job in jobs]
         elif name in _CELLS:
             convert = _CELLS[name]
             cells[name] = [convert(each[name]) for each in values]

@@ -10,7 +10,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -18,18 +20,23 @@ from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.queue_base import QueueBase
 from jqueue.core.queue_options import lists_queue_options, takes_queue_options
+from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
+from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
 from jqueue.domain.option_names import checks_option_names
-from jqueue.ports.queue import Capabilities, JobQueue
+from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.system import forks
 from jqueue.sync import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.keep_alive import KeepAlive
 from jqueue.sync.open_queue import DEFAULT_DEADLINE, OpenQueue
+
+EVENTS_AT_ONCE = 100
+"""Number of events of a history that one call brings from the event loop."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -163,6 +170,64 @@ class SyncQueue:
     find = blocking(BrokerQueue.find)
     read_state = blocking(BrokerQueue.read_state)
     stats = blocking(BrokerQueue.stats)
+    jobs_at = blocking(BrokerQueue.jobs_at)
+
+    # Large payloads and results
+
+    payload_url = blocking(BrokerQueue.payload_url)
+    result_url = blocking(BrokerQueue.result_url)
+    collect = blocking(BrokerQueue.collect, endless=True)
+
+    def open_payload(self, job: Job) -> Iterator[bytes]:
+        """Yield the payload of a job in pieces, as `SupportsLargeValues.open_payload` does."""
+        pieces: AsyncGenerator[bytes, None] | None = None
+
+        async def next_piece(queue: JobQueue) -> bytes | None:
+            nonlocal pieces
+            pieces = payload_of(queue, job) if pieces is None else pieces
+            return await anext(pieces, None)
+
+        async def close(_: JobQueue) -> None:
+            if pieces is not None:
+                await pieces.aclose()
+
+        try:
+            while (piece := self._run(next_piece)) is not None:
+                yield piece
+        finally:
+            with suppress(QueueClosedError):
+                self._run(close)
+
+    def history(
+        self,
+        *,
+        job_id: str | None = None,
+        entrypoint: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> Iterator[HistoryEvent]:
+        """Iterate over the events of jobs, the newest first: see `SupportsHistory.history`.
+
+        Raises:
+            HistoryDamagedError: some events are missing. It is raised at the end, after all other events.
+            InvalidJobError: an argument is wrong, or the queue cannot keep a history.
+            StorageError: the store failed.
+        """
+        wanted = {"job_id": job_id, "entrypoint": entrypoint, "since": since, "until": until, "deadline": deadline}
+        if not isinstance(self._queue, SupportsHistory):
+            raise InvalidJobError(f"{type(self._queue).__name__} has no history: use a queue on one object of a store")
+        return self._pieces(self._queue.history(**wanted))  # type: ignore[arg-type]
+
+    def _pieces(self, events: AsyncIterator[HistoryEvent]) -> Iterator[HistoryEvent]:
+        """Yield events, a piece of them at a time. They belong to the loop of the thread."""
+        error: JQueueError | None = None
+        while error is None:
+            piece, error = self._run(lambda _: _piece_of(events))
+            yield from piece
+            if error is None and len(piece) < EVENTS_AT_ONCE:
+                return
+        raise error.with_traceback(None) from error.__cause__
 
     @property
     def capabilities(self) -> Capabilities:
@@ -271,6 +336,19 @@ class SyncQueue:
             self._forks_before = forks()
             if isinstance(self._queue, QueueBase):
                 self._queue = copy.copy(self._queue)
+
+
+async def _piece_of(events: AsyncIterator[HistoryEvent]) -> tuple[list[HistoryEvent], JQueueError | None]:
+    """Return the next events, and the error that came after them."""
+    piece: list[HistoryEvent] = []
+    try:
+        while len(piece) < EVENTS_AT_ONCE:
+            piece.append(await anext(events))
+    except StopAsyncIteration:
+        return piece, None
+    except JQueueError as error:
+        return piece, error
+    return piece, None
 
 
 def _queue_on(target: Any, settings: dict[str, Any]) -> Any:

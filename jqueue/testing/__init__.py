@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jqueue.testing.fake_clock import FakeClock, LongestWaits
+    from jqueue.testing.objects_contract import ObjectsContract
     from jqueue.testing.queue_contract import QueueContract, QueueFactory
     from jqueue.testing.storage_contract import StorageContract, StorageFactory
     from jqueue.testing.work_report import Ran, RecordedError, RunawayError, WorkReport
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FakeClock",
     "LongestWaits",
+    "ObjectsContract",
     "QueueContract",
     "QueueFactory",
     "Ran",
@@ -34,6 +36,7 @@ __all__ = [
 _HOMES = {
     "FakeClock": "jqueue.testing.fake_clock",
     "LongestWaits": "jqueue.testing.fake_clock",
+    "ObjectsContract": "jqueue.testing.objects_contract",
     "QueueContract": "jqueue.testing.queue_contract",
     "QueueFactory": "jqueue.testing.queue_contract",
     "Ran": "jqueue.testing.work_report",

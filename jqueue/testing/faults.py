@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import TypeVar
 
-from jqueue.domain.errors import CASConflictError, StorageError
-from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
+from jqueue.domain.errors import CASConflictError, JQueueError, StorageError
+from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects, SupportsStoreTime
+
+Answer = TypeVar("Answer")
 
 
 class Fault(Enum):
@@ -76,34 +80,89 @@ class FaultyStorage:
         """Write to the storage underneath, or fail as ordered."""
         self.writes += 1
         fault = self._write_faults.popleft() if self._write_faults else Fault.NONE
+        return await self._send(fault, lambda: self._land(content, if_match))
+
+    def store_time(self) -> datetime | None:
+        """Return the time of the storage underneath, or None if it has none."""
+        return self.storage.store_time() if isinstance(self.storage, SupportsStoreTime) else None
+
+    async def _land(self, content: bytes, if_match: str | None) -> str:
+        etag = await self.storage.write(content, if_match)
+        self.landed += 1
+        return etag
+
+    async def _send(self, fault: Fault, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Make a request to the storage underneath, with a fault."""
         await asyncio.sleep(self.latency)
         if fault is Fault.HANGS:
             await asyncio.Event().wait()
-        if fault is Fault.LOST_REQUEST:
-            raise self.error()
         if fault is Fault.LANDS_LATER:
-            task = asyncio.create_task(self._land(content, if_match))
+            task = asyncio.create_task(self._send_later(request))
             self._later.add(task)
             task.add_done_callback(self._later.discard)
+        if fault in (Fault.LOST_REQUEST, Fault.LANDS_LATER):
             raise self.error()
-        etag = await self.storage.write(content, if_match)
-        self.landed += 1
+        answer = await request()
         if fault is Fault.HANGS_AFTER:
             await asyncio.Event().wait()
         if fault is Fault.LOST_ANSWER:
             raise self.error()
         if fault is Fault.RESENT:
             raise CASConflictError("the precondition failed")
-        return etag
+        return answer
 
-    def store_time(self) -> datetime | None:
-        """Return the time of the storage underneath, or None if it has none."""
-        return self.storage.store_time() if isinstance(self.storage, SupportsStoreTime) else None
-
-    async def _land(self, content: bytes, if_match: str | None) -> None:
+    async def _send_later(self, request: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(self.delay)
-        try:
-            await self.storage.write(content, if_match)
-        except CASConflictError:
-            return
-        self.landed += 1
+        with suppress(JQueueError):  # the caller has its error
+            await request()
+
+
+@dataclass
+class FaultyObjects(FaultyStorage):
+    """The same for a storage that supports objects beside the queue's. Their calls have faults of their own.
+
+    Attributes:
+        object_calls: name and suffix of each call, in order; the prefix of a listing in place of a suffix.
+    """
+
+    object_calls: list[tuple[str, str]] = field(default_factory=list)
+    _object_faults: deque[Fault] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.storage, SupportsObjects):
+            raise TypeError(f"FaultyObjects needs a storage with SupportsObjects, got {self.storage!r}")
+        self._objects: SupportsObjects = self.storage
+
+    def on_object(self, *faults: Fault) -> None:
+        """Set the faults of the next calls for objects, in order. A RESENT call that is no creation has none."""
+        self._object_faults.extend(faults)
+
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object in the storage underneath, or fail as ordered."""
+        await self._send(self._called("create_object", suffix), lambda: self._objects.create_object(suffix, content))
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object from pieces, or fail as ordered. A creation that lands later takes its pieces later."""
+        fault = self._called("create_object_from", suffix)
+        return await self._send(fault, lambda: self._objects.create_object_from(suffix, pieces))
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read a range of an object, or fail as ordered."""
+        fault = self._called("read_object", suffix, is_creation=False)
+        return await self._send(fault, lambda: self._objects.read_object(suffix, start, stop))
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object, or fail as ordered."""
+        fault = self._called("remove_object", suffix, is_creation=False)
+        await self._send(fault, lambda: self._objects.remove_object(suffix))
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """List objects, or fail as ordered."""
+        fault = self._called("list_beside", prefix, is_creation=False)
+        return await self._send(fault, lambda: self._objects.list_beside(prefix))
+
+    def _called(self, name: str, suffix: str, *, is_creation: bool = True) -> Fault:
+        """Note a call, and return its fault."""
+        self.object_calls.append((name, suffix))
+        fault = self._object_faults.popleft() if self._object_faults else Fault.NONE
+        return Fault.NONE if fault is Fault.RESENT and not is_creation else fault

@@ -32,8 +32,10 @@ from jqueue.testing._queue_contract.changes import ChangesContract  # noqa: E402
 from jqueue.testing._queue_contract.claim_fencing import ClaimsContract  # noqa: E402
 from jqueue.testing._queue_contract.concurrency import ConcurrencyContract  # noqa: E402
 from jqueue.testing._queue_contract.content import ContentContract  # noqa: E402
+from jqueue.testing._queue_contract.history import HistoryContract  # noqa: E402
 from jqueue.testing._queue_contract.holders import HoldersContract  # noqa: E402
 from jqueue.testing._queue_contract.keys import KeysContract  # noqa: E402
+from jqueue.testing._queue_contract.large_values import LargeValuesContract  # noqa: E402
 from jqueue.testing._queue_contract.limits import LimitsContract  # noqa: E402
 from jqueue.testing._queue_contract.order import OrderContract  # noqa: E402
 from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  # noqa: E402
@@ -60,9 +62,11 @@ class QueueContract(
     AgingContract,
     SchedulesContract,
     ResultsContract,
+    LargeValuesContract,
     StoppingContract,
     StagedContract,
     HoldersContract,
+    HistoryContract,
     ChangesContract,
     RefusedRulesContract,
     ContentContract,

@@ -15,9 +15,8 @@ does not exist at first. Handles that have `release` are released by the test.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -27,11 +26,10 @@ from jqueue.ports.storage import (
     ObjectStoragePort,
     SupportsListing,
     SupportsReadIfChanged,
-    SupportsRelease,
     SupportsStoreTime,
 )
-
-StorageFactory = Callable[[], ObjectStoragePort | Awaitable[ObjectStoragePort]]
+from jqueue.testing._storage_handles import StorageFactory as StorageFactory
+from jqueue.testing._storage_handles import StorageHandles
 
 
 async def count_up(storage: ObjectStoragePort, times: int) -> None:
@@ -47,7 +45,7 @@ async def count_up(storage: ObjectStoragePort, times: int) -> None:
 
 
 @pytest.mark.asyncio
-class StorageContract:
+class StorageContract(StorageHandles):
     """Subclass it, give it a `make_storage` fixture, and set the attributes that differ for a slow or unusual store.
 
     Attributes:
@@ -66,24 +64,6 @@ class StorageContract:
     large_body = 5 * 1024 * 1024
     overwrites = 20
     listed = 5
-    patience = 120.0
-
-    @pytest.fixture
-    def make_storage(self) -> StorageFactory:
-        raise NotImplementedError("give the subclass a fixture `make_storage` that returns a function of no arguments")
-
-    @asynccontextmanager
-    async def handles(self, make_storage: StorageFactory, count: int = 1) -> AsyncIterator[list[ObjectStoragePort]]:
-        """Open `count` handles on the object of this test, and allow `patience` seconds to use them."""
-        async with asyncio.timeout(self.patience), AsyncExitStack() as closing:
-            opened = []
-            for _ in range(count):
-                made = make_storage()
-                storage = await made if inspect.isawaitable(made) else made
-                if isinstance(storage, SupportsRelease):
-                    closing.push_async_callback(storage.release)
-                opened.append(storage)
-            yield opened
 
     async def test_an_absent_object_reads_as_nothing_without_an_etag(self, make_storage: StorageFactory) -> None:
         async with self.handles(make_storage) as [storage]:

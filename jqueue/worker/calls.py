@@ -14,7 +14,9 @@ from jqueue.domain.models import Job
 from jqueue.worker.context import Context
 from jqueue.worker.handler_errors import raisable
 from jqueue.worker.handlers import Handler
+from jqueue.worker.payloads import refuse_payload_apart
 from jqueue.worker.processes import Processes, Running
+from jqueue.worker.signatures import Signature
 from jqueue.worker.threads import Threads
 
 Call = Callable[[Job, Context | None], Awaitable[Any]]
@@ -40,9 +42,9 @@ def call_of(
         return ProcessCall(handler, middlewares, processes)
     signature, function = handler.signature, handler.function
     bind = signature.call
-    parse = signature.codec.parse if signature.codec is not None else _nothing
+    parse = parser_of(signature)
     if handler.home == "loop" and not middlewares:
-        return lambda job, ctx: bind(function, parse(job.payload), ctx)
+        return lambda job, ctx: bind(function, parse(job), ctx)
     body: Body = lambda value, ctx: bind(function, value, ctx)  # noqa: E731 - one of two
     if handler.home == "thread":
 
@@ -51,7 +53,7 @@ def call_of(
             return await to_its_end(threads.call(context.run, bind, function, value, ctx))
 
     async def call(job: Job, ctx: Context | None) -> Any:
-        value = parse(job.payload)
+        value = parse(job)
         assert ctx is not None or not middlewares
         return await around(middlewares, ctx, lambda: body(value, ctx))
 
@@ -116,5 +118,15 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
     return value
 
 
-def _nothing(payload: bytes) -> None:
-    """Return None, whatever the payload: the handler takes none."""
+def parser_of(signature: Signature) -> Callable[[Job], Any]:
+    """Return the function that parses the payload of a job for a handler. It returns None if the handler takes none."""
+    if signature.codec is None:
+        return lambda job: None
+    parse = signature.codec.parse
+
+    def parse_payload(job: Job) -> Any:
+        if job.payload_object is not None:
+            refuse_payload_apart(job)
+        return parse(job.payload)
+
+    return parse_payload

@@ -17,6 +17,7 @@ from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
+from jqueue.runtime.system import process_name
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import RunState, Signal
 
@@ -40,6 +41,7 @@ class Claimer:
         entropy: draws the pauses after failures.
         health: is told of failed and answered claims.
         claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
+        name: name of the worker, kept with its claims.
         drain: True to end when there is nothing to claim and nothing to wait for.
     """
 
@@ -53,6 +55,7 @@ class Claimer:
         entropy: Entropy,
         health: QueueHealth,
         claim_timeout: float | None,
+        name: str,
         drain: bool,
     ) -> None:
         self._queue = queue
@@ -68,9 +71,11 @@ class Claimer:
         self._renewing = False
         self._renewal_due = False
         self._answered = False
-        self._timeout: dict[str, Any] = {}
+        self._options: dict[str, Any] = {}
         if claim_timeout is not None and queue.capabilities.claim_timeout:
-            self._timeout["claim_timeout"] = claim_timeout
+            self._options["claim_timeout"] = claim_timeout
+        if queue.capabilities.holders:
+            self._options["holder"] = f"{name}@{process_name()}"
         state.wake_claimer = self.wake
 
     async def run(self) -> None:
@@ -112,13 +117,13 @@ class Claimer:
     async def _claim(self, asked: int, *, long_poll: bool) -> list[Job] | None:
         """Claim up to `asked` jobs, by a long poll if `long_poll`. None: count the free slots anew and try again."""
         if not long_poll:
-            return await self._queue.dequeue(self._names, batch_size=asked, **self._timeout)
+            return await self._queue.dequeue(self._names, batch_size=asked, **self._options)
         if not self._queue.capabilities.wait:
             await self._pause(POLL_INTERVAL)
             return None
         self._polled_for = asked
         try:
-            return await self._queue.dequeue(self._names, batch_size=asked, wait=LONG_POLL, **self._timeout)
+            return await self._queue.dequeue(self._names, batch_size=asked, wait=LONG_POLL, **self._options)
         except asyncio.CancelledError:
             if not self._renewing or self._task is None:
                 raise

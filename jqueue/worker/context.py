@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
 from typing import Any
 
+from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
@@ -79,6 +80,18 @@ class Context:
         if self._queue is None:
             raise RuntimeError("a handler with process=True has no queue: it runs in another process")
         return self._queue
+
+    def open_payload(self) -> AsyncGenerator[bytes, None]:
+        """Yield the payload in pieces: `async for piece in ctx.open_payload()`. For payloads larger than memory.
+
+        It is for handlers on the event loop that take no payload. The payload is checked at its end.
+
+        Raises:
+            ObjectDamagedError: the object of the payload has other bytes than were stored. Do not use the pieces.
+            ObjectMissingError: the object does not exist.
+            RuntimeError: the handler runs in another process, where there is no queue object.
+        """
+        return payload_of(self.queue, self.job)
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

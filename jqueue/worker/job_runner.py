@@ -185,11 +185,7 @@ class JobRunner:
                 raise
             self._end(held, error)
             return
-        if held.timer is not None:
-            held.timer.cancel()
-        held.ended = True
-        if held.decided or held.reason == "lost":
-            self._end_late(held)
+        if self._ended_late(held):
             return
         held.decided = True
         self._state.running -= 1
@@ -232,11 +228,7 @@ class JobRunner:
 
     def _end(self, held: HeldJob, error: BaseException) -> None:
         """Note that a handler raised an error or was stopped, and report the outcome."""
-        if held.timer is not None:
-            held.timer.cancel()
-        held.ended = True
-        if held.decided or held.reason == "lost":
-            self._end_late(held)
+        if self._ended_late(held):
             return
         self._state.running -= 1
         if isinstance(error, asyncio.CancelledError) and (held.reason is not None or self._program_ends()):
@@ -251,8 +243,13 @@ class JobRunner:
         """True if the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
         return self._run_task is not None and self._run_task.cancelling() > 0
 
-    def _end_late(self, held: HeldJob) -> None:
-        """Note that a handler has ended after its claim was lost or its job was given back."""
+    def _ended_late(self, held: HeldJob) -> bool:
+        """Note that a handler has ended. True if its claim was lost or its job was given back before."""
+        if held.timer is not None:
+            held.timer.cancel()
+        held.ended = True
+        if not held.decided and held.reason != "lost":
+            return False
         self._state.remove_stuck(held)
         if not held.decided:
             held.decided = held.sent = True
@@ -261,6 +258,7 @@ class JobRunner:
         if held.sent:
             self._state.release(1)
         self._state.wake_waiting()
+        return True
 
     def _stopped(self, held: HeldJob, error: BaseException | None) -> Decision:
         """Decide about a job whose handler was told to stop. `error` is None if it did not stop in time."""

@@ -26,7 +26,7 @@ from jqueue.runtime.system import SystemClock
 from jqueue.worker.context import Context
 from jqueue.worker.handler_errors import PortableError, check_awaited
 from jqueue.worker.handlers import Handler
-from jqueue.worker.payloads import ResultError, json_value
+from jqueue.worker.payloads import ResultError, json_value, refuse_payload_apart
 from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
 
 if TYPE_CHECKING:
@@ -233,7 +233,10 @@ def _run_handler(module: str, name: str, job: Job, seconds: float | None) -> Any
     if not isinstance(handler, Handler):
         raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
     signature = handler.signature
-    value = signature.codec.parse(job.payload) if signature.codec is not None else None
+    value = None
+    if signature.codec is not None:
+        refuse_payload_apart(job)
+        value = signature.codec.parse(job.payload)
     ctx = Context(job, deadline=deadline) if signature.wants_context else None
     result = signature.call(handler.function, value, ctx)
     check_awaited(result)

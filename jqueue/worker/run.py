@@ -14,10 +14,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jqueue._version import __version__
 from jqueue.core.queue_options import options_of
 from jqueue.domain.counting import counted
+from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import JobQueue, SupportsWorkers
+from jqueue.runtime.system import process_name
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
@@ -84,6 +87,8 @@ class Run:
         self._stopping = asyncio.Event()
         self._hurried = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
+        self._id = options_of(queue).entropy.new_id()[:13]
+        self._started = options_of(queue).clock.now().timestamp()
         self._task_of_all: asyncio.Task[RunReport] | None = None
         self._handles_signals = False
 
@@ -198,8 +203,11 @@ class Run:
             entropy=entropy,
             health=health,
             claim_timeout=self._settings.claim_timeout,
+            name=config.name,
             drain=self._drain,
         )
+        if isinstance(queue, SupportsWorkers):
+            queue.attend(self._id, self._record)
         claiming = self._task(self._claim(claimer), "claims")
         sender = OutcomeSender(queue, state, job_runner, entropy, health)
         sending = self._task(sender.run(), "outcomes")
@@ -222,11 +230,28 @@ class Run:
         finally:
             await self._end_claims(claiming)
             await self._end_handlers(job_runner)
+            if isinstance(queue, SupportsWorkers):
+                queue.leave(self._id)  # the commit of the last outcomes removes the record
             if sending.cancelled():  # a program that ends cancels all of its tasks
                 sending = self._task(sender.run(), "outcomes")
                 others.append(sending)
             await self._end_outcomes(sending)
             await _cancelled(others)
+
+    def _record(self, at: float) -> WorkerRecord:
+        """Return the record of this worker at a time, in seconds since 1970."""
+        config = self._config
+        host, _, pid = process_name().rpartition(":")
+        return WorkerRecord.model_construct(
+            name=config.name,
+            host=host,
+            pid=int(pid),
+            started=round(self._started, 3),
+            at=round(at, 3),
+            slots=self._settings.concurrency,
+            entrypoints=tuple(config.handlers)[:ENTRYPOINTS_SHOWN],
+            version=__version__,
+        )
 
     async def _claim(self, claimer: Claimer) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""

@@ -71,7 +71,7 @@ class Worker:
         grace: time that running jobs get to finish when the worker is stopped: a timedelta or seconds.
         claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default. A job whose worker has
             died is claimed by another worker after this time.
-        name: name of the worker in the log.
+        name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
         lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
         cancel_grace: time that a handler gets to end after it was told to stop. Then its job is given back regardless.
         settle_timeout: time that a worker that ends tries to send the outcomes of its last jobs to the queue.

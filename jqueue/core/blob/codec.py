@@ -15,14 +15,16 @@ The content of a blob depends on its bytes alone, and on nothing that its reader
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from jqueue.core.blob.history_text import history_pieces, with_event_texts
 from jqueue.core.blob.lines import (
     EDGES,
     NO_MEMBER,
@@ -42,14 +44,19 @@ from jqueue.core.blob.lines import (
 from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
+from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.rules import LIMITS
+from jqueue.domain.rules import HISTORY, LIMITS
 from jqueue.domain.sequence_numbers import number_unnumbered
+from jqueue.domain.stored_object import OBJECTS
+from jqueue.domain.workers import WorkerRecord
+
+Row = TypeVar("Row")
 
 FORMAT = 2
-KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS})
+KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY})
 """The critical features that this version knows. It refuses a blob that names another."""
 
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
@@ -70,7 +77,7 @@ _TABLES = (
         "attempt_floor",
         "last_sequence",
     ),
-    *("settings", "entrypoints", "recent", "schedules", "transactions"),
+    *("settings", "entrypoints", "recent", "schedules", "transactions", "counters", "workers", "history"),
 )
 
 
@@ -177,13 +184,67 @@ class FinishedTexts:
         return f"{{{', '.join(known)}}}"
 
 
-def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> bytes:
+class TableTexts(Generic[Row]):
+    """A table of the header as text. It encodes a row only if it is another object than at the last time.
+
+    Args:
+        encode_row: encodes a row as JSON.
+    """
+
+    def __init__(self, encode_row: Callable[[Row], str]) -> None:
+        self._encode_row = encode_row
+        self._texts: dict[str, tuple[Row, str]] = {}
+
+    def encode(self, table: Mapping[str, Row]) -> str:
+        """Return the table as a JSON object."""
+        known, texts = self._texts, dict[str, tuple[Row, str]]()
+        for name, row in table.items():
+            found = known.get(name)
+            if found is None or found[0] is not row:
+                found = row, f"{_quote_ascii(name)}: {self._encode_row(row)}"
+            texts[name] = found
+        self._texts = texts
+        return f"{{{', '.join([text for _, text in texts.values()])}}}"
+
+
+class HeaderTexts:
+    """The tables of the header that every commit changes a little, as text."""
+
+    def __init__(self) -> None:
+        self.finished = FinishedTexts()
+        self.counters = TableTexts(_counters_text)
+        self.workers = TableTexts(_worker_text)
+
+
+def _counters_text(counters: Counters) -> str:
+    totals, waits, runs, windows, at = counters
+    return f"[{list(totals)}, {_durations_text(waits)}, {_durations_text(runs)}, {_windows_text(windows)}, {at!r}]"
+
+
+def _durations_text(durations: Durations) -> str:
+    seconds, first, counts = durations
+    return f"[{seconds!r}, {first}, {list(counts)}]"
+
+
+@lru_cache(maxsize=256)
+def _windows_text(windows: tuple[Window, ...]) -> str:
+    return repr([[window.number, list(window.start), list(window.earlier)] for window in windows])
+
+
+def _worker_text(worker: WorkerRecord) -> str:
+    fields = {**worker.__dict__, **(worker.__pydantic_extra__ or {})}
+    del fields["busy"]
+    return dump_ascii(fields)
+
+
+def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
     """Encode everything but the jobs as the blob's first line, which is open at its end.
 
     Args:
         state: its jobs are ignored.
-        finished: the texts kept from the last header.
+        texts: the texts kept from the last header.
     """
+    texts = HeaderTexts() if texts is None else texts
     header: dict[str, Any] = {
         "format": FORMAT,
         "version": state.version,
@@ -197,8 +258,17 @@ def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> b
         **_header_fields(state),
         **state.extra,
     }
-    texts = (finished or FinishedTexts()).encode(state.finished)
-    return f'{dump_ascii(header)[:-1]}, "finished": {texts}, '.encode() + JOBS_OPEN
+    tables = [dump_ascii(header)[:-1]]
+    if state.counters:
+        tables.append(f'"counters": {texts.counters.encode(state.counters)}')
+    if state.workers:
+        tables.append(f'"workers": {texts.workers.encode(state.workers)}')
+    finished = f'"finished": {texts.finished.encode(state.finished)}, '
+    if state.history is None:
+        return f"{', '.join(tables)}, {finished}".encode() + JOBS_OPEN
+    opening, events, closing = history_pieces(state.history)
+    before, after = f'{", ".join(tables)}, "history": {opening}', f"{closing}, {finished}"
+    return b"".join((before.encode(), events.encode(), after.encode(), JOBS_OPEN))  # in one step: the events are long
 
 
 def _header_fields(state: QueueState) -> dict[str, Any]:
@@ -249,7 +319,7 @@ def parse_blob(data: bytes) -> ParsedBlob:
     parsed = ParsedBlob(QueueState(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
     written_by_us = "queue" in header  # otherwise the rest of the header may follow the jobs
     if written_by_us or not any(take_whole(parsed, read_line(line)) for line in parsed.lines):
-        parsed.header = _read_header(header)
+        parsed.header = _read_header(header, head)
     return parsed
 
 
@@ -417,7 +487,7 @@ def _same_work(one: Job, other: Job) -> bool:
     return (one.entrypoint, one.payload) == (other.entrypoint, other.payload)
 
 
-def _read_header(content: Mapping[str, Any]) -> QueueState:
+def _read_header(content: Mapping[str, Any], head: bytes = b"") -> QueueState:
     if content.get("format") != FORMAT or isinstance(content.get("format"), bool):
         raise InvalidBlobError(
             f"the queue's object has format {shown(content.get('format'))}, and this version of jqueue reads only "
@@ -427,6 +497,8 @@ def _read_header(content: Mapping[str, Any]) -> QueueState:
     if isinstance(schedules := tables.get("schedules"), dict):
         named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
         tables["schedules"] = named
+    if "history" in tables:
+        tables["history"] = with_event_texts(tables["history"], head)
     extra = {name: value for name, value in content.items() if name not in _TABLES and name not in ("format", "jobs")}
     try:
         state = QueueState.model_validate({**tables, "extra": extra})

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from jqueue.core.blob.codec import Contents, FinishedTexts, ParsedBlob, encode_header, join_blob, reading_lines
+from jqueue.core.blob.codec import (
+    Contents,
+    HeaderTexts,
+    ParsedBlob,
+    encode_header,
+    join_blob,
+    reading_lines,
+)
 from jqueue.core.blob.lines import encode_asides, encode_job
 from jqueue.core.blob.pages import Page, Pages
 from jqueue.core.engine.lazy_state import LazyState
@@ -42,7 +49,7 @@ class Blob:
         self.pages = Pages()
         self.lines_parsed = 0
         self.lines_encoded = 0
-        self._finished = FinishedTexts()
+        self._texts = HeaderTexts()
         self._header_bytes = 0
         self._in_step = True  # True if the pages hold the lines of all jobs of the draft, except dirty ones
 
@@ -76,7 +83,7 @@ class Blob:
         for jobs in draft.placed:
             placed.append(jobs.text)
             yield
-        first = encode_header(header, self._finished)
+        first = encode_header(header, self._texts)
         self._header_bytes = len(first)
         return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
 

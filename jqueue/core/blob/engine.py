@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from string import ascii_letters, digits
 from typing import TypeVar
 
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
+from jqueue.core.blob.history_mover import HistoryMover
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.open_writes import SentWrite
@@ -28,19 +30,24 @@ from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
+    InvalidBlobError,
     StorageError,
     StorageFatalError,
     shown,
 )
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
+from jqueue.domain.stored_object import OBJECTS
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsStoreTime
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsReadIfChanged, SupportsStoreTime
 
 Answer = TypeVar("Answer")
 
 logger = logger_of("jqueue")
+
+SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
+"""Letters that the names of objects may have."""
 
 
 class CommitEngine(Engine):
@@ -69,11 +76,13 @@ class CommitEngine(Engine):
         self.call_timeout = call_timeout
         self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
+        self._keeps_objects = isinstance(storage, SupportsObjects)
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
         self.commits = 0
         self.recognised = 0
         self.queue_id = ""
         self.existed = False
+        self.history = HistoryMover(storage, clock, self.now, call_timeout=call_timeout)
         super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
 
     def reset(self) -> None:
@@ -84,6 +93,7 @@ class CommitEngine(Engine):
         super().reset()
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
+        self.history.forget()
 
     def _forget_content(self) -> None:
         self.blob = Blob()
@@ -91,6 +101,10 @@ class CommitEngine(Engine):
         self.etag: str | None = None
         self.loaded = False
         self.watch.missed_changes()
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until the history is moved, for some seconds at most."""
+        await self.history.finish(seconds)
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""
@@ -182,6 +196,11 @@ class CommitEngine(Engine):
                 f"the queue's object now holds another queue ({found}), not queue {shown(queue_id)}: if that is "
                 "intended, restart the program or make a new BrokerQueue or DirectQueue"
             )
+        if OBJECTS in parsed.header.critical and not self._keeps_objects:
+            raise InvalidBlobError(
+                "the queue keeps large payloads in objects beside it, which this storage cannot read: use a storage "
+                "with the methods of SupportsObjects"
+            )
         return parsed
 
     def _gone(self) -> BlobMissingError:
@@ -202,7 +221,13 @@ class CommitEngine(Engine):
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.header.version)
         queue = self.draft.header.queue or self.entropy.new_id()
-        header = next_header(self.draft, commit, queue, self.now(), self.pacing.cycle.seconds, self.versions_kept)
+        now = self.now()
+        workers = self.workers.records(now.timestamp())
+        cycle = self.pacing.cycle.seconds
+        before, moved = self.draft.header.history, self.history.moved
+        header = next_header(
+            self.draft, commit, queue, now, cycle, self.versions_kept, workers, moved, self._new_series
+        )
         try:
             content = await in_turns(self.blob.encoding(header))
             self.check_generation(generation)
@@ -222,6 +247,7 @@ class CommitEngine(Engine):
             self.pacing.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))
             self.pacing.landed(self.writer_id, header.commits)
+            self.workers.landed(workers)
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
@@ -239,8 +265,14 @@ class CommitEngine(Engine):
         self.commits += 1
         self.open_writes.close(dict.fromkeys(self.open_writes.writes, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        if header.history is not None:
+            self.history.landed(before, header)
         if self.draft.placed:  # the draft knows placed jobs only as encoded lines
             self._forget_content()
+
+    def _new_series(self) -> str:
+        """Return the id of a series of objects for the history."""
+        return "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in self.entropy.new_id()[:18])
 
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         async with asyncio.timeout(self.call_timeout):

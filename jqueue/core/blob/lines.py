@@ -22,7 +22,8 @@ from pydantic_core import from_json
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Timestamp
 from jqueue.domain.job_table import Packed, packed, packed_waiting
-from jqueue.domain.models import JOB_KINDS, LARGEST, Job, JobStatus, SetAside
+from jqueue.domain.models import JOB_KINDS, LARGEST, AttemptError, Job, JobStatus, SetAside
+from jqueue.domain.stored_object import StoredObject
 
 WHITESPACE = b" \t\r\n\v\f"
 EDGES = WHITESPACE + b","
@@ -52,6 +53,10 @@ def _quoted_time(moment: datetime) -> str:
     return f'"{_time(moment)}"'
 
 
+def _attempt_error(error: AttemptError) -> str:
+    return f"[{error.attempt}, {_quoted_time(error.at)}, {_quote(error.text)}]"
+
+
 _ALWAYS = ("id", "entrypoint", "payload", "status", "sequence", "created_at")
 
 _WRITERS: Mapping[Any, Callable[[Any], str]] = {
@@ -61,11 +66,15 @@ _WRITERS: Mapping[Any, Callable[[Any], str]] = {
     str: _quote,
     datetime: _quoted_time,
     Mapping: _dump,
+    tuple: lambda errors: f"[{', '.join([_attempt_error(error) for error in errors])}]",
+    StoredObject: _dump,
     Any: _dump,
 }
 
 _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = tuple(
-    (name, field.default, _WRITERS[JOB_KINDS[name]]) for name, field in Job.model_fields.items() if name not in _ALWAYS
+    (name, field.default, _WRITERS[JOB_KINDS[name]])
+    for name, field in Job.model_fields.items()
+    if name not in (*_ALWAYS, "claimed_at")
 )
 """The fields that are left out if they have their default value: name, default and encoder of each."""
 
@@ -122,7 +131,20 @@ def _optional_fields(values: Mapping[str, Any]) -> str:
         value = values[name]
         if value is not default and value != default:
             text += f', "{name}": {write(value)}'
-    return text
+    return text if values["claimed_at"] is None else _with_claim_time(text, values)
+
+
+def _with_claim_time(text: str, values: Mapping[str, Any]) -> str:
+    """Add the time of a claim, unless it is that of its last heartbeat, as at first."""
+    claimed_at = values["claimed_at"]
+    if claimed_at == values["heartbeat_at"] and has_claim_time(values):
+        return text
+    return f'{text}, "claimed_at": {_quoted_time(claimed_at)}'
+
+
+def has_claim_time(values: Mapping[str, Any]) -> bool:
+    """Return True if a job without a time of its claim was claimed at the time of its last heartbeat."""
+    return values.get("status") == JobStatus.IN_PROGRESS and values.get("holder") is not None
 
 
 def read_line(line: bytes) -> Job | SetAside:
@@ -250,6 +272,8 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
         return SetAside(key, line, "a name occurs twice in one JSON object")
     try:
         fields["id"] = key
+        if "claimed_at" not in fields and has_claim_time(fields):
+            fields["claimed_at"] = fields.get("heartbeat_at")
         job: Job = _validate(fields)
         if job.__pydantic_extra__:
             _dump(job.__pydantic_extra__)

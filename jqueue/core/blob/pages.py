@@ -128,6 +128,9 @@ class Pages:
     def texts(self) -> list[bytes]:
         """Return the text of every page."""
         if not all(self._pages):
+            for page in self._pages:
+                if not page:
+                    self._open.pop(page, None)
             self._pages = [page for page in self._pages if page]
         if self._are_small():
             exhaust(self._repaging())

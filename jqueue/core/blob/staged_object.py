@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
@@ -27,7 +28,7 @@ from jqueue.domain.limits import Limits, check_name, check_payload
 from jqueue.domain.operations import Preparation, StagedJobs, new_job
 from jqueue.domain.option_names import check_names
 
-FORMAT = 1
+FORMAT = 2
 
 MARK = b"\x00"
 """Marks where the place of a job will be. It cannot occur in a line, as JSON escapes it in every text."""
@@ -48,12 +49,14 @@ class StagedLines:
         size: approximate number of bytes that they will take in the blob.
         unplaced: the lines, joined.
         delays: for each run of jobs with the same delay, in order, their number and the delay in seconds or None.
+        entrypoints: number of jobs of each entrypoint.
     """
 
     jobs: int
     size: int
     unplaced: bytes = field(repr=False)
     delays: Sequence[tuple[int, float | None]]
+    entrypoints: Mapping[str, int]
 
     def text(self, first: int, now: datetime) -> bytes:
         """Return the lines with sequence numbers from `first` on, created at `now`, joined as in the blob."""
@@ -84,6 +87,7 @@ class StagedWriter:
         self._line_bytes = 0
         self._delays: list[tuple[int, float | None]] = []
         self._keyed: list[dict[str, Any]] = []
+        self._entrypoints: Counter[str] = Counter()
 
     def add(
         self,
@@ -111,7 +115,7 @@ class StagedWriter:
         new = new_job(preparation, entrypoint, payload, priority, job_id=job_id, **options)
         self.jobs += 1
         if new.values["unique_key"] is None:
-            self._add_lines([encode_unplaced(new.values, MARK)], new.delay)
+            self._add_lines([encode_unplaced(new.values, MARK)], entrypoint, new.delay)
             return
         self.bytes += new.stored_bytes()
         row = {"entrypoint": entrypoint, "payload": b64encode(new.values["payload"]).decode(), "priority": priority}
@@ -134,7 +138,7 @@ class StagedWriter:
         lines = encode_unplaced_plain(job_ids, entrypoint, payloads, MARK, kept)
         if lines:
             self.jobs += len(lines)
-            self._add_lines(lines, None)
+            self._add_lines(lines, entrypoint, None)
 
     def finish(self) -> bytes:
         """Return the content of the staged object."""
@@ -143,12 +147,14 @@ class StagedWriter:
             "bytes": self._line_bytes,
             "delays": self._delays,
             "keyed": self._keyed,
+            "entrypoints": self._entrypoints,
         }
         rest = dump_ascii(said).encode() + b"\n" + SEPARATOR.join(self._lines)
         return b"%b\n%b" % (dump_ascii({"staged": FORMAT, "crc": zlib.crc32(rest)}).encode(), rest)
 
-    def _add_lines(self, lines: list[bytes], delay: float | None) -> None:
+    def _add_lines(self, lines: list[bytes], entrypoint: str, delay: float | None) -> None:
         jobs = len(lines)
+        self._entrypoints[entrypoint] += jobs
         self._lines += lines
         size = sum(map(len, lines)) + jobs * (PLACE_BYTES + (0 if delay is None else RUN_AT_BYTES))
         self._line_bytes += size
@@ -178,7 +184,7 @@ def read_staged(content: bytes) -> StagedJobs:
         said, _, body = rest.partition(b"\n")
         found = from_json(said)
         delays = [(jobs, delay) for jobs, delay in found["delays"]]
-        lines = StagedLines(found["lines"], found["bytes"], body, delays)
+        lines = StagedLines(found["lines"], found["bytes"], body, delays, found["entrypoints"])
         keyed = [_arguments(row) for row in found["keyed"]]
     except (ValueError, TypeError, LookupError):
         raise InvalidBlobError(damaged) from None

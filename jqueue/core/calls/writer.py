@@ -13,6 +13,7 @@ from typing import Any
 from jqueue.core.calls.backlog import Backlog
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.calls.file_watch import FileWatch
+from jqueue.core.calls.object_calls import ObjectCalls
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.requests import Request
 from jqueue.core.pacing.pace import BATCH_WHILE_PACED
@@ -66,6 +67,7 @@ class Writer:
     def _begin(self, closed: str | None) -> None:
         """Begin without calls and without a task."""
         self.calls = Backlog(self._max_pending, closed)
+        self.objects = ObjectCalls()
         self._task: asyncio.Task[None] | None = None
         self._running = False  # True if the task will look for pending calls again
         self._idle = False  # True while the task waits for a pending call
@@ -128,11 +130,14 @@ class Writer:
         self._wake.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
+        await self.objects.end_storing()
         await self._wait_for_task(until)
+        await self.objects.end_loading(until)
         if self._may_owe_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
         self.calls.fail_all(None)
+        await self.engine.finish(until - loop.time())
         await self._files.ended()
 
     async def _wait_for_task(self, until: float) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.open_writes import OpenWrites, answer
 from jqueue.core.engine.requests import Outcome, Request, as_storage_error, is_empty, sleep_while_awaited
 from jqueue.core.engine.staleness import StaleWatch
+from jqueue.core.engine.workers import Workers
 from jqueue.core.pacing.pace import Backoff
 from jqueue.core.pacing.pacing import Pacing
 from jqueue.domain.commits import Verdict
@@ -33,11 +34,44 @@ from jqueue.domain.models import Claim
 from jqueue.domain.operations import Sweep, perform
 from jqueue.ports.clock import Clock, Entropy
 
+Answer = TypeVar("Answer")
+
 TRANSIENT = (StorageError, OSError, TimeoutError)
 """Errors after which another try is made, except for StorageFatalError."""
 
 OPERATIONS_PER_SLICE = 256
 """Number of operations after which the event loop gets a turn."""
+
+
+async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], entropy: Entropy, what: str) -> Answer:
+    """Read something outside of commits, and try again while the store fails.
+
+    Args:
+        deadline: maximum seconds.
+        read: reads it once.
+        entropy: draws the pauses.
+        what: its description, for the error.
+
+    Raises:
+        DeadlineExceededError: it could not be read in time.
+        StorageError: the store refused.
+    """
+    backoff = Backoff(entropy)
+    last: BaseException | None = None
+    try:
+        async with asyncio.timeout(deadline):
+            while True:
+                try:
+                    return await read()
+                except StorageFatalError:
+                    raise
+                except TRANSIENT as error:
+                    last = error
+                    await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
+                except Exception as error:
+                    raise as_storage_error(error) from error
+    except TimeoutError as error:
+        raise DeadlineExceededError(f"{what} could not be read before the deadline", last or error) from None
 
 
 class Step(Enum):
@@ -61,6 +95,7 @@ class Engine(ABC):
     Attributes:
         draft: the known state of the queue.
         loaded: True once the queue was read.
+        workers: the workers of this queue object: they report themselves with the commits that are made anyway.
         generation: replaced by a new object at each `reset`.
     """
 
@@ -78,6 +113,7 @@ class Engine(ABC):
         self.entropy = entropy
         self.claim_timeout = claim_timeout
         self.max_conflicts = max_conflicts
+        self.workers = Workers()
         self.reset()
 
     def reset(self) -> None:
@@ -95,6 +131,13 @@ class Engine(ABC):
     def now(self) -> datetime:
         """Return the time by the store's clock if it has one, or else by the own clock."""
         return self.store_time() or self.clock.now()
+
+    async def finish(self, seconds: float) -> None:  # noqa: B027 - most engines do nothing in the background
+        """End what the engine does in the background. The queue is being closed, and no call is under way.
+
+        Args:
+            seconds: maximum time.
+        """
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""
@@ -190,24 +233,8 @@ class Engine(ABC):
             DeadlineExceededError: the store could not be read in time.
             StorageError: the store refused, or its content is not a queue that we can read.
         """
-        backoff = Backoff(self.entropy)
-        last: BaseException | None = None
-        try:
-            async with asyncio.timeout(deadline):
-                while True:
-                    try:
-                        found = await self._read_all()
-                        break
-                    except StorageFatalError:
-                        raise
-                    except TRANSIENT as error:
-                        last = error
-                        await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
-                    except Exception as error:
-                        raise as_storage_error(error) from error
-        except TimeoutError as error:
-            raise DeadlineExceededError("the queue could not be read before the deadline", last or error) from None
-        return await self._lazy_state(found)
+        reading = read_until(deadline, self._read_all, self.entropy, "the queue")
+        return await self._lazy_state(await reading)
 
     @abstractmethod
     async def _read_all(self) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from jqueue.core.migration.payloads import open_payload, payload_size
 from jqueue.core.migration.plan import LOSS_TEXTS, Move, Plan, Tally, plan, tallied
 from jqueue.core.queue_options import options_of
 from jqueue.core.sets.same_place import is_same_place, name_of
@@ -23,6 +24,8 @@ from jqueue.domain.errors import (
     InvalidJobError,
     JobStateError,
     JQueueError,
+    ObjectDamagedError,
+    ObjectMissingError,
     QueueFullError,
     UnknownOutcomeError,
 )
@@ -44,6 +47,13 @@ FULL = "DEST has no room for them"
 KEY_TAKEN = "their unique key is taken at DEST"
 ID_TAKEN = "DEST has, or had, another job with the same id"
 IN_BOTH = "their claims were revoked during the move, and they are in both queues: cancel them in one"
+
+TOO_LARGE = "their payloads are too large for DEST, which keeps no objects beside it"
+
+
+class PayloadStays(JQueueError):
+    """The payload of a job cannot move. The message is the reason in a report."""
+
 
 Progress = Callable[[int, int], None]
 """Called with the number of jobs that have been moved, and the number of all jobs to move."""
@@ -206,7 +216,7 @@ class Mover:
         self._report.rules_kept = tuple(said)
         if not (can.limits and can.schedules and can.retention):
             return
-        if not (state.entrypoints or state.schedules or state.settings.model_dump(exclude_none=True)):
+        if not (state.entrypoints or state.schedules or state.settings.model_dump(exclude_defaults=True)):
             return
         arriving = ArriveRules(state.entrypoints, state.settings, state.schedules, dry_run)
         [receipt] = await self._each(self.dest, [arriving])
@@ -229,8 +239,12 @@ class Mover:
             if found is not None and not move.resumed and not is_moving(found) and not move.is_dead:
                 self._reasons_to_stay[move.job.id] = ID_TAKEN
                 continue
+            stored = move.job.payload_object
+            if stored is not None and stored.size > limits.payload_bytes and not self.dest.capabilities.objects:
+                self._reasons_to_stay[move.job.id] = TOO_LARGE
+                continue
             try:
-                Arrive(move.arriving).prepared(_preparation(limits))
+                Arrive(move.arriving.evolve(payload_object=None)).prepared(_preparation(limits))
             except InvalidJobError as error:
                 self._reasons_to_stay[move.job.id] = _error_text(error)
                 continue
@@ -284,10 +298,12 @@ class Mover:
         self._reasons_to_stay.update((move.job.id, move.reasons[0]) for move in unwanted)
         await self._release(self.source, [taken[move.job.id] for move in unwanted])
         moves = [move for move in moves if move not in unwanted]
-        arrivals = [Arrive(move.arriving, resumed=move.resumed, held=self._held, holder=self._from) for move in moves]
-        results = await self._each(self.dest, arrivals)
+        arrivals = [await self._arrival(move) for move in moves]
+        results = await self._each(self.dest, [arrival for arrival in arrivals if isinstance(arrival, Arrive)])
+        answers = iter(results)
         arrived: dict[str, Job] = {}
-        for move, result in zip(moves, results, strict=True):
+        for move, arrival in zip(moves, arrivals, strict=True):
+            result = next(answers) if isinstance(arrival, Arrive) else arrival
             if isinstance(result, Job):
                 arrived[move.job.id] = result
             else:
@@ -295,6 +311,23 @@ class Mover:
         back = [taken[move.job.id] for move in moves if move.job.id not in arrived and not move.is_dead]
         await self._release(self.source, back)
         return arrived
+
+    async def _arrival(self, move: Move) -> Arrive | JQueueError:
+        """Return the operation that adds a job, with its payload, or the error that keeps its payload from moving."""
+        job, stored = move.arriving, move.job.payload_object
+        said: dict[str, Any] = {"resumed": move.resumed, "held": self._held, "holder": self._from}
+        if stored is None:
+            return Arrive(job, **said)
+        job = job.evolve(payload=b"", payload_object=None)
+        pieces = open_payload(self.source, move.job)
+        if stored.size > options_of(self.dest).limits.payload_bytes:
+            if not self.dest.capabilities.objects:
+                return PayloadStays(TOO_LARGE)
+            return Arrive(job, payload=pieces, **said)
+        try:
+            return Arrive(job.evolve(payload=b"".join([piece async for piece in pieces])), **said)
+        except (ObjectMissingError, ObjectDamagedError) as error:
+            return error
 
     async def _remove(self, moves: Sequence[Move], taken: dict[str, Claim], arrived: dict[str, Job]) -> set[str]:
         """Remove jobs from the source, and return the ids of all that are gone there.
@@ -358,11 +391,12 @@ def batches(moves: Sequence[Move]) -> Iterator[list[Move]]:
     batch: list[Move] = []
     size = 0
     for move in moves:
-        if batch and (len(batch) == BATCH_JOBS or size + len(move.job.payload) > BATCH_BYTES):
+        taken = payload_size(move.job)
+        if batch and (len(batch) == BATCH_JOBS or size + taken > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(move)
-        size += len(move.job.payload)
+        size += taken
     if batch:
         yield batch
 
@@ -375,6 +409,10 @@ def _error_text(error: object) -> str:
         return KEY_TAKEN
     if isinstance(error, JobStateError):
         return ID_TAKEN
+    if isinstance(error, PayloadStays):
+        return str(error)
+    if isinstance(error, ObjectMissingError | ObjectDamagedError):
+        return f"their payloads cannot be read: {error}"
     return f"DEST refused them: {error}"
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.job_options import STORED
-from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations.claims import NO_CLAIM
+from jqueue.domain.models import NO_CLAIM, Job, JobStatus, QueueState
 from jqueue.ports.queue import Capabilities
 
 IDS_SHOWN = 5

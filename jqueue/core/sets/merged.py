@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
@@ -10,9 +11,11 @@ from typing import Any
 
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.domain.totals import Totals
+from jqueue.domain.workers import by_name
 from jqueue.ports.queue import Capabilities
 
-NEVER = {"limits": False, "retention": False, "schedules": False, "staged": False, "holders": False}
+NEVER = dict.fromkeys(("limits", "retention", "schedules", "staged", "holders", "history"), False)
 """Capabilities for calls to one queue, which a set lacks."""
 
 _COUNTS = ("depth", "scheduled", "in_progress", "dead", "completed")
@@ -34,12 +37,14 @@ def merged_stats(several: Sequence[QueueStats]) -> QueueStats:
     }
     return QueueStats(
         **_counts(several),
-        oldest_ready_age=_oldest(several),
+        **_ages_and_totals(several),
         version=_sum(several, "version"),
         size=_sum(several, "size"),
         size_limit=_sum(several, "size_limit"),
         unreadable=_sum(several, "unreadable"),
         entrypoints={name: _merged(of_each[name]) for name in names},
+        holders=dict(sum((Counter(stats.holders or {}) for stats in several), Counter[str]())),
+        workers=by_name(chain.from_iterable(stats.workers for stats in several)),
         warnings=tuple(chain.from_iterable(stats.warnings for stats in several)),
     )
 
@@ -47,7 +52,7 @@ def merged_stats(several: Sequence[QueueStats]) -> QueueStats:
 def _merged(several: Sequence[EntrypointStats]) -> EntrypointStats:
     return EntrypointStats(
         **_counts(several),
-        oldest_ready_age=_oldest(several),
+        **_ages_and_totals(several),
         paused=all(stats.paused for stats in several),
     )
 
@@ -60,8 +65,17 @@ def _sum(several: Sequence[EntrypointStats], name: str) -> int:
     return sum(getattr(stats, name) for stats in several)
 
 
-def _oldest(several: Sequence[EntrypointStats]) -> timedelta | None:
-    return max((stats.oldest_ready_age for stats in several if stats.oldest_ready_age is not None), default=None)
+def _ages_and_totals(several: Sequence[EntrypointStats]) -> dict[str, Any]:
+    counted = [stats.totals for stats in several if stats.totals is not None]
+    return {
+        "oldest_ready_age": _oldest(stats.oldest_ready_age for stats in several),
+        "oldest_claim_age": _oldest(stats.oldest_claim_age for stats in several),
+        "totals": sum(counted, Totals()) if counted else None,
+    }
+
+
+def _oldest(ages: Iterable[timedelta | None]) -> timedelta | None:
+    return max((age for age in ages if age is not None), default=None)
 
 
 def merged_state(states: Sequence[QueueState]) -> QueueState:

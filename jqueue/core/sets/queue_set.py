@@ -9,24 +9,25 @@ from heapq import merge
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import lists_queue_options, takes_queue_options
+from jqueue.core.sets.large_values import SetLargeValueVerbs
 from jqueue.core.sets.members import Member, in_order
 from jqueue.core.sets.merged import as_served
 from jqueue.core.sets.same_place import is_same_place
 from jqueue.core.sets.set_claims import Claiming, DequeueCall, Peeks, shares
-from jqueue.core.sets.verbs import SetVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, DequeueOptions, Preparation
 from jqueue.domain.option_names import checks_option_names
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import JobQueue, SupportsWorkers
 
 
 @checks_option_names
 @lists_queue_options
-class QueueSet(SetVerbs):
+class QueueSet(SetLargeValueVerbs):
     """Takes jobs from several queues as from one: by priority, then by age, over all of them.
 
         async with QueueSet(connect_queue("queue.json"), connect_queue("vsqs:///var/spool/mail")) as queues:
@@ -109,6 +110,18 @@ class QueueSet(SetVerbs):
     def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def attend(self, run: str, describe: Describe) -> None:
+        """Add a worker to each queue: see `SupportsWorkers`."""
+        for queue in self.queues:
+            if isinstance(queue, SupportsWorkers):
+                queue.attend(run, describe)
+
+    def leave(self, run: str) -> None:
+        """Remove a worker from each queue."""
+        for queue in self.queues:
+            if isinstance(queue, SupportsWorkers):
+                queue.leave(run)
 
     # Taking jobs
 

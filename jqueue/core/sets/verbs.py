@@ -332,7 +332,7 @@ class SetVerbs(JobQueue):
 
 def _one_queue_error(what: str) -> InvalidJobError:
     return InvalidJobError(
-        "a set of queues has no jobs, limits, retention, schedules or size_limit of its own: "
+        "a set of queues has no jobs, limits, retention, schedules, history or size_limit of its own: "
         f"{what} concerns one queue as a whole, so call it on one queue of the set"
     )
 

@@ -102,9 +102,19 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         aging: Duration | Unchanged | None = UNCHANGED,
         dead_retention: Duration | Unchanged | None = UNCHANGED,
         blob_bytes: int | Unchanged | None = UNCHANGED,
+        history: Duration | Unchanged | None = UNCHANGED,
+        history_bytes: int | Unchanged | None = UNCHANGED,
+        history_payloads: bool | Unchanged = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
-        operation = Configure(aging=aging, dead_retention=dead_retention, blob_bytes=blob_bytes)
+        operation = Configure(
+            aging=aging,
+            dead_retention=dead_retention,
+            blob_bytes=blob_bytes,
+            history=history,
+            history_bytes=history_bytes,
+            history_payloads=history_payloads,
+        )
         return await self._done(operation, deadline)  # type: ignore[no-any-return]
 
     # Cron

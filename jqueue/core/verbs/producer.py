@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, Unpack
 
-from jqueue.core.queue_base import QueueBase
+from pydantic_core import from_json
+
+from jqueue.core.queue_base import QueueBase, first_of
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
-from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
+from jqueue.domain.errors import DeadlineExceededError, QueueClosedError, ResultTimeoutError, UnknownOutcomeError
 from jqueue.domain.job_options import EnqueueOptions, takes_options
+from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
 from jqueue.domain.operations import AwaitResult, Enqueue, new_job
 from jqueue.domain.option_names import checks_option_names
@@ -28,14 +31,17 @@ class ProducerVerbs(QueueBase, Producer):
     async def enqueue(
         self,
         entrypoint: str,
-        payload: bytes = b"",
+        payload: PayloadSource = b"",
         priority: int = 0,
         *,
         deadline: Duration | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
         operation = new_job(self._preparation, entrypoint, payload, priority, **options)
-        jobs: list[Job] = await self._one(self._checked(operation), deadline)
+        if operation.large is None:
+            jobs: list[Job] = await self._one(self._checked(operation), deadline)
+        else:
+            jobs = await self._submit((self._checked(operation),), deadline, convert=first_of)
         return jobs[0]
 
     async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
@@ -50,6 +56,11 @@ class ProducerVerbs(QueueBase, Producer):
         found = await self._wait_for_result(operation, wait_seconds, self._seconds(deadline))
         if not found:
             raise ResultTimeoutError(reference, wait_seconds)
+        stored = found[0].result_object
+        if stored is not None and self._objects is not None:
+            reading = self._objects.read(stored, self._seconds(deadline))
+            closed = QueueClosedError("the queue was closed while the result was loaded")
+            return from_json(await self._writer.objects.load(reading, closed), allow_inf_nan=False)
         return deepcopy(found[0].result)  # the cached state holds the same object
 
     async def _wait_for_result(self, operation: AwaitResult, wait_seconds: float, seconds: float) -> list[Job]:

@@ -9,8 +9,10 @@ from typing import Any, ClassVar, Protocol
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.large_values import LargeValue
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
+from jqueue.domain.stored_object import StoredObject
 
 JobReference = Job | Claim | str
 """A claim as callers name it: the dequeued job, its claim, or the bare id of a job that the queue object handed out."""
@@ -41,12 +43,16 @@ class Preparation:
         claim_timeout: seconds that a claim lasts if the operation does not say.
         new_id: returns a new job id.
         find_claim: turns a job, a claim or a bare id into a claim; raises ClaimLostError.
+        holder: returns the name that claims keep if the operation gives none; None: they keep none.
+        object_bytes: number of bytes above which a payload or a result gets an object of its own; None: none does.
     """
 
     limits: Limits
     claim_timeout: float
     new_id: Callable[[], str]
     find_claim: Callable[[JobReference], Claim]
+    holder: Callable[[], str | None] = lambda: None
+    object_bytes: int | None = None
 
 
 class Operation:
@@ -61,6 +67,9 @@ class Operation:
     claims_jobs: ClassVar[bool] = False
     """True if it hands out claims, or must come last for another reason: after the other operations and the sweep."""
 
+    hands_out_jobs: ClassVar[bool] = False
+    """True if its result is a list of claimed jobs for their holder, who needs their payloads."""
+
     needs_space: ClassVar[bool] = True
     """True if it waits for room in a full buffer. Operations that keep or end a claim do not wait."""
 
@@ -73,6 +82,9 @@ class Operation:
     surveys: ClassVar[bool] = False
     """True if its result tells which jobs are there, or how many of all jobs it has changed."""
 
+    large: ClassVar[LargeValue | None] = None
+    """The value of the prepared operation that must be stored in an object of its own before the commit."""
+
     always_needs: ClassVar[tuple[str, ...]] = ()
     """Names of the capabilities that a queue needs for it, whatever its arguments."""
 
@@ -84,6 +96,15 @@ class Operation:
             ClaimLostError: it names a claim that the queue object cannot know.
         """
         return self
+
+    def storing(self, stored: StoredObject, name_before: datetime) -> Operation:
+        """Return the prepared operation that names the object of its `large` value.
+
+        Args:
+            stored: the object, which exists.
+            name_before: time until which a commit may name it.
+        """
+        raise NotImplementedError
 
     def needs(self, claim_timeout: float) -> Iterable[str]:
         """Return the names of the capabilities (see `jqueue.ports.queue`) that the prepared operation needs.

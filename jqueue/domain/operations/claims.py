@@ -11,22 +11,35 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError
 from jqueue.domain.in_transit import is_moving
+from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
-from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
+from jqueue.domain.models import NO_CLAIM, AttemptError, Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.size_limit import take_reserve
+from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, RESULTS, StoredObject
 from jqueue.domain.transitions import Verb
 
-SAME_MOMENT = timedelta(microseconds=1)
+ERRORS_KEPT = 5
+"""Number of attempts whose errors are kept with a job."""
 
-NO_CLAIM: dict[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None}
-"""The claim's fields in a job that is not in progress."""
+ATTEMPT_ERROR_BYTES = 256
+"""Largest size of each of these errors in the blob."""
+
+ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", ]')
+"""About how many bytes such an error takes in the blob besides its text."""
+
+SAME_MOMENT = timedelta(microseconds=1)
 
 
 def _as_it_was(job: Job) -> Job:
     """Return a job queued again after a move that did not happen: with its old place, and no failure counted."""
     return job.evolve(status=JobStatus.QUEUED, **NO_CLAIM)
+
+
+def _returned(job: Job, now: datetime) -> dict[str, Any]:
+    """Return the fields of a claim that has ended. A format that keeps no time of claims keeps no time of returns."""
+    return {**NO_CLAIM, "queued_at": job.queued_at if job.claimed_at is None else now}
 
 
 def kept_error(draft: Draft, job: Job, error: str, blob_bytes: int) -> dict[str, Any]:
@@ -38,6 +51,25 @@ def kept_error(draft: Draft, job: Job, error: str, blob_bytes: int) -> dict[str,
         if take_reserve(draft, size - before, blob_bytes):
             return {"error": text, "error_dropped": whole - size}
     return {"error": None, "error_dropped": whole}
+
+
+def kept_errors(draft: Draft, job: Job, error: str, now: datetime, blob_bytes: int) -> tuple[AttemptError, ...]:
+    """Return the errors of a job's last attempts, with one more. The oldest are dropped if the blob has no room.
+
+    A format that keeps no time of a claim keeps only the last error.
+    """
+    known = job.errors
+    if job.claimed_at is None:
+        return known
+    errors = (*known, AttemptError(job.attempt, now, cut_error(error, ATTEMPT_ERROR_BYTES)))[-ERRORS_KEPT:]
+    taken = sum(map(_size_of, known))
+    while not take_reserve(draft, sum(map(_size_of, errors)) - taken, blob_bytes):
+        errors = errors[1:]
+    return errors
+
+
+def _size_of(error: AttemptError) -> int:
+    return ATTEMPT_BYTES + written_bytes(error.text)
 
 
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
@@ -60,11 +92,11 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
         after = job.evolve(status=JobStatus.DEAD, dead_at=now, **NO_CLAIM, **changes)
     else:
         place = {} if "sequence" in changes else {"sequence": draft.next_sequence()}
-        after = job.evolve(status=JobStatus.QUEUED, **NO_CLAIM, **place, **changes)
+        after = job.evolve(status=JobStatus.QUEUED, **_returned(job, now), **place, **changes)
     draft.move(job, verb, after, after.status)
 
 
-def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
+def hand_back(draft: Draft, job: Job, now: datetime, **changes: Any) -> None:
     """End a claim without a failure: the failure count goes back and the place is kept. The attempt stays used.
 
     A cancelled job leaves the queue.
@@ -75,7 +107,8 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
     if is_moving(job):
         draft.move(job, Verb.HAND_BACK, _as_it_was(job), JobStatus.QUEUED)
         return
-    after = job.evolve(status=JobStatus.QUEUED, failures=max(0, job.failures - 1), **NO_CLAIM, **changes)
+    failures = max(0, job.failures - 1)
+    after = job.evolve(status=JobStatus.QUEUED, failures=failures, **_returned(job, now), **changes)
     draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)
 
 
@@ -113,6 +146,9 @@ class Ack(_EndsClaim):
         keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all.
         result_bytes: size of the result as JSON; set when the operation is prepared.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
+        large: the result, if it is to be stored in an object of its own; set when the operation is prepared.
+        result_object: that object, once it exists.
+        name_before: time until which a commit may name it.
     """
 
     job: JobReference
@@ -120,12 +156,27 @@ class Ack(_EndsClaim):
     keep_result: Duration | None = None
     result_bytes: int = 0
     blob_bytes: int = Limits().blob_bytes
+    large: LargeValue | None = field(default=None, repr=False)  # type: ignore[misc] # of this operation
+    result_object: StoredObject | None = None
+    name_before: datetime | None = None
 
     def prepared(self, preparation: Preparation) -> Ack:
         """Return the operation with the claim found, and with the result as it will be read back."""
         keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
-        result, size = check_result(self.result, preparation.limits)
-        return Ack(preparation.find_claim(self.job), result, keep_result, size, preparation.limits.blob_bytes)
+        most, limits = preparation.object_bytes, preparation.limits
+        result, text = check_result(self.result, limits, most)
+        large = None
+        if most is not None and len(text) > most and not self._is_dropped(keep_result):
+            result, large = None, LargeValue(RESULTS, text)
+        return Ack(preparation.find_claim(self.job), result, keep_result, len(text), limits.blob_bytes, large)
+
+    def _is_dropped(self, keep_result: float | None) -> bool:
+        """Return True if the job is known to be one whose result is not kept."""
+        return keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
+
+    def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
+        """Return the ack of a job whose result is in this object."""
+        return replace(self, large=None, result_object=stored, name_before=name_before)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield `results` if a result is given, or is to be kept."""
@@ -142,18 +193,25 @@ class Ack(_EndsClaim):
         kept = None
         keep_result = self.keep_result if job.keep_result is None else job.keep_result
         if keep_result is not None:
-            grows = self.result_bytes - len(job.payload) * 4 // 3
-            fits = self.result is None or take_reserve(draft, grows, self.blob_bytes)
+            check_named_in_time(self.name_before, now)
+            before = len(job.payload) * 4 // 3 if job.payload_object is None else OBJECT_BYTES
+            grows = (self.result_bytes if self.result_object is None else OBJECT_BYTES) - before
+            given = self.result is not None or self.result_object is not None
+            fits = not given or take_reserve(draft, grows, self.blob_bytes)
             kept = job.evolve(
                 status=JobStatus.COMPLETED,
                 payload=b"",
+                payload_object=None,
                 keep_result=keep_result,
                 **NO_CLAIM,
                 cancel_requested=False,
                 result=self.result if fits else None,
+                result_object=self.result_object if fits else None,
                 result_dropped=0 if fits else self.result_bytes,
                 finished_at=now,
             )
+            if kept.result_object is not None:
+                draft.require(OBJECTS)
         draft.move(job, Verb.ACK, kept, JobStatus.COMPLETED)
         draft.note(draft.header.finished, job.id, job.attempt)
         if job.unique_key is not None and job.unique_for:
@@ -231,10 +289,11 @@ class Nack(_EndsClaim):
         if self.error is not None and not job.cancel_requested and not is_moving(job):
             assert isinstance(self.error, str)
             changes |= kept_error(draft, job, self.error, self.blob_bytes)
+            changes["errors"] = kept_errors(draft, job, self.error, now, self.blob_bytes)
         if self.charge:
             send_back(draft, job, Verb.NACK, now, dead=self.dead, **changes)
         else:
-            hand_back(draft, job, **changes)
+            hand_back(draft, job, now, **changes)
         return changes.get("error_dropped") or None
 
 
@@ -307,6 +366,6 @@ class HandBack(Operation):
         for claim in self.claims_made:
             job = draft.jobs.get(claim.job_id)
             if job is not None and job.status is JobStatus.IN_PROGRESS and job.attempt == claim.attempt:
-                hand_back(draft, job)
+                hand_back(draft, job, now)
                 returned += 1
         return returned

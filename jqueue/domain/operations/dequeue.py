@@ -44,6 +44,10 @@ class DequeueOptions(TypedDict, total=False):
         Duration | None,
         Option("time that a claim lasts without a heartbeat; the queue's `stale_timeout` by default."),
     ]
+    holder: Annotated[
+        str | None,
+        Option("name kept with the claims: who works on the jobs; the queue's `holder` by default.", check_name),
+    ]
 
 
 @checks_option_names
@@ -55,12 +59,14 @@ class Dequeue(Operation):
         entrypoints: the entrypoints of the jobs: one name, several, or None for all.
         batch_size: largest number of jobs to claim.
         claim_timeout: time that a claim lasts without a heartbeat; None means the queue's own.
-        holder: name kept with the jobs while the claim lasts. A restarted caller finds its claims by it.
+        holder: name kept with the jobs while the claim lasts: who works on them. A restarted caller finds its claims
+            by it. None: the queue object's own.
         through: claim only jobs whose `sequence` is not larger, which were enqueued before a certain moment.
         enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
     """
 
     claims_jobs: ClassVar[bool] = True
+    hands_out_jobs: ClassVar[bool] = True
 
     entrypoints: str | Sequence[str] | None = None
     _: KW_ONLY
@@ -73,11 +79,12 @@ class Dequeue(Operation):
     def prepared(self, preparation: Preparation) -> Dequeue:
         """Return the operation, checked, with the entrypoints as a tuple and the timeout in seconds."""
         timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
+        holder = preparation.holder() if self.holder is None else self.holder
         return Dequeue(
             None if self.entrypoints is None else sought_names(self.entrypoints),
             batch_size=check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
             claim_timeout=to_seconds("claim_timeout", timeout),
-            holder=None if self.holder is None else check_name("holder", self.holder, preparation.limits),
+            holder=None if holder is None else check_name("holder", holder, preparation.limits),
             through=None if self.through is None else check_integer("through", self.through, 0, LARGEST),
             enqueue_bytes=preparation.limits.enqueue_bytes,
         )
@@ -117,6 +124,8 @@ class Dequeue(Operation):
                 heartbeat_at=now,
                 claim_timeout=self.claim_timeout,
                 holder=self.holder,
+                claimed_at=None if self.holder is None else now,
+                queued_at=None,
             )
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
             if draft.header.entrypoints:

@@ -25,6 +25,7 @@ class HeldBy(Operation):
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("holders",)
+    hands_out_jobs: ClassVar[bool] = True
 
     prefix: str
 

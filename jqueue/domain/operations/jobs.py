@@ -19,12 +19,14 @@ from jqueue.domain.job_options import (
     options_needed,
     with_options,
 )
-from jqueue.domain.limits import Limits, check_name, check_payload, check_priority, written_bytes
+from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
+from jqueue.domain.limits import Limits, check_name, check_priority, written_bytes
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
+from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, StoredObject
 from jqueue.domain.transitions import Verb
 
 LINE_BYTES = 240
@@ -66,18 +68,18 @@ class Enqueue(Operation):
 
     Attributes:
         entrypoint: the name by which a worker finds the job's handler.
-        payload: bytes-like; empty by default.
+        payload: bytes-like, a `pathlib.Path`, or an async iterable of bytes; empty by default.
         priority: lower is served first.
     """
 
     entrypoint: str
-    payload: bytes = field(default=b"", repr=False)
+    payload: PayloadSource = field(default=b"", repr=False)
     priority: int = 0
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, entrypoint: str, payload: bytes = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
+            self, entrypoint: str, payload: PayloadSource = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
         ) -> None: ...
 
         def __getattr__(self, name: str) -> Any: ...
@@ -104,7 +106,7 @@ _defaults = tuple(option.default for option in OPTIONS.values())
 def new_job(
     preparation: Preparation,
     entrypoint: str,
-    payload: bytes = b"",
+    payload: PayloadSource = b"",
     priority: int = 0,
     **options: Unpack[EnqueueOptions],
 ) -> NewJob:
@@ -119,16 +121,17 @@ def new_job(
     job_id = given.pop("job_id", None)
     delay = given.pop("delay", None)
     on_conflict = given.pop("on_conflict", "return")
+    kept, large = split_payload(payload, limits, preparation.object_bytes)
     values: dict[str, Any] = {
         **PLAIN,
         "id": preparation.new_id() if job_id is None else job_id,
         "entrypoint": check_name("entrypoint", entrypoint, limits),
-        "payload": check_payload(payload, limits),
+        "payload": kept,
         **given,
     }
     if priority.__class__ is not int or priority:
         values["priority"] = check_priority(priority)
-    return NewJob(values, job_id is not None, delay, on_conflict, limits.enqueue_bytes)
+    return NewJob(values, job_id is not None, delay, on_conflict, limits.enqueue_bytes, large)
 
 
 class NewJob(Operation):
@@ -140,21 +143,37 @@ class NewJob(Operation):
         delay: seconds from its commit until it may be claimed; None if `values` has the time.
         on_conflict: see `Enqueue`.
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+        large: the payload, if it gets an object of its own.
 
     Attributes:
         values, id_given, delay: as in the arguments. Do not change them.
     """
 
-    __slots__ = ("_enqueue_bytes", "_on_conflict", "delay", "id_given", "values")
+    __slots__ = ("_enqueue_bytes", "_name_before", "_on_conflict", "delay", "id_given", "large", "values")
 
     def __init__(
-        self, values: dict[str, Any], id_given: bool, delay: float | None, on_conflict: OnConflict, enqueue_bytes: int
+        self,
+        values: dict[str, Any],
+        id_given: bool,
+        delay: float | None,
+        on_conflict: OnConflict,
+        enqueue_bytes: int,
+        large: LargeValue | None = None,
     ) -> None:
         self.values = values
         self.id_given = id_given
         self.delay = delay
         self._on_conflict = on_conflict
         self._enqueue_bytes = enqueue_bytes
+        self._name_before: datetime | None = None
+        self.large = large  # type: ignore[misc] # of this operation
+
+    def storing(self, stored: StoredObject, name_before: datetime) -> NewJob:
+        """Return the enqueue of a job whose payload is in this object."""
+        values = {**self.values, "payload_object": stored}
+        named = NewJob(values, self.id_given, self.delay, self._on_conflict, self._enqueue_bytes)
+        named._name_before = name_before
+        return named
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield one capability for each option that is used."""
@@ -182,12 +201,15 @@ class NewJob(Operation):
                 return self._taken(unique_key, holder, draft, now)
             if holder is not None:
                 self._replace(unique_key, holder, draft)
+        check_named_in_time(self._name_before, now)
         size = self.stored_bytes()
         take_space(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
         job = self._job(draft, now)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
         if job.concurrency_key is not None:
             draft.require(LIMITS)
+        if job.payload_object is not None:
+            draft.require(OBJECTS)
         return job
 
     def job_ids(self) -> Sequence[str]:
@@ -200,6 +222,8 @@ class NewJob(Operation):
         size = LINE_BYTES + len(values["payload"]) * 4 // 3
         size += written_bytes(values["entrypoint"]) + written_bytes(values["id"]) + 8
         size += options_bytes(values)
+        if values["payload_object"] is not None:
+            size += OBJECT_BYTES
         if values["error"] is not None:  # of a job that comes from another queue
             size += written_bytes(values["error"])
         return size

@@ -16,13 +16,14 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, MOVER, is_moving
 from jqueue.domain.job_options import STORED
-from jqueue.domain.limits import Limits, check_headers, check_name, check_payload, schedule_bytes
-from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
+from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
+from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
+from jqueue.domain.models import LARGEST, NO_CLAIM, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived, unreadable
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.size_limit import check_rules_fit, take_space
+from jqueue.domain.stored_object import OBJECTS, StoredObject
 from jqueue.domain.transitions import Verb
 
 SETTINGS_IN_WORDS = {
@@ -63,6 +64,7 @@ class Take(Operation):
             heartbeat_at=now,
             claim_timeout=MOVE_CLAIM_TIMEOUT,
             holder=self.holder,
+            claimed_at=now,
         )
         draft.move(job, Verb.CLAIM, taken, JobStatus.IN_PROGRESS)
         return [taken]
@@ -88,6 +90,9 @@ class Arrive(Operation):
         held: True if the mover claims it here too; if not, workers can claim it at once.
         holder: the name of the mover.
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+        payload: its payload, if `job` does not have it: an async iterable of pieces.
+        large: the payload, if it gets an object of its own; set when the operation is prepared.
+        name_before: time until which a commit may name it.
     """
 
     arrives: ClassVar[bool] = True
@@ -97,17 +102,28 @@ class Arrive(Operation):
     held: bool = False
     holder: str = MOVER
     enqueue_bytes: int = Limits().enqueue_bytes
+    payload: PayloadSource | None = field(default=None, repr=False)
+    large: LargeValue | None = field(default=None, repr=False)  # type: ignore[misc] # of this operation
+    name_before: datetime | None = None
 
     def prepared(self, preparation: Preparation) -> Arrive:
-        """Check the job like a new one."""
+        """Check the job like a new one, and decide where its payload is kept in this queue."""
         job, limits = self.job, preparation.limits
         check_name("entrypoint", job.entrypoint, limits)
-        check_payload(job.payload, limits)
+        if self.payload is None and job.payload_apart:
+            raise InvalidJobError(f"the payload of job {job.id!r} is in an object of another queue: load it first")
+        given = job.payload if self.payload is None else self.payload
+        payload, large = split_payload(given, limits, preparation.object_bytes)
+        job = job.evolve(payload=payload, payload_object=None)
         check_headers(job.headers, limits)
         for name, option in STORED.items():
             if option.check is check_name and getattr(job, name) is not None:
                 check_name(name, getattr(job, name), limits)
-        return replace(self, enqueue_bytes=limits.enqueue_bytes)
+        return replace(self, job=job, enqueue_bytes=limits.enqueue_bytes, payload=None, large=large)
+
+    def storing(self, stored: StoredObject, name_before: datetime) -> Arrive:
+        """Return the arrival of a job whose payload is in this object."""
+        return replace(self, job=self.job.evolve(payload_object=stored), large=None, name_before=name_before)
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job.
@@ -133,6 +149,7 @@ class Arrive(Operation):
             holder = draft.key_holder(job.unique_key, now)
             if holder is not None:
                 raise DuplicateJobError(job.unique_key, holder)
+        check_named_in_time(self.name_before, now)
         size = NewJob(job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
         take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
         return self._add(draft, now)
@@ -157,6 +174,9 @@ class Arrive(Operation):
         return there.status is JobStatus.DEAD and self._is_alike(there) and there.attempt <= self.job.attempt
 
     def _is_alike(self, there: Job) -> bool:
+        stored, known = there.payload_object, self.job.payload_object
+        if stored is not None and known is not None and stored.sha256 != known.sha256:
+            return False
         if there.payload and there.payload != self.job.payload:  # some formats read the payload only at the claim
             return False
         return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
@@ -171,8 +191,10 @@ class Arrive(Operation):
         )
         if job.concurrency_key is not None:
             draft.require(LIMITS)
+        if job.payload_object is not None:
+            draft.require(OBJECTS)
         if self.held and job.status is JobStatus.QUEUED:
-            claim = {"heartbeat_at": now, "claim_timeout": MOVE_CLAIM_TIMEOUT, "holder": self.holder}
+            claim = {"heartbeat_at": now, "claim_timeout": MOVE_CLAIM_TIMEOUT, "holder": self.holder, "claimed_at": now}
             counts = {"attempt": job.attempt + 1, "attempts_before": job.attempts_before + 1}
             job = job.evolve(status=JobStatus.IN_PROGRESS, **counts, **claim)
         draft.move(None, Verb.ARRIVE, job, job.status)

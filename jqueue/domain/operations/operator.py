@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from jqueue.domain.draft import Draft
+from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
-from jqueue.domain.limits import check_name
+from jqueue.domain.in_transit import is_moving
+from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.claims import send_back
+from jqueue.domain.operations.claims import kept_errors, send_back
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.transitions import Verb
@@ -26,7 +27,10 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
         place = {"sequence": job.sequence} if in_place else {}
-        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, **place)
+        errors = job.errors
+        if not (job.cancel_requested or is_moving(job)):
+            errors = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
+        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, errors=errors, **place)
     return len(jobs)
 
 
@@ -68,7 +72,8 @@ class Cancel(Operation):
                 draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
             return told
         if job.status is JobStatus.IN_PROGRESS:
-            raise JobStateError(job.id, job.status, "cancel(running=True) tells its worker to stop")
+            worker = f"its worker{claimed_by(job)}"
+            raise JobStateError(job.id, job.status, f"cancel(running=True) tells {worker} to stop")
         if job.status is not JobStatus.QUEUED:
             raise JobStateError(job.id, job.status, "only a queued job can be cancelled")
         draft.move(job, Verb.CANCEL, None, None)
@@ -155,6 +160,7 @@ class Redrive(Operation):
             status=JobStatus.QUEUED,
             failures=0,
             dead_at=None,
+            queued_at=now,
             run_at=None if draft.header.settings.aging is None else now,
             expires_at=None,
             sequence=draft.next_sequence(),

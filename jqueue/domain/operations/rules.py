@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import Operation, Preparation
@@ -17,8 +17,17 @@ from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 from jqueue.domain.size_limit import check_rules_fit
 
-_NEEDS = {"aging": "limits", "dead_retention": "retention", "blob_bytes": "size_limit"}
+_NEEDS = {
+    "aging": "limits",
+    "dead_retention": "retention",
+    "blob_bytes": "size_limit",
+    "history": "history",
+    "history_bytes": "history",
+    "history_payloads": "history",
+}
 """The capability that each setting of a queue needs."""
+
+_DURATIONS = ("aging", "dead_retention", "history")
 
 
 class Unchanged:
@@ -134,23 +143,38 @@ class Configure(Operation):
         aging: time of waiting that is worth one step of priority; None: waiting does not change the order.
         dead_retention: time for which dead jobs are kept; None: until they are purged.
         blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
+        history: time for which the events of jobs are kept; None: no history is kept.
+        history_bytes: size of all objects of the history above which the oldest are removed; None: no limit.
+        history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
     """
 
     aging: Duration | Unchanged | None = UNCHANGED
     dead_retention: Duration | Unchanged | None = UNCHANGED
     blob_bytes: int | Unchanged | None = UNCHANGED
+    history: Duration | Unchanged | None = UNCHANGED
+    history_bytes: int | Unchanged | None = UNCHANGED
+    history_payloads: bool | Unchanged = UNCHANGED
 
     def prepared(self, preparation: Preparation) -> Configure:
         """Return the operation, checked, with durations in seconds."""
-        durations = {name: value for name, value in self._given().items() if name != "blob_bytes"}
+        given = self._given()
         seconds: dict[str, Any] = {
-            name: None if value is None else to_seconds(name, value) for name, value in durations.items()
+            name: None if given[name] is None else to_seconds(name, given[name]) for name in _DURATIONS if name in given
         }
-        if seconds.get("aging") == 0:
-            raise InvalidJobError("aging must be more than 0 seconds, or None")
-        if self.blob_bytes is not None and not isinstance(self.blob_bytes, Unchanged):
-            check_integer("blob_bytes", self.blob_bytes, 1, COUNT_MAX)
+        for name in ("aging", "history"):
+            if seconds.get(name) == 0:
+                raise InvalidJobError(f"{name} must be more than 0 seconds, or None")
+        for name in ("blob_bytes", "history_bytes"):
+            if given.get(name) is not None:
+                check_integer(name, given[name], 1, COUNT_MAX)
+        if not isinstance(given.get("history_payloads", False), bool):
+            raise InvalidJobError(f"history_payloads must be True or False, got {shown(self.history_payloads)}")
         return replace(self, **seconds)
+
+    @property
+    def history_on(self) -> bool:
+        """True if it asks for a history."""
+        return self.history is not None and not isinstance(self.history, Unchanged)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield one capability for each given setting."""

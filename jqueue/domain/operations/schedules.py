@@ -127,7 +127,8 @@ class SetSchedule(Operation):
         headers = check_headers(self.headers, preparation.limits)
         given = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
         given["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
-        values = new_job(preparation, self.entrypoint, self.payload, **given).values
+        inline = replace(preparation, object_bytes=None)  # the entry keeps its payload, and copies it into each job
+        values = new_job(inline, self.entrypoint, self.payload, **given).values
         checked = {name: values[name] for name in ("payload", *SCHEDULE_OPTIONS)}
         checked |= {"headers": headers, "enqueue_bytes": preparation.limits.enqueue_bytes}
         return replace(self, **checked)

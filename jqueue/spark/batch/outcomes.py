@@ -108,6 +108,8 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
     for other in others:
         if not isinstance(other, Enqueue):
             raise InvalidJobError(f"in a batch on Spark, on_ack takes only Enqueue(...), got {type(other).__name__}")
+        if not isinstance(other.payload, bytes | bytearray | memoryview):
+            raise InvalidJobError("in a batch on Spark, on_ack takes only payloads given as bytes")
     if isinstance(last, Ack):
         added = tuple(plain_of_enqueue(other) for other in others if isinstance(other, Enqueue))
         kept = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
@@ -126,6 +128,7 @@ def _kind_of(nack: Nack) -> OutcomeKind:
 
 def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
     """Return the arguments of an `Enqueue` as JSON values. They must have been checked before."""
+    assert isinstance(enqueue.payload, bytes | bytearray | memoryview)
     payload = base64.b64encode(enqueue.payload).decode("ascii")
     said = {"entrypoint": enqueue.entrypoint, "payload": payload, "priority": enqueue.priority}
     return {**said, **plain_options({name: getattr(enqueue, name) for name in OPTIONS})}

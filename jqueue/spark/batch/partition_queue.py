@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
+from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
@@ -69,6 +70,12 @@ class PartitionQueue:
         if self._real_queue is None:
             self._real_queue = self._make_queue()
         return getattr(self._real_queue, name)
+
+    def attend(self, run: str, describe: Describe) -> None:
+        """Do nothing: the driver, not the partition, commits."""
+
+    def leave(self, run: str) -> None:
+        """Do nothing."""
 
     @property
     def capabilities(self) -> Capabilities:

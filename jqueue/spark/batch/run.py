@@ -21,7 +21,7 @@ from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
 from jqueue.domain.limits import check_integer
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
-from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
 from jqueue.spark.batch.batch_claims import BatchClaims, queue_for
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
 from jqueue.spark.batch.progress import Progress, call_progress, finished, report_progress
@@ -103,7 +103,8 @@ def run_batch(
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     seconds = None if timeout is None else to_seconds("claim_timeout", timeout)
     task = BatchTask(WorkerPickle.of(worker), url, Staging(url, RETENTION, DEADLINE), write_id)
-    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, f"run_batch {write_id}")
+    holder = f"{worker.name}@{process_name()} {write_id}"
+    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder)
     return _run(spark, _Batch(worker, claims, task), partitions, progress)
 
 

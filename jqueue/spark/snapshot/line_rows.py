@@ -19,10 +19,11 @@ from pydantic import TypeAdapter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
-from jqueue.core.blob.lines import load_json, read_line
+from jqueue.core.blob.lines import has_claim_time, load_json, read_line
 from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.domain.stored_object import is_apart
 from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_text
 from jqueue.spark.snapshot.blob_lines import members
 
@@ -103,14 +104,21 @@ def _cells(text: bytes) -> tuple[dict[str, Sequence[Any]], int]:
     rows = list(entries.values())
     present: set[str] = set().union(*rows)  # a row that is not a dict fails below
     _require(len(rows) == text.count(SEPARATOR) + 1 and present <= _FIELDS.keys())
+    names = len(rows) + sum(map(len, rows))
+    if "holder" in present:
+        present.add("claimed_at")
+        for row in filter(has_claim_time, rows):
+            row.setdefault("claimed_at", row.get("heartbeat_at"))
     columns = {name: _column(name, rows) for name in present | {"entrypoint", "payload", "created_at"}}
     columns["id"] = _validated("id", list(entries))
-    names = len(rows) + sum(map(len, rows))
     names += sum(map(len, columns.get("headers", ())))
     names += sum(_names(result) for result in columns.get("result", ()) if result is not None)
     if _names_written(text) != names:
         load_json(b"{" + text + b"}")  # refuses a name that stands twice
     _check(columns, len(rows))
+    if "payload_object" in columns:  # the snapshot does not read the objects of large payloads
+        pairs = zip(columns["payload"], columns["payload_object"], strict=True)
+        columns["payload"] = [None if is_apart(payload, stored) else payload for payload, stored in pairs]
     if "result" in columns:
         columns["result"] = [None if result is None else json_text(result) for result in columns["result"]]
     for name in ("priority", "attempt", "attempts_before", "failures", "sequence", "status", "headers"):

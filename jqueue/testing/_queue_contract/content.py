@@ -26,14 +26,20 @@ SPOKEN = ("secret-of-this", base64.b64encode(PAYLOAD).decode()[4:24], PAYLOAD.he
 Change = Callable[[bytes], bytes]
 
 
+def _replaced(content: bytes, text: bytes, other: bytes) -> bytes:
+    """Replace a text in the lines of the jobs; the header may have it too."""
+    header, newline, jobs = content.partition(b"\n")
+    return header + newline + jobs.replace(text, other, 1)
+
+
 def in_a_line(text: bytes, other: bytes) -> Change:
     """Return a change of one job's line that keeps the layout."""
-    return lambda content: content.replace(text, other, 1)
+    return lambda content: _replaced(content, text, other)
 
 
 def in_another_layout(text: bytes, other: bytes) -> Change:
     """Return a change by an editor that rewrites the whole layout."""
-    return lambda content: json.dumps(json.loads(content.replace(text, other, 1)), indent=4).encode()
+    return lambda content: json.dumps(json.loads(_replaced(content, text, other)), indent=4).encode()
 
 
 class ContentContract(QueueContractBase):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Job
+from jqueue.domain.errors import ClaimLostError, InvalidJobError
+from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Dequeue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
@@ -41,11 +41,42 @@ class HoldersContract(QueueContractBase):
                 await later.ack(job)
             assert len((await queue.read_state()).jobs) == 1
 
-    async def test_a_claim_without_a_name_has_none(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+    async def test_a_claim_tells_who_holds_it_and_since_when(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, (*NEEDS, "heartbeat", "fencing")) as [queue, operator]:
             job = await self.one_job(queue)
-            assert job.holder is None
-            assert (await self.held(queue, job)).holder is None
+            assert job.holder, "a claim that gives no name has the name of its queue object, or of its process"
+            assert job.claimed_at == job.heartbeat_at
+            await queue.heartbeat(job)
+            held = await self.held(operator, job)
+            assert (held.holder, held.claimed_at) == (job.holder, job.claimed_at)
+            with pytest.raises(ClaimLostError) as lost:
+                await operator.ack(Claim(job.id, job.attempt + 1))
+            assert job.holder in str(lost.value)
+
+    async def test_the_errors_of_the_last_attempts_stay_with_the_job(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, (*NEEDS, "errors", "dead_letters", "fencing")) as [queue, operator]:
+            await queue.enqueue("work", b"", max_attempts=7)
+            for number in range(1, 8):
+                [job] = await queue.dequeue("work")
+                if number == 6:
+                    await operator.requeue_stale(0)
+                else:
+                    await queue.nack(job, error=ValueError(f"no {number}"))
+            [dead] = (await operator.read_state()).dead_jobs()
+            texts = [
+                "ValueError: no 3",
+                "ValueError: no 4",
+                "ValueError: no 5",
+                dead.errors[3].text,
+                "ValueError: no 7",
+            ]
+            assert [(error.attempt, error.text) for error in dead.errors] == list(enumerate(texts, 3))
+            assert "stale" in dead.errors[3].text
+            assert dead.errors[4].at == dead.dead_at
+            assert dead.error == "ValueError: no 7"
+            await operator.redrive(dead.id)
+            [again] = await queue.dequeue("work")
+            assert again.errors == dead.errors
 
     async def test_a_heartbeat_keeps_the_holder(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, (*NEEDS, "heartbeat")) as [queue]:
@@ -68,6 +99,8 @@ class HoldersContract(QueueContractBase):
             await operator.requeue_stale(0)
             await operator.redrive(dead.id)
             assert await self.held_under(operator, "me") == []
+            queued = [job for job in (await queue.read_state()).jobs if job.status is JobStatus.QUEUED]
+            assert {(job.claimed_at, job.queued_at is None) for job in queued} == {(None, False)}
             claimed = await self.claim(operator, batch_size=9, holder="another")
             assert {job.holder for job in claimed} == {"another"}
             assert len(claimed) == 4

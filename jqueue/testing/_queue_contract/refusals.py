@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -73,6 +73,12 @@ BAD_PURGES: dict[str, list[Any]] = {
 
 Use = Callable[[JobQueue, Job], Awaitable[object]]
 
+
+async def _no_pieces() -> AsyncIterator[bytes]:
+    for piece in (b"",):
+        yield piece
+
+
 USES: dict[str, list[Use]] = {
     "priority": [lambda queue, job: queue.enqueue("work", b"payload", 1)],
     "delay": [
@@ -114,6 +120,8 @@ USES: dict[str, list[Use]] = {
     ],
     "retention": [lambda queue, job: queue.configure(dead_retention=60)],
     "size_limit": [lambda queue, job: queue.configure(blob_bytes=1 << 20)],
+    "objects": [lambda queue, job: queue.enqueue("work", _no_pieces())],
+    "history": [lambda queue, job: queue.configure(history=3600)],
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
         lambda queue, job: queue.ack(job, result="a result"),

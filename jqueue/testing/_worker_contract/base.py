@@ -112,10 +112,10 @@ class WorkerContractBase(QueueContractBase):
         return len((await queue.read_state()).in_progress_jobs())
 
     async def until_empty(self, queue: JobQueue) -> None:
-        """Wait until no job is left."""
+        """Wait until no job is left. A listing of a folder may miss a file that is renamed meanwhile: look twice."""
 
         async def is_empty() -> bool:
-            return not (await queue.read_state()).jobs
+            return not (await queue.read_state()).jobs and not (await queue.read_state()).jobs
 
         await self.until(is_empty)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,9 @@ from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
 from jqueue.testing.simulation.applications import DRAWN, STAGED
 from jqueue.testing.simulation.workload import BLOB_BYTES, DEADLINE, OVERSIZED, Actor
+
+LARGER = 50
+"""Number of times that a payload is repeated to make it a large one."""
 
 CLAIM_TIMEOUTS = (6.0, 30.0)
 LOST = (ClaimLostError, JobNotFoundError)
@@ -75,9 +79,10 @@ class Producer(Actor):
         job_id, details, fleeting = self._new(), self._details(), self.dice.random() < 0.05
         if fleeting:
             details["expires_at"] = self.client.clock.now() + timedelta(seconds=self.dice.choice([20, 60]))
-        work = self.queue.enqueue(self.entrypoint(), _payload(job_id), job_id=job_id, **details)
+        payload = _payload(job_id) * (LARGER if self.world.large and self.dice.random() < 0.7 else 1)
+        work = self.queue.enqueue(self.entrypoint(), payload, job_id=job_id, **details)
         given = {name: value for name, value in details.items() if name not in ("delay", "expires_at")}
-        given["payload"] = _stored(job_id)
+        given["payload"] = b64encode(payload).decode()
         delayed = "delay" in details
         if "keep_result" in details:
             self.world.kept.append(job_id)
@@ -174,6 +179,8 @@ class Consumer(Actor):
             return
         if self.world.modern and isinstance(jobs, list):
             self.world.claimed += [job.id for job in jobs]
+        if isinstance(jobs, list):
+            self._check_payloads(jobs)
         if isinstance(jobs, list) and jobs and dice.random() > 0.06:  # otherwise they are forgotten, and go stale
             try:
                 await self._work(jobs)
@@ -185,6 +192,12 @@ class Consumer(Actor):
             if dice.random() < 0.2:
                 await self._beat_and_look(jobs)
             await self._finish(jobs)
+
+    def _check_payloads(self, jobs: list[Job]) -> None:
+        """Check that large payloads were loaded."""
+        for job in jobs:
+            if job.payload_object is not None and job.payload != _payload(job.id) * LARGER:
+                self.world.errors.append(AssertionError(f"job {job.id} was handed out without its payload"))
 
     async def _work(self, jobs: list[Job]) -> None:
         seconds = self.dice.choice([0.0, 0.0, 0.1, 0.5, 1.5, 3.0]) * (jobs[0].claim_timeout or 0.0)
@@ -242,7 +255,7 @@ class Consumer(Actor):
         for job in jobs:
             tag = self.world.tag()
             results[job.claim] = {"by": self.moment, "said": [tag, job.attempt]}
-            if tag % OVERSIZED == 0:
+            if tag % OVERSIZED == 0 and not self.world.large:
                 results[job.claim]["all"] = "x" * BLOB_BYTES
         return results
 
@@ -303,10 +316,6 @@ def _payload(job_id: str) -> bytes:
     return b"for " + job_id.encode()
 
 
-def _stored(job_id: str) -> str:
-    return b64encode(_payload(job_id)).decode()
-
-
 class RecordedHeartbeats:
     """The queue of an actor, as a `HeartbeatManager` uses it: every heartbeat is recorded."""
 
@@ -354,5 +363,8 @@ class Operator(Actor):
         elif order < 0.75:
             timeout = self.dice.choice([2.0, 20.0])
             await self.call("requeue_stale", self.queue.requeue_stale(timeout), timeout=timeout)
+        elif self.world.large:
+            with suppress(JQueueError):
+                await self.queue.collect()
         else:
             await self.call("stats", self.queue.stats())

@@ -17,7 +17,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import Claim, JobStatus
 from jqueue.testing.simulation.auditor import Auditor
-from jqueue.testing.simulation.calls import Violation
+from jqueue.testing.simulation.calls import Violation, may_carry
 from jqueue.testing.simulation.chain import (
     COMPLETED,
     DEAD,
@@ -218,7 +218,8 @@ class AnswerAudit:
         [claim], [job_id] = call.claims, call.job_ids
         acked = {version.index for version in self.auditor.removed.get(claim, ())}
         for version in self.auditor.added.get(job_id, ()):
-            if version.index not in acked:
+            others = (other for other in self.calls.adding[job_id] if other is not call)
+            if version.index not in acked and not any(may_carry(version, other) for other in others):
                 raise Violation(9, f"{job_id} was added without its ack", call=call, version=version)
         if call.succeeded:
             self._check_acked(call, claim)
@@ -268,6 +269,11 @@ class AnswerAudit:
         if not any(version.at <= call.ended for version in self.auditor.removed.get(claim, ())):
             raise Violation(2, f"returned, and {claim} had not finished its job by then", call=call)
 
+    def _sizes_of_results(self, claim: Claim) -> set[int]:
+        """Return the sizes of the results given with acks of a claim: callers of one name may share a claim."""
+        acks = [*self.calls.ending.get(claim, ()), *self.calls.acking_by_id.get(claim.job_id, ())]
+        return {size_of(call.results[claim]) for call in acks if claim in call.results}
+
     def _check_apply_each(self, call: Call) -> None:
         """Check acks and nacks that shared one commit, each on its own."""
         if not call.succeeded:
@@ -275,7 +281,7 @@ class AnswerAudit:
         for claim, outcome in zip(call.claims, call.result, strict=True):
             if isinstance(outcome, JobNotFoundError):
                 self._check_lost(call, outcome)
-            elif outcome is not None and (claim not in call.results or outcome != size_of(call.results[claim])):
+            elif outcome is not None and outcome not in self._sizes_of_results(claim):
                 raise Violation(8, f"{claim} got {outcome!r}", call=call)
             elif claim in call.results:
                 self._check_acked(call, claim)

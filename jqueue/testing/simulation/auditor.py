@@ -22,8 +22,10 @@ from jqueue.testing.simulation.chain import (
     failures_of,
     status_of,
 )
+from jqueue.testing.simulation.counters_audit import CountersAudit
 from jqueue.testing.simulation.cron_audit import CronAudit, is_of_cron
 from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.history_audit import HistoryAudit
 from jqueue.testing.simulation.limits_audit import LimitsAudit
 from jqueue.testing.simulation.people import OLD_PROGRAM
 from jqueue.testing.simulation.results_audit import ResultsAudit
@@ -48,7 +50,7 @@ NEVER_CHANGED = (
 ORDERED = {"priority": "reprioritise", "run_at": "reschedule"}
 """Fields that may change while a job is queued, each with the verb that changes it."""
 
-CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout", "holder"})
+CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout", "holder", "claimed_at"})
 UNSAID = {"priority": 0}
 """Values of fields that are left out."""
 
@@ -70,7 +72,8 @@ class Auditor:
         ended: version that ended each claim, in any way.
         by_hand: ids of jobs that a person or jqueue 1.0.0 has changed.
         doubtful: claims that were acked in a version that may also have removed their job in another way.
-        limits, cron, results, staged: the auditors of limits, cron entries, results, and staged jobs with holders.
+        limits, cron, results, staged, counters, history: auditors of limits, cron entries, results, staged jobs with
+            holders, counters, and the history.
     """
 
     def __init__(self, versions: list[Version], calls: Calls) -> None:
@@ -89,7 +92,8 @@ class Auditor:
         self.by_hand: set[str] = set()
         self.doubtful: set[Claim] = set()
         self.limits, self.cron, self.results = LimitsAudit(calls), CronAudit(calls), ResultsAudit(calls)
-        self.staged = StagedAudit(calls)
+        self.staged, self.counters = StagedAudit(calls), CountersAudit()
+        self.history = HistoryAudit()
 
     def check(self) -> None:
         """Check every step.
@@ -107,11 +111,20 @@ class Auditor:
 
     def modern_events(self) -> Counter[str]:
         """Return the number of events that need limits, cron entries, results or staged jobs."""
-        return +Counter({"cron entry fired": len(self.cron.added), **self.results.seen, **self.staged.seen})
+        return +Counter(
+            {
+                "cron entry fired": len(self.cron.added),
+                **self.results.seen,
+                **self.staged.seen,
+                **self.counters.seen,
+                **self.history.seen,
+            }
+        )
 
     # Steps
 
     def _note_edit(self, before: Version, after: Version) -> None:
+        self.counters.note_edit(after)
         for job_id, job in after.jobs.items():
             if before.jobs.get(job_id) != job:
                 self.by_hand.add(job_id)
@@ -157,7 +170,7 @@ class Auditor:
             raise Violation(0, "two jobs have one place", version=after)
         for job_id, job in claimed:
             self._check_claim(job_id, job, before, after)
-        for audit in (self.limits, self.cron, self.results, self.staged):
+        for audit in (self.limits, self.cron, self.results, self.staged, self.counters, self.history):
             audit.check_step(before, after, claimed)
 
     def _check_removal(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
@@ -275,13 +288,22 @@ class Auditor:
                 self._check_key(new, after)
                 if failures_of(new) != grown or new.get("expires_at") is not None:
                     raise Violation(1, f"{job_id} was redriven, and its failures or expiry were kept", version=after)
-                allowed |= {*CLAIM_FIELDS, "status", "failures", "dead_at", "run_at", "expires_at", "sequence"}
+                allowed |= {
+                    *CLAIM_FIELDS,
+                    "status",
+                    "failures",
+                    "dead_at",
+                    "run_at",
+                    "expires_at",
+                    "sequence",
+                    "queued_at",
+                }
         elif new_status in (DEAD, COMPLETED):
             raise Violation(1, f"{job_id} was queued, and is {new_status}", version=after)
         elif grown:
             if failures_of(new) != old.get("failures", 0) + 1:
                 raise Violation(1, f"{job_id} was claimed, and that is not counted", version=after)
-            allowed |= {*CLAIM_FIELDS, "status", "failures"}
+            allowed |= {*CLAIM_FIELDS, "status", "failures", "queued_at"}
         if changed - allowed:
             raise Violation(1, f"the {', '.join(sorted(changed - allowed))} of {job_id} changed", version=after)
 

@@ -6,8 +6,9 @@ It is parsed here without the queue's own codec, so that a bug in the codec show
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,11 @@ TABLES = frozenset(
     (
         *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
         *("attempt_floor", "last_sequence", "settings", "entrypoints", "recent", "schedules", "transactions"),
+        *("counters", "history"),
     )
 )
+
+NO_OBJECTS: Mapping[str, tuple[float, bytes]] = {}
 
 DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
 """Values of fields that a job leaves out. A person may write them all the same, and the next commit leaves them out."""
@@ -49,6 +53,8 @@ class Version:
         rules: limits and pauses of each entrypoint, by its name.
         schedules: cron entries, by name.
         transactions: last version of each application that adds jobs in transactions.
+        counters: counters of each entrypoint.
+        history: the outbox of the history, and where it is moved to.
         twins: ids that occur twice.
         clock: time of writing by the writer's clock, in seconds since 1970.
         old: True if it has the format of jqueue 1.0.0.
@@ -70,8 +76,16 @@ class Version:
     rules: dict[str, Fields] = field(default_factory=dict)
     schedules: dict[str, Fields] = field(default_factory=dict)
     transactions: Fields = field(default_factory=dict)
+    counters: Fields = field(default_factory=dict)
+    history: Fields = field(default_factory=dict)
     twins: frozenset[str] = frozenset()
     clock: float = 0.0
+
+    def total(self, entrypoint: str, kind: int) -> int:
+        """Return one counter of an entrypoint."""
+        counters = self.counters.get(entrypoint)
+        count: int = counters[0][kind] if counters else 0
+        return count
 
 
 NOTHING = Version()
@@ -101,10 +115,21 @@ class Timeline:
         return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
 
 
-def read_chain(landings: Iterable[Landing]) -> list[Version]:
-    """Parse every version. Each distinct line is parsed only once."""
+def read_chain(landings: Iterable[Landing], payloads: Mapping[str, tuple[float, bytes]] = NO_OBJECTS) -> list[Version]:
+    """Parse every version. Each distinct line is parsed only once.
+
+    Args:
+        landings: the versions.
+        payloads: creation and content of the objects of large payloads. A job is shown with its payload in its line.
+    """
     lines: dict[bytes, tuple[str, Any]] = {}
-    return [_read(index, landing, lines) for index, landing in enumerate(landings)]
+    versions = [_read(index, landing, lines) for index, landing in enumerate(landings)]
+    for version in versions:
+        for job in version.jobs.values():
+            stored = job.pop("payload_object", None)
+            if stored is not None and stored[0] in payloads:
+                job["payload"] = b64encode(payloads[stored[0]][1]).decode()
+    return versions
 
 
 def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> Version:
@@ -135,7 +160,8 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
     version.holds = content.get("holds", {})
     version.settings, version.rules = content.get("settings", {}), content.get("entrypoints", {})
     version.transactions, version.twins = content.get("transactions", {}), frozenset(twins)
-    version.schedules = content.get("schedules", {})
+    version.schedules, version.counters = content.get("schedules", {}), content.get("counters", {})
+    version.history = content.get("history", {})
     version.clock = max(
         (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
     )
@@ -149,7 +175,12 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
 
 def _fields_of(job: Any) -> Fields:
     """Return the fields of a job, with defaults. An unreadable line gets no entrypoint, and is kept under `line`."""
-    return {**DEFAULTS, **job} if isinstance(job, dict) else {**DEFAULTS, "entrypoint": None, "line": job}
+    if not isinstance(job, dict):
+        return {**DEFAULTS, "entrypoint": None, "line": job}
+    fields = {**DEFAULTS, **job}
+    if status_of(fields) == IN_PROGRESS and "holder" in fields:
+        fields.setdefault("claimed_at", fields.get("heartbeat_at"))
+    return fields
 
 
 def status_of(job: Fields) -> str:

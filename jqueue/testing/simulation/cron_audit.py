@@ -29,6 +29,9 @@ SPANS = 8
 LATE = 1.0
 """Seconds by which two readings of a clock for the same event may differ."""
 
+ROUNDED = 0.001
+"""Largest number of seconds by which the time of a commit, as the blob has it, is above the time in its jobs."""
+
 PATIENCE = 7.5
 """Seconds within which a waiting dequeue has looked again."""
 
@@ -146,14 +149,21 @@ class CronAudit:
 
     def _check_kept(self, name: str, old: Fields, new: Fields, after: Version, *, may_begin: bool) -> None:
         """Check that an entry keeps its times. It may skip an occurrence whose job exists, or begin if `may_begin`."""
-        at = _last(old, after.clock)
-        skipped = is_due(old, after.clock) and covers(new, at) and self._was_there(name, old, at, after)
         try:
-            self._check_record(name, old, new, after, at if skipped else None)
+            self._check_record(name, old, new, after, self._skipped(name, old, new, after))
         except Violation:
             if not may_begin:
                 raise
             self._check_beginning(name, new, after)
+
+    def _skipped(self, name: str, old: Fields, new: Fields, after: Version) -> float | None:
+        """Return the occurrence that a version skips because its job exists. The time of a commit is rounded."""
+        for clock in (after.clock, after.clock - ROUNDED):
+            at = _last(old, clock)
+            entries = (old, new)  # the entry may be set to another unique key in the same commit
+            if is_due(old, clock) and covers(new, at) and any(self._was_there(name, e, at, after) for e in entries):
+                return at
+        return None
 
     def _check_beginning(self, name: str, new: Fields, after: Version) -> None:
         """Check an entry that was set anew: occurrences that had passed by its writer's clock must not fire."""

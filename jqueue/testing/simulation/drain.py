@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from jqueue.core.broker import BrokerQueue
+from jqueue.domain.errors import HistoryDamagedError
 from jqueue.testing.simulation.chain import COMPLETED, DEAD, Fields, Version, read_chain, status_of
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.orders import held_for, lift_everything
@@ -27,14 +29,16 @@ BETWEEN_LOOKS = 5.0
 async def drain(world: World) -> list[str]:
     """Claim and ack every job. Return the ids of jobs that could not be claimed in time."""
     loop = asyncio.get_running_loop()
-    storage = world.network.client("drain", 0.01)
+    storage = world.network.client("drain", 0.01, abilities=3 if world.keeps_history or world.large else 0)
     entropy = SeededEntropy(random.Random(0), "drain")
     left: list[str] = []
 
     def record(verb: str, work: Awaitable[Any], **details: Any) -> Awaitable[Any]:
         return world.history.record(Call("drain", verb, limit=DRAIN_SECONDS, **details), work)
 
-    async with BrokerQueue(storage, clock=VirtualClock(), entropy=entropy, stale_timeout=DRAIN_CLAIM_TIMEOUT) as queue:
+    timeout = DRAIN_CLAIM_TIMEOUT
+    clock = VirtualClock()
+    async with BrokerQueue(storage, clock=clock, entropy=entropy, stale_timeout=timeout, holder="drain") as queue:
         until, wait = loop.time() + DRAIN_SECONDS, 0.0
         if world.modern:
             await lift_everything(queue, record)
@@ -52,6 +56,11 @@ async def drain(world: World) -> list[str]:
             if not left:
                 break
             await asyncio.sleep(BETWEEN_LOOKS - wait)
+        if world.keeps_history:
+            world.read_events = []
+            with suppress(HistoryDamagedError):  # the audit names what is missing
+                async for event in queue.history():
+                    world.read_events.append(event)
     return left
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from jqueue.domain.errors import CASConflictError, JQueueError, StorageError, StorageThrottledError
-from jqueue.ports.storage import ObjectStoragePort
+from jqueue.domain.errors import (
+    CASConflictError,
+    JQueueError,
+    ObjectMissingError,
+    StorageError,
+    StorageThrottledError,
+)
+from jqueue.ports.storage import Listed, ObjectStoragePort
 from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.virtual_time import EPOCH
 
@@ -40,6 +46,21 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A request to the store.
+
+    Attributes:
+        work: does what is requested, given the store. It returns the result, or an awaitable of it.
+        changes: True if it may change something.
+        content: the new content of the queue's object, if it writes that one.
+    """
+
+    work: Callable[[Any], Any]
+    changes: bool
+    content: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Landing:
     """One version of the object, as the store has it.
 
@@ -55,11 +76,19 @@ class Landing:
 
 
 class HonestStore:
-    """An object in memory, changed only by compare-and-set. Simulations use it by default."""
+    """An object in memory, changed only by compare-and-set, and objects beside it. Simulations use it by default.
+
+    Attributes:
+        created: time and content of the first creation of each object.
+        removed: time of the first removal of each object.
+    """
 
     def __init__(self) -> None:
         self._content = b""
         self._count = 0
+        self._objects: dict[str, tuple[bytes, datetime]] = {}
+        self.created: dict[str, tuple[float, bytes]] = {}
+        self.removed: dict[str, float] = {}
 
     def read(self) -> tuple[bytes, str | None]:
         """Return the content and its etag."""
@@ -72,6 +101,30 @@ class HonestStore:
         self._content = content
         self._count += 1
         return str(self._count)
+
+    def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object beside the queue's."""
+        if suffix in self._objects:
+            raise CASConflictError(f"the object {suffix} exists")
+        now = asyncio.get_running_loop().time()
+        self._objects[suffix] = content, EPOCH + timedelta(seconds=now)
+        self.created.setdefault(suffix, (now, content))
+
+    def read_object(self, suffix: str, start: int, stop: int | None) -> bytes:
+        """Return a range of an object beside the queue's."""
+        if suffix not in self._objects:
+            raise ObjectMissingError(suffix)
+        return self._objects[suffix][0][start:stop]
+
+    def remove_object(self, suffix: str) -> None:
+        """Delete an object beside the queue's."""
+        if self._objects.pop(suffix, None) is not None:
+            self.removed.setdefault(suffix, asyncio.get_running_loop().time())
+
+    def list_beside(self, prefix: str) -> list[Listed]:
+        """Return the objects beside the queue's."""
+        listed = [Listed(suffix, moment, len(content)) for suffix, (content, moment) in self._objects.items()]
+        return sorted(each for each in listed if each.suffix.startswith(prefix))
 
 
 KINDS_OF_READS = tuple(kind for kind in FaultKind if kind not in (FaultKind.DUPLICATED, FaultKind.RESENT))
@@ -112,27 +165,27 @@ class Network:
         Args:
             process: name of the process.
             latency: average seconds that a request takes to the store, and the same for its answer.
-            abilities: 0 for `read` and `write` alone, 1 to tell the store's time as well, 2 for conditional reads, too.
+            abilities: 0 for `read` and `write` alone, 1 to tell the store's time as well, 2 for conditional reads, too,
+                and 3 for objects beside the queue's as well.
         """
-        kind = (SimulatedStorage, TimedStorage, ConditionalStorage)[abilities]
+        kind = (SimulatedStorage, TimedStorage, ConditionalStorage, ObjectsStorage)[abilities]
         return kind(self, process, latency)
 
     def later(self, seconds: float, callback: Callable[..., None], *args: Any) -> None:
         """Run a callback on the server's side, even if the client is gone by then."""
         self.loop.call_later(seconds, callback, *args, context=self.server)
 
-    def serve(self, content: bytes | None, if_match: str | None, by: str | None, answer: Answer) -> None:
-        """Handle a request that arrives at the store: a write, or without content a read."""
+    def serve(self, request: Request, by: str | None, answer: Answer) -> None:
+        """Handle a request that arrives at the store."""
         if isinstance(self.store, HonestStore):
             try:
-                result: Any = self.store.read() if content is None else self.store.write(content, if_match)
-            except CASConflictError as error:
+                result: Any = request.work(self.store)
+            except JQueueError as error:
                 result = error
-            self._note(content, result, by)
+            self._note(request.content, result, by)
             answer(result)
         else:
-            work = self._serve_slowly(self.store, content, if_match, by, answer)
-            self.loop.create_task(work, context=self.server.copy())
+            self.loop.create_task(self._serve_slowly(request, by, answer), context=self.server.copy())
 
     async def edit(self, change: Callable[[bytes], bytes | None], by: str | None = None) -> bool:
         """Change the object at once, without the network, as a person does. Return True if it was changed.
@@ -153,14 +206,12 @@ class Network:
         self._note(changed, result, by)
         return True
 
-    async def _serve_slowly(
-        self, store: ObjectStoragePort, content: bytes | None, if_match: str | None, by: str | None, answer: Answer
-    ) -> None:
+    async def _serve_slowly(self, request: Request, by: str | None, answer: Answer) -> None:
         try:
-            result: Any = await (store.read() if content is None else store.write(content, if_match))
+            result = await request.work(self.store)
         except (JQueueError, OSError) as error:
             result = error
-        self._note(content, result, by)
+        self._note(request.content, result, by)
         answer(result)
 
     def _note(self, content: bytes | None, result: Any, by: str | None) -> None:
@@ -180,28 +231,28 @@ class SimulatedStorage:
 
     async def read(self) -> tuple[bytes, str | None]:
         """Read over the network."""
-        found: tuple[bytes, str | None] = await self._send(None, None)
+        found: tuple[bytes, str | None] = await self._send(Request(lambda store: store.read(), changes=False))
         return found
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write over the network."""
-        etag: str = await self._send(content, if_match)
+        etag: str = await self._send(Request(lambda store: store.write(content, if_match), True, content))
         return etag
 
-    def _send(self, content: bytes | None, if_match: str | None) -> asyncio.Future[Any]:
+    def _send(self, request: Request) -> asyncio.Future[Any]:
         """Send a request. The future gets its answer, if there will be one."""
         network, dice = self.network, self._dice
         answer: asyncio.Future[Any] = network.loop.create_future()
         network.requests += 1
         self.sent += 1
         there, back = (self.latency * (0.2 + 1.6 * dice.random()) for _ in range(2))
-        fault = self._fault(content is not None)
+        fault = self._fault(request.changes)
         if fault is not None:
-            self._send_badly(fault, there, back, content, if_match, answer)
+            self._send_badly(fault, there, back, request, answer)
             return answer
 
         def arrive() -> None:
-            network.serve(content, if_match, self.process, reply)
+            network.serve(request, self.process, reply)
 
         def reply(result: Any) -> None:
             network.later(back, _tell, answer, result)
@@ -231,18 +282,12 @@ class SimulatedStorage:
         return kind
 
     def _send_badly(
-        self,
-        fault: FaultKind,
-        there: float,
-        back: float,
-        content: bytes | None,
-        if_match: str | None,
-        answer: asyncio.Future[Any],
+        self, fault: FaultKind, there: float, back: float, request: Request, answer: asyncio.Future[Any]
     ) -> None:
         network, dice = self.network, self._dice
 
         def arrive(then: Answer) -> None:
-            network.serve(content, if_match, self.process, then)
+            network.serve(request, self.process, then)
 
         def reply(result: Any) -> None:
             late = dice.uniform(0.5, 20) if fault is FaultKind.LATE_ANSWER else 0.0
@@ -288,6 +333,34 @@ class ConditionalStorage(TimedStorage):
         """Read over the network, and return None if nothing has changed."""
         content, found = await self.read()
         return None if found == etag else (content, found)
+
+
+class ObjectsStorage(ConditionalStorage):
+    """A store that keeps objects beside the queue's. An object from pieces is one request, after the last piece."""
+
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object over the network."""
+        await self._send(Request(lambda store: store.create_object(suffix, content), changes=True))
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object from pieces over the network."""
+        content = b"".join([piece async for piece in pieces])
+        await self.create_object(suffix, content)
+        return len(content)
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read a range of an object over the network."""
+        found: bytes = await self._send(Request(lambda store: store.read_object(suffix, start, stop), changes=False))
+        return found
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object over the network."""
+        await self._send(Request(lambda store: store.remove_object(suffix), changes=True))
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """List objects over the network."""
+        found: list[Listed] = await self._send(Request(lambda store: store.list_beside(prefix), changes=False))
+        return found
 
 
 def _drop(result: Any) -> None:

@@ -132,8 +132,10 @@ class OrderAnswerAudit:
         """Check that a job in progress was marked, or that its claim ended at the same time."""
         [job_id] = call.job_ids
         if isinstance(call.error, JobStateError) and call.running:
-            states = [status_of(version.jobs.get(job_id, {})) for version in self._during(call)]
-            if DEAD not in states and COMPLETED not in states:
+            seen = self._during(call)
+            states = [status_of(version.jobs.get(job_id, {})) for version in seen]
+            revived = any(self.calls.may_carry("redrive", version) for version in seen)  # dead for a moment
+            if DEAD not in states and COMPLETED not in states and not revived:
                 raise Violation(3, f"{job_id} was called dead or finished, and was not", call=call)
         if not call.succeeded or call.result.status is not JobStatus.IN_PROGRESS:
             return

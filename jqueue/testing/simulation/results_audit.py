@@ -30,7 +30,7 @@ LOOKS_EVERY = 5.0
 LATE = 2.5
 ENDS_WITH_IT = {
     *("status", "payload", "heartbeat_at", "claim_timeout", "cancel_requested", "finished_at", "holder"),
-    *("result", "result_dropped"),
+    *("result", "result_dropped", "claimed_at"),
 }
 
 

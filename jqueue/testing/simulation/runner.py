@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
-from jqueue.ports.storage import ObjectStoragePort
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
 from jqueue.testing.simulation.answer_audit import AnswerAudit
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Calls, Violation
-from jqueue.testing.simulation.chain import Timeline, Version, read_chain
+from jqueue.testing.simulation.chain import NO_OBJECTS, Timeline, Version, read_chain
 from jqueue.testing.simulation.contention import contend
 from jqueue.testing.simulation.drain import DRAIN_SECONDS, drain
+from jqueue.testing.simulation.historians import SOON, Historian
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from jqueue.testing.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
+from jqueue.testing.simulation.objects_audit import check_objects
 from jqueue.testing.simulation.orders import Ruler, Waiter
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from jqueue.testing.simulation.punctuality import Punctuality
@@ -57,6 +59,8 @@ class Settings:
             makes all writers forget, and what is forgotten must never be guessed.
         modern: share of seeds with limits, cron entries, results and the like.
         staged: share of these seeds in which jobs are also enqueued in transactions, and claimed under a name.
+        history: share of the modern seeds in which the history is kept.
+        large: share of the modern seeds in which some payloads are kept in objects beside the queue.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -71,6 +75,8 @@ class Settings:
     short_table: float = 0.5
     modern: float = 0.6
     staged: float = 0.3
+    history: float = 0.3
+    large: float = 0.3
     left_out: frozenset[str] = frozenset()
 
 
@@ -148,7 +154,12 @@ class Simulation:
             loop.close()
         for error in self.world.errors:
             raise Violation(0, f"an error left a process: {error!r}") from error
-        self.versions = read_chain(landings)
+        store = self.world.network.store
+        created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
+        self.versions = read_chain(landings, created)
+        if isinstance(store, HonestStore):
+            self.report.events["payload named in a version"] += check_objects(landings, self.versions, store)
+            self.report.events["object removed"] += len(store.removed)
         auditor = Auditor(self.versions, Calls(calls))
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
@@ -159,6 +170,7 @@ class Simulation:
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)
         auditor.staged.check_calls(timeline)
         Punctuality(auditor, pauses, self.world.exits, calm=calm).check()
+        auditor.history.check_end(self.world.read_events, self.versions)
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
@@ -176,6 +188,11 @@ class Simulation:
         use = self.schedule.dice("what is made use of")
         self.world.modern, self.world.keyed = use.random() < settings.modern, use.choice([0.2, 0.5, 0.95])
         self.world.staged = self.world.modern and use.random() < settings.staged
+        if self.world.modern and use.random() < settings.history and keeps_objects(network.store):
+            self.world.keeps_history = self.world.tells_time = True
+            self.world.events_per_object = use.choice([1, 3, 8])
+        if self.world.modern and use.random() < settings.large and isinstance(network.store, HonestStore):
+            self.world.large = self.world.tells_time = True
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -228,10 +245,13 @@ class Simulation:
             roles += [Ruler] * dice.choice([0, 1, 1]) + [Waiter] * dice.choice([0, 1, 1])
         if self.world.staged:
             roles += [Stager] * dice.choice([0, 1, 2]) + [Holder] * dice.choice([0, 1, 1])
+        if self.world.keeps_history:
+            roles.append(Historian)
         actors: list[Actor] = []
         for number, role in enumerate(roles, 1):
             steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
-            actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, pause))
+            moment = SOON if role is Historian else pause
+            actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
         return client, process.start(client.live(actors))
 
     async def _disturb(
@@ -298,6 +318,11 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def keeps_objects(store: HonestStore | ObjectStoragePort) -> bool:
+    """Return True if a store can keep objects beside the queue's."""
+    return isinstance(store, HonestStore | SupportsObjects)
 
 
 def _resume(process: SimulatedProcess) -> None:

@@ -55,7 +55,8 @@ class StagedAudit:
         if after.twins - before.twins:
             raise Violation(TRANSACTION, f"{sorted(after.twins - before.twins)} stand there twice", version=after)
         for job_id, job in after.jobs.items():
-            if job.get("holder") is not None and status_of(job) != IN_PROGRESS and before.jobs.get(job_id) != job:
+            held = job.get("holder") is not None or job.get("claimed_at") is not None
+            if held and status_of(job) != IN_PROGRESS and before.jobs.get(job_id) != job:
                 raise Violation(HOLDER, f"{job_id} is {status_of(job)}, and has a holder", version=after)
         for job_id, job in claimed:
             self._check_claim(job_id, job, after)
@@ -67,8 +68,10 @@ class StagedAudit:
 
     def _check_claim(self, job_id: str, job: Fields, after: Version) -> None:
         call = self.calls.by_tag[job.get("claim_timeout")]  # the auditor has checked that there is one
-        if job.get("holder") != call.holder:
+        if job.get("holder") != (call.holder or call.process):
             raise Violation(HOLDER, f"{job_id} was claimed, and its holder is another", call=call, version=after)
+        if job.get("claimed_at") != job["heartbeat_at"]:
+            raise Violation(HOLDER, f"{job_id} was claimed, and the claim has another time", call=call, version=after)
         if job["sequence"] > call.through:
             raise Violation(HOLDER, f"{job_id} was claimed, and came too late for that", call=call, version=after)
         self.seen["claimed with a holder"] += call.holder is not None
@@ -125,7 +128,7 @@ class StagedAudit:
             if call.verb == "resolve_staged" and isinstance(call.error, DeadlineExceededError) and alone:
                 self._check_not_done(call)
         for call in self.calls.by_verb["dequeue"]:
-            if call.succeeded and any(job.holder != call.holder for job in call.result):
+            if call.succeeded and any(job.holder != (call.holder or call.process) for job in call.result):
                 raise Violation(HOLDER, "returned jobs with another holder", call=call)
 
     def _check_done(self, call: Call, timeline: Timeline) -> None:

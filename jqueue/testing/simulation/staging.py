@@ -79,7 +79,8 @@ class Stager(Actor):
             **details,
         )
         if isinstance(found, UnknownOutcomeError) and self.dice.random() < 0.3:
-            found = await self.call("resolve_staged", found.resolve(timeout=DEADLINE), **details)
+            resolved = found.resolve(timeout=DEADLINE)
+            found = await self.call("resolve_staged", resolved, expected=(DuplicateJobError,), **details)
         return found[0] if isinstance(found, list) else None
 
     def _stage(self) -> Content:

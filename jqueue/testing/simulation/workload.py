@@ -14,6 +14,7 @@ from typing import Any
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
 from jqueue.testing.simulation.applications import Applications
 from jqueue.testing.simulation.history import NEVER, Call, History
@@ -101,6 +102,16 @@ class SimulatedClock:
         return EPOCH + timedelta(seconds=self.monotonic() + self.skew)
 
 
+OBJECT_BYTES = 400
+"""Bytes above which a payload gets an object of its own. Results stay below."""
+
+NAMED_WITHIN, KEPT_FOR, COLLECTED_EVERY = timedelta(seconds=15), timedelta(seconds=20), 5.0
+"""The times of the collection of objects, short enough to matter in a simulation."""
+
+WITH_OBJECTS = 0.85
+"""Share of the processes whose store keeps objects beside the queue, where the history is kept."""
+
+
 @dataclass
 class World:
     """State shared by the processes of one simulation.
@@ -115,6 +126,10 @@ class World:
         modern: True if actors use limits, cron entries, results and the like.
         keyed: share of jobs with a concurrency key, if `modern`.
         staged: True if jobs are enqueued in transactions, and claimed under a name.
+        large: True if some payloads are kept in objects beside the queue.
+        keeps_history: True if actors switch the history on.
+        events_per_object: number of events in the outbox above which it is moved.
+        read_events: the events that were read at the end; None if there was no history.
         kept: ids of jobs whose results are to be kept.
         claimed: ids of jobs that an actor has claimed.
         applications: applications that add jobs in transactions.
@@ -132,6 +147,10 @@ class World:
     modern: bool = False
     keyed: float = 0.0
     staged: bool = False
+    large: bool = False
+    keeps_history: bool = False
+    events_per_object: int = 1000
+    read_events: list[HistoryEvent] | None = None
     kept: list[str] = field(default_factory=list)
     claimed: list[str] = field(default_factory=list)
     applications: Applications = field(default_factory=Applications)
@@ -157,7 +176,12 @@ class Client:
         self.process = process
         self.dice = dice = world.schedule.dice(process.name)
         self.clock = SimulatedClock(world.network.loop, dice.choice(SKEWS))
-        storage = world.network.client(process.name, latency, abilities=dice.choice([1, 2]) if world.tells_time else 0)
+        abilities = dice.choice([1, 2]) if world.tells_time else 0
+        if world.keeps_history and world.schedule.dice(f"objects of {process.name}").random() < WITH_OBJECTS:
+            abilities = 3
+        if world.large:
+            abilities = 3
+        storage = world.network.client(process.name, latency, abilities=abilities)
         options: dict[str, Any] = {
             "clock": self.clock,
             "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name),
@@ -165,10 +189,17 @@ class Client:
             "call_timeout": CALL_TIMEOUT,
             "poll_interval": dice.choice([1.0, 5.0]),
             "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
-            "limits": Limits(blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES),
+            "holder": process.name,
+            "limits": Limits(
+                blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES, object_bytes=OBJECT_BYTES if world.large else None
+            ),
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
+        if world.large and self.queue._objects is not None and self.queue._collector is not None:
+            self.queue._objects.named_within = NAMED_WITHIN
+            self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
+        self.queue._engine.history.events_per_object = world.events_per_object
 
     async def live(self, actors: Sequence[Actor]) -> None:
         """Let the actors take their steps, then leave."""

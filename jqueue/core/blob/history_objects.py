@@ -1,0 +1,86 @@
+"""The objects of the history: events that have left the outbox, in immutable objects beside the queue's.
+
+An object is `.history/<series>/<number of its first event, 16 digits>`. Its first line is JSON with a checksum of the
+rest. Then comes one event a line, in the order of the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from jqueue.core.blob.lines import dump_ascii
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.history import number_of
+
+FORMAT = 1
+FOLDER = ".history/"
+_NAME = re.compile(r"\.history/([A-Za-z0-9_-]+)/([0-9]{16})")
+
+
+class Place(NamedTuple):
+    """The place of an object in the history."""
+
+    series: str
+    first: int
+    """The number of its first event."""
+
+    @property
+    def suffix(self) -> str:
+        """The suffix that names the object."""
+        return f"{FOLDER}{self.series}/{self.first:016d}"
+
+
+def place_of(suffix: str) -> Place | None:
+    """Return the place of the object with this suffix; None if the suffix is of another kind."""
+    found = _NAME.fullmatch(suffix)
+    return None if found is None else Place(found[1], int(found[2]))
+
+
+def encode_object(queue: str, events: Sequence[str]) -> bytes:
+    """Return the content of an object with these events, of which there is at least one."""
+    rest = "\n".join((*events, "")).encode()
+    first, last = number_of(events[0]), number_of(events[-1])
+    said = {"history": FORMAT, "queue": queue, "first": first, "last": last, "crc": zlib.crc32(rest)}
+    return b"%b\n%b" % (dump_ascii(said).encode(), rest)
+
+
+def last_number(content: bytes) -> int | None:
+    """Return the number of the last event that an object should have; None if its first line does not say it."""
+    said = _first_line(content)
+    last = said.get("last") if isinstance(said, dict) else None
+    return last if type(last) is int else None
+
+
+def _first_line(content: bytes) -> Any:
+    try:
+        return from_json(content.partition(b"\n")[0])
+    except ValueError:
+        return None
+
+
+def decode_object(content: bytes, queue: str, first: int) -> list[str]:
+    """Return the texts of the events in an object.
+
+    Args:
+        content: its bytes.
+        queue: id of the queue.
+        first: the number of the first event, by the name of the object.
+
+    Raises:
+        InvalidBlobError: it is damaged, or belongs elsewhere.
+    """
+    said, rest = _first_line(content), content.partition(b"\n")[2]
+    if not isinstance(said, dict) or "history" not in said:
+        raise InvalidBlobError("its first line is not that of a history")
+    if said["history"] != FORMAT:
+        raise InvalidBlobError("it was written by a later version of jqueue: upgrade jqueue")
+    if said.get("crc") != zlib.crc32(rest):
+        raise InvalidBlobError("its checksum does not match: it is cut off, or was changed")
+    if (said.get("queue"), said.get("first")) != (queue, first):
+        raise InvalidBlobError("it belongs to another queue, or has another object's name")
+    return rest.decode().split("\n")[:-1]

@@ -1,0 +1,164 @@
+"""Claimed jobs with large payloads: each payload is loaded before its job is handed out.
+
+One payload that is missing or changed fails its own job alone: the job is dead, with an error that names the object.
+The other jobs of the call are handed out. A payload above `Limits.payload_bytes` stays in its object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.domain.errors import (
+    JQueueError,
+    ObjectDamagedError,
+    ObjectMissingError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Nack, NewJob, Operation
+from jqueue.ports.log import logger_of
+
+logger = logger_of("jqueue")
+
+LEAST = 0.1
+"""Seconds for loading payloads and for ending jobs, even if the deadline of the call is closer."""
+
+
+class NotLoadedError(UnknownOutcomeError):
+    """The payloads of claimed jobs could not be loaded. The claims are handed back, so `resolve` returns no jobs."""
+
+    def __init__(self, cause: BaseException | None = None, reason: str = "could not be loaded") -> None:
+        super().__init__(f"payloads of claimed jobs {reason}: the claims are handed back", cause, resolver=_no_jobs)
+
+
+async def _no_jobs(timeout: float | None) -> list[Job]:
+    return []
+
+
+class ClaimedPayloads:
+    """Loads the payloads of claimed jobs.
+
+    Args:
+        objects: loads them.
+        limits: of the queue object.
+        hand_back: hands claims back to the queue, with the next commit.
+        end: carries out nacks within a number of seconds.
+
+    Attributes:
+        seen: True once a job with an object was claimed.
+    """
+
+    def __init__(
+        self,
+        objects: ValueObjects,
+        limits: Limits,
+        hand_back: Callable[[Sequence[Claim]], None],
+        end: Callable[[Sequence[Nack], float], Awaitable[object]],
+    ) -> None:
+        self.seen = False
+        self._objects = objects
+        self._limits = limits
+        self._hand_back = hand_back
+        self._end = end
+
+    def has_objects(self, operations: Sequence[Operation], results: Sequence[Any]) -> bool:
+        """Return True if a job that was handed out has its payload in an object."""
+        for operation, result in zip(operations, results, strict=True):
+            if operation.hands_out_jobs and isinstance(result, list):
+                for job in result:
+                    if job.payload_object is not None:
+                        self.seen = True
+                        return True
+        return False
+
+    async def loaded(self, operations: Sequence[Operation], results: list[Any], until: float) -> list[Any]:
+        """Return the results of operations, with the payloads of the jobs that they claimed.
+
+        A job is left out if its payload could not be loaded. If the payloads of one call take more memory than the
+        queue's object may have, the last jobs are handed back.
+
+        Args:
+            operations: the operations.
+            results: of the operations.
+            until: end of the call, on the clock of the event loop.
+
+        Raises:
+            NotLoadedError: no payload could be loaded, and the call did nothing else.
+        """
+        claimed = [
+            job
+            for operation, result in zip(operations, results, strict=True)
+            if operation.hands_out_jobs and isinstance(result, list)
+            for job in result
+        ]
+        wanted = [job for job in claimed if self._is_wanted(job)]
+        if not wanted:
+            return results
+        wanted, surplus = self._within_memory(wanted)
+        loop = asyncio.get_running_loop()
+        found = await self._objects.load(wanted, max(LEAST, until - loop.time()))
+        found |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
+        ended = [job for job in wanted if isinstance(found[job.id], ObjectMissingError | ObjectDamagedError)]
+        failed = [job for job in wanted if isinstance(found[job.id], StorageError) and job not in ended]
+        if returned := [job.claim for job in (*failed, *surplus)]:
+            self._hand_back(returned)
+        if ended:
+            await self._make_dead([(job, found[job.id]) for job in ended], max(LEAST, until - loop.time()))
+        if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
+            error = found[failed[0].id]
+            assert isinstance(error, StorageError)
+            raise NotLoadedError(error)
+        return [
+            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, Job)]
+            if operation.hands_out_jobs and isinstance(result, list)
+            else result
+            for operation, result in zip(operations, results, strict=True)
+        ]
+
+    def _is_wanted(self, job: Job) -> bool:
+        return job.payload_object is not None and 0 < job.payload_object.size <= self._limits.payload_bytes
+
+    def _within_memory(self, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
+        """Return the jobs whose payloads fit into memory together, at least one, and the other jobs."""
+        taken = 0
+        for number, job in enumerate(jobs):
+            assert job.payload_object is not None
+            taken += job.payload_object.size
+            if number and taken > self._limits.blob_bytes:
+                return jobs[:number], jobs[number:]
+        return jobs, []
+
+    async def _make_dead(self, failures: list[tuple[Job, Any]], seconds: float) -> None:
+        """Make jobs dead whose payloads are lost. A claim that is lost meanwhile needs nothing."""
+        for job, error in failures:
+            logger.error("job %s is dead, as its payload cannot be loaded: %s", job.id, error)
+        try:
+            await self._end([Nack(job, error=error, dead=True) for job, error in failures], seconds)
+        except JQueueError as error:
+            logger.warning("jobs whose payloads are lost could not be made dead: %s. Their claims will be stale", error)
+
+
+def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], results: list[Any]) -> list[Any]:
+    """Return the results of enqueues: a new job has the payload that was given as bytes.
+
+    Args:
+        given: the operations as they were prepared.
+        named: the same operations, with their objects.
+        results: of these operations.
+    """
+    return [
+        result.evolve(payload=operation.large.content)
+        if isinstance(operation, NewJob)
+        and isinstance(stored, NewJob)
+        and operation.large is not None
+        and isinstance(operation.large.content, bytes)
+        and isinstance(result, Job)
+        and result.payload_object == stored.values["payload_object"]
+        else result
+        for operation, stored, result in zip(given, named, results, strict=True)
+    ]

@@ -1,0 +1,122 @@
+"""Removal of objects that no job names: of jobs that have left, of calls that failed, of processes that died.
+
+An object is removed only if it is older than an hour and no line of the queue names it. It is safe in this order: the
+objects are listed first, and the queue is read afterwards. A commit names its objects within 45 minutes of their
+creation (`check_named_in_time`), so an old object that is in the listing and not in the queue will never be named. A
+write that was sent long ago might still land: a commit moves the etag before the queue is read for the last time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.slices import JOBS_PER_SLICE
+from jqueue.domain.counting import counted
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.job_table import objects_of
+from jqueue.domain.large_values import NAMED_WITHIN
+from jqueue.domain.stored_object import PAYLOADS, RESULTS
+from jqueue.ports.log import logger_of
+
+logger = logger_of("jqueue")
+
+KEPT_FOR = timedelta(hours=1)
+"""Age up to which an object is never removed. Longer than `NAMED_WITHIN`."""
+
+assert KEPT_FOR > NAMED_WITHIN
+
+INTERVAL = 600.0
+"""Seconds between two collections of one queue object."""
+
+LISTING_TIMEOUT = 60.0
+"""Seconds within which a store must list the objects of a folder."""
+
+_NAME = re.compile(rb"\.(payloads|results)\\?/([A-Za-z0-9_-]+)")
+
+
+class Collector:
+    """Removes the objects of one queue that no job names.
+
+    Args:
+        objects: the objects.
+        look: reads the queue.
+        fence: commits to the queue without changing it.
+        monotonic: returns the time in seconds, for the interval between two collections.
+    """
+
+    def __init__(
+        self,
+        objects: ValueObjects,
+        look: Callable[[], Awaitable[LazyState]],
+        fence: Callable[[], Awaitable[object]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.kept_for, self.interval = KEPT_FOR, INTERVAL  # the simulation shortens them
+        self._monotonic = monotonic
+        self._objects = objects
+        self._look = look
+        self._fence = fence
+        self._due = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begin a collection beside the calls, if it is time for one."""
+        loop = asyncio.get_running_loop()
+        if self._task is not None and self._task.get_loop() is not loop:  # of another process, or of a loop that ended
+            self._task, self._due = None, float("-inf")
+        if self._task is None and self._monotonic() >= self._due:
+            self._due = self._monotonic() + self.interval
+            self._task = loop.create_task(self._collect_quietly(), name="jqueue-collection")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._task = None
+
+    async def end(self) -> None:
+        """End a collection that is under way."""
+        task = self._task
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _collect_quietly(self) -> None:
+        try:
+            if removed := await self.collect():
+                logger.info("%s no job needs were removed", counted(removed, "object that", "objects that"))
+        except JQueueError as error:
+            logger.warning("objects that no job needs could not be removed, and a later collection tries: %s", error)
+
+    async def collect(self) -> int:
+        """Remove the objects that no job names, and return their number.
+
+        Raises:
+            StorageError: the store failed, or the queue's object is gone or cannot be read.
+        """
+        old = await self._objects.older_than(self.kept_for, (PAYLOADS, RESULTS), LISTING_TIMEOUT)
+        if old:
+            old -= await self._named(old)
+        if old:
+            await self._fence()
+            old -= await self._named(old)
+        await self._objects.remove(sorted(old))
+        return len(old)
+
+    async def _named(self, suspects: set[str]) -> set[str]:
+        """Return the suffixes that the queue names. A queue without its object is taken to name all suspects."""
+        lazy = await self._look()
+        if not lazy.header.version:
+            return suspects
+        named: set[str] = set()
+        for number, entry in enumerate(lazy.entries.values(), 1):
+            named.update(stored.suffix for stored in objects_of(entry))
+            if number % JOBS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        for aside in lazy.set_aside:  # an operator may repair the line
+            named.update(f".{folder.decode()}/{name.decode()}" for folder, name in _NAME.findall(aside.line))
+        return named

@@ -1,0 +1,353 @@
+"""The objects of large payloads and results: stored before the commit that names them, and loaded after a claim.
+
+An object is created under a fresh random name, and never changed. So a call that fails later, or a process that dies,
+leaves an object that no job names: litter, which `jqueue.core.calls.collection` removes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from jqueue.core.pacing.pace import Backoff
+from jqueue.domain.errors import (
+    CASConflictError,
+    DeadlineExceededError,
+    InvalidJobError,
+    JQueueError,
+    ObjectDamagedError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
+from jqueue.domain.large_values import NAMED_WITHIN, LargeValue, SupportsPath
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Operation
+from jqueue.domain.stored_object import StoredObject
+from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import Listed, SupportsObjects
+from jqueue.runtime.threads import in_a_thread
+
+AT_ONCE = 8
+"""Number of objects of one call that are stored or loaded at the same time."""
+
+PIECE_BYTES = 4 << 20
+"""Number of bytes of a payload that are read at once."""
+
+FILE_PIECE_BYTES = 1 << 20
+"""Number of bytes of a file that are read at once."""
+
+HASHED_INLINE = 256 << 10
+"""Number of bytes above which a digest is computed in a thread."""
+
+TRANSIENT = (StorageError, OSError, TimeoutError)
+
+Answer = TypeVar("Answer")
+
+
+class ValueObjects:
+    """The objects of large payloads and results beside one queue.
+
+    Args:
+        storage: keeps them.
+        entropy: makes their names.
+        now: returns the time by the clock of the commits.
+        call_timeout: seconds within which a call to the store must end.
+
+    Attributes:
+        named_within: longest time from the start of the creation of an object to the commit that names it.
+    """
+
+    def __init__(
+        self, storage: SupportsObjects, entropy: Entropy, now: Callable[[], datetime], *, call_timeout: float
+    ) -> None:
+        self.storage = storage
+        self._entropy = entropy
+        self.named_within = NAMED_WITHIN
+        self._now = now
+        self._call_timeout = call_timeout
+
+    async def store(
+        self, operations: Sequence[Operation], seconds: float
+    ) -> tuple[list[Operation | JQueueError], float]:
+        """Store the large values of prepared operations.
+
+        Returns:
+            The operations, which name the objects, or the errors that kept values from being stored, and the seconds
+            left. The time in which a file or an async iterable is read and sent does not count. The errors are:
+            DeadlineExceededError (the store did not take a value in time), InvalidJobError (a file cannot be read, or
+            an async iterable yields something else than bytes) and StorageError (the store refused).
+        """
+        loop = asyncio.get_running_loop()
+        named: list[Operation | JQueueError] = list(operations)
+        places = [place for place, operation in enumerate(operations) if operation.large is not None]
+        streams = [place for place in places if not isinstance(_content(operations[place]), bytes)]
+        begun = loop.time()
+
+        async def store_one(place: int) -> None:
+            large = operations[place].large
+            assert large is not None
+            try:
+                named[place] = await self._stored(operations[place], large, seconds)
+            except JQueueError as error:
+                named[place] = error
+
+        await _all_of(store_one, [place for place in places if place not in set(streams)])
+        seconds -= loop.time() - begun
+        for place in streams:  # one by one, as each takes up to 16 MiB of memory
+            await store_one(place)
+        return named, max(seconds, 0.0)
+
+    async def _stored(self, operation: Operation, large: LargeValue, seconds: float) -> Operation:
+        """Store one value, and return its operation, which names the object."""
+        at, content = self._now(), large.content
+        if isinstance(content, bytes):
+            digest = await _digest_of(content)
+            stored = await self._retried(lambda: self._create(large.folder, content, digest), seconds)
+        elif isinstance(content, SupportsPath):
+            stored = await self._retried(
+                lambda: self._create_from(large.folder, _pieces_of_file(content)), seconds, streams=True
+            )
+        else:
+            stored = await self._create_from(large.folder, _checked_pieces(content))
+        return operation.storing(stored, at + self.named_within)
+
+    async def _create(self, folder: str, content: bytes, digest: str) -> StoredObject:
+        suffix = self._fresh(folder)
+        async with asyncio.timeout(self._call_timeout):
+            await self.storage.create_object(suffix, content)
+        return StoredObject(suffix, len(content), digest)
+
+    async def _create_from(self, folder: str, pieces: AsyncGenerator[bytes, None]) -> StoredObject:
+        suffix, digest = self._fresh(folder), hashlib.sha256()
+
+        async def hashed() -> AsyncGenerator[bytes, None]:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    await _add(digest, piece)
+                    yield piece
+
+        async with asyncio.timeout(self.named_within.total_seconds()), aclosing(hashed()) as source:
+            size = await self.storage.create_object_from(suffix, source)
+        return StoredObject(suffix, size, digest.hexdigest())
+
+    def _fresh(self, folder: str) -> str:
+        unique = self._entropy.new_id()  # of any characters, if the entropy is a caller's own
+        return f"{folder}{hashlib.sha256(unique.encode()).hexdigest()[:32]}"
+
+    async def load(self, jobs: Iterable[Job], seconds: float) -> dict[str, Job | StorageError]:
+        """Return jobs with their payloads, by id, or the error that kept a payload from being loaded.
+
+        Args:
+            jobs: jobs whose payloads are in objects.
+            seconds: maximum time.
+        """
+        found: dict[str, Job | StorageError] = {}
+
+        async def load_one(job: Job) -> None:
+            assert job.payload_object is not None
+            try:
+                found[job.id] = job.evolve(payload=await self.read(job.payload_object, seconds))
+            except StorageError as error:
+                found[job.id] = error
+
+        await _all_of(load_one, list(jobs))
+        return found
+
+    async def read(self, stored: StoredObject, seconds: float) -> bytes:
+        """Return the content of an object.
+
+        Raises:
+            ObjectMissingError: it does not exist.
+            ObjectDamagedError: its content is not what was stored.
+            DeadlineExceededError: the store did not answer in time.
+            StorageError: the store refused.
+        """
+
+        async def read_once() -> bytes:
+            async with asyncio.timeout(self._call_timeout):
+                return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
+
+        content = await self._retried(read_once, seconds, reads=True)
+        if len(content) != stored.size:
+            more = len(content) > stored.size
+            raise ObjectDamagedError(
+                stored.suffix,
+                f"it has {'more than ' if more else ''}{min(len(content), stored.size)} bytes, and "
+                f"{stored.size} were stored",
+            )
+        if await _digest_of(content) != stored.sha256:
+            raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
+        return content
+
+    async def pieces(self, stored: StoredObject, seconds: float) -> AsyncIterator[bytes]:
+        """Yield the content of an object in pieces of 4 MiB, and check it at the end.
+
+        Args:
+            stored: the object.
+            seconds: maximum time for each piece.
+
+        Raises:
+            ObjectMissingError: it does not exist.
+            ObjectDamagedError: its content is not what was stored.
+            StorageError: the store failed.
+        """
+        digest, start = hashlib.sha256(), 0
+        while start < stored.size:
+            piece = await self._retried(lambda: self._piece(stored, start), seconds, reads=True)  # noqa: B023
+            if not piece:
+                break
+            await _add(digest, piece)
+            start += len(piece)
+            yield piece
+        if start != stored.size:
+            raise ObjectDamagedError(stored.suffix, f"it has {start} bytes, and {stored.size} were stored")
+        if await self._retried(lambda: self._piece(stored, start), seconds, reads=True):
+            raise ObjectDamagedError(stored.suffix, f"it has more than the {stored.size} bytes that were stored")
+        if digest.hexdigest() != stored.sha256:
+            raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
+
+    async def _piece(self, stored: StoredObject, start: int) -> bytes:
+        stop = min(start + PIECE_BYTES, stored.size) if start < stored.size else start + 1
+        async with asyncio.timeout(self._call_timeout):
+            return await self.storage.read_object(stored.suffix, start, stop)
+
+    async def older_than(self, age: timedelta, folders: Sequence[str], listing_timeout: float) -> set[str]:
+        """Return the suffixes of the objects in these folders that were created longer ago than `age`.
+
+        Args:
+            age: by the clock of the store.
+            folders: beginnings of suffixes.
+            listing_timeout: seconds for the listing of one folder.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        listed: list[Listed] = []
+        for folder in folders:
+            try:
+                async with asyncio.timeout(listing_timeout):
+                    listed += await self.storage.list_beside(folder)
+            except (OSError, TimeoutError) as error:
+                raise StorageError("the objects beside the queue could not be listed", error) from error
+        now = self._now()
+        return {each.suffix for each in listed if now - each.modified > age}
+
+    async def remove(self, suffixes: Sequence[str]) -> None:
+        """Remove objects.
+
+        Raises:
+            StorageError: the store failed. Some may be removed.
+        """
+
+        async def remove_one(suffix: str) -> None:
+            try:
+                async with asyncio.timeout(self._call_timeout):
+                    await self.storage.remove_object(suffix)
+            except (OSError, TimeoutError) as error:
+                raise StorageError(f"the object {suffix!r} could not be removed", error) from error
+
+        await _all_of(remove_one, suffixes)
+
+    async def _retried(
+        self, call: Callable[[], Awaitable[Answer]], seconds: float, *, reads: bool = False, streams: bool = False
+    ) -> Answer:
+        """Call the store until it answers.
+
+        Args:
+            call: one request.
+            seconds: time to try for.
+            reads: True if the request reads an object, as the error then says.
+            streams: True if a request that has begun may take longer.
+        """
+        loop = asyncio.get_running_loop()
+        until, backoff = loop.time() + seconds, Backoff(self._entropy)
+        while True:
+            try:
+                async with asyncio.timeout_at(None if streams else until):
+                    return await call()
+            except (StorageFatalError, InvalidJobError):
+                raise
+            except (CASConflictError, *TRANSIENT) as error:
+                pause = backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                await asyncio.sleep(max(0.0, min(pause, until - loop.time())))
+                if loop.time() >= until:
+                    what = "read" if reads else "stored"
+                    raise DeadlineExceededError(
+                        f"an object beside the queue could not be {what} before the deadline, and nothing was done",
+                        error,
+                    ) from error
+
+
+def _content(operation: Operation) -> Any:
+    return None if operation.large is None else operation.large.content
+
+
+async def _all_of(do: Callable[[Any], Awaitable[None]], things: Sequence[Any]) -> None:
+    """Do something with each thing, a few at a time. The first error ends all."""
+    if len(things) <= 1:
+        for thing in things:
+            await do(thing)
+        return
+    rest = iter(things)
+
+    async def worker() -> None:
+        for thing in rest:
+            await do(thing)
+
+    tasks = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(things)))]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _digest_of(content: bytes) -> str:
+    digest = hashlib.sha256()
+    await _add(digest, content)
+    return digest.hexdigest()
+
+
+async def _add(digest: Any, piece: bytes) -> None:
+    if len(piece) > HASHED_INLINE:
+        await in_a_thread(digest.update, piece)
+    else:
+        digest.update(piece)
+
+
+async def _checked_pieces(pieces: AsyncIterable[Any]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces of a caller's async iterable."""
+    async for piece in pieces:
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise InvalidJobError(f"a payload's async iterable must yield bytes, got {type(piece).__name__}")
+        yield bytes(piece)
+
+
+async def _pieces_of_file(path: SupportsPath) -> AsyncGenerator[bytes, None]:
+    """Yield the content of a file."""
+    try:
+        file = await in_a_thread(lambda: open(path, "rb", buffering=0))  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        while True:
+            try:
+                piece = await in_a_thread(file.read, FILE_PIECE_BYTES)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            if not piece:
+                return
+            yield piece
+    finally:
+        file.close()
+
+
+def _unreadable(path: SupportsPath, error: OSError) -> InvalidJobError:
+    return InvalidJobError(f"the payload's file {path.__fspath__()!r} cannot be read: {error.strerror}")

@@ -1,0 +1,94 @@
+"""The jobs of a queue at an earlier time, found from its present jobs by undoing the events of its history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from jqueue.domain.errors import ReplayError, shown
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.history import START
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.transitions import Verb
+
+
+class ReplayedJob(NamedTuple):
+    """A job as it was at a time."""
+
+    entrypoint: str
+    status: JobStatus
+    attempt: int
+
+
+class Replay:
+    """The jobs of a queue at a moment that moves back, event by event.
+
+    Args:
+        jobs: the present jobs.
+        last: number of the last event.
+
+    Attributes:
+        jobs: the jobs as they were before the last undone event, by id.
+    """
+
+    def __init__(self, jobs: Iterable[Job], last: int) -> None:
+        self.jobs: dict[str, ReplayedJob] = {}
+        self._created: dict[str, datetime | None] = {}
+        self._next = last
+        for job in jobs:
+            self.jobs[job.id] = ReplayedJob(job.entrypoint, job.status, job.attempt)
+            self._created[job.id] = job.created_at
+
+    def undo(self, event: HistoryEvent) -> None:
+        """Undo the event before all that were undone.
+
+        Raises:
+            ReplayError: the event does not fit what came after it, an event is missing, or the history begins here.
+        """
+        if event.number != self._next:
+            raise ReplayError(f"events {event.number + 1} to {self._next} of the history are missing")
+        if event.verb == START:
+            raise ReplayError(f"the history of the queue begins at {event.at.isoformat()}: choose a later time")
+        if event.job_id is None:
+            self._undo_lines(event)
+        else:
+            self._undo_transition(event, event.job_id)
+        self._next -= 1
+
+    def _undo_transition(self, event: HistoryEvent, job_id: str) -> None:
+        there = self.jobs.get(job_id)
+        status, attempt = (None, event.attempt) if there is None else (there.status, there.attempt)
+        if (status, attempt) != (event.after, event.attempt):
+            raise ReplayError(
+                f"event {event.number} ({event.verb}) does not fit: after it, job {shown(job_id)} was "
+                f"{_shown(event.after, event.attempt)}, and by the later events it was {_shown(status, attempt)}. Was "
+                "the queue edited by hand, or restored from a backup?"
+            )
+        if event.before is None:
+            del self.jobs[job_id]
+            return
+        if there is None:
+            self._created[job_id] = event.created_at
+        entrypoint = event.entrypoint if there is None else there.entrypoint
+        self.jobs[job_id] = ReplayedJob(entrypoint or "", event.before, event.attempt - (event.verb == Verb.CLAIM))
+
+    def _undo_lines(self, event: HistoryEvent) -> None:
+        """Undo a bulk enqueue. Its event names no jobs: they are known by their entrypoint and time of creation."""
+        added = [
+            job_id
+            for job_id, job in self.jobs.items()
+            if job.entrypoint == event.entrypoint and self._created.get(job_id) == event.at
+        ]
+        fresh = [job_id for job_id in added if self.jobs[job_id].status is JobStatus.QUEUED]
+        if len(fresh) < event.jobs:
+            raise ReplayError(
+                f"event {event.number} ({event.verb}) does not fit: it added {event.jobs} jobs to "
+                f"{shown(event.entrypoint)}, and {len(fresh)} are known"
+            )
+        for job_id in fresh[-event.jobs :]:
+            del self.jobs[job_id]
+
+
+def _shown(status: JobStatus | None, attempt: int) -> str:
+    return "not in the queue" if status is None else f"{status} with attempt {attempt}"

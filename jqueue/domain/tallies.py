@@ -1,0 +1,146 @@
+"""Adds the transitions of a commit to the counters of the queue.
+
+The counters stand in the header of the blob, and each commit adds its own transitions. So they are exact over all
+processes. A commit whose answer was lost counts once: its counters landed with it, or it did not land.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from jqueue.domain.counters import (
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    DONE,
+    EMPTY,
+    ENQUEUED,
+    EXPIRED,
+    FAILED,
+    KINDS,
+    OTHERS,
+    RECOVERED,
+    REMOVED,
+    RETRIED,
+    Counters,
+    merged,
+    windows_after,
+    with_durations,
+)
+from jqueue.domain.in_transit import is_moving
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.transitions import Move, Verb
+
+ENTRYPOINTS_COUNTED = 64
+"""Number of entrypoints with counters of their own. The counters of others are added up under `OTHERS`."""
+
+IDLE = 30 * 86400.0
+"""Seconds without a transition after which the counters of an entrypoint are added to `OTHERS`."""
+
+
+class _Sums:
+    """The counters of an entrypoint while a commit adds to them."""
+
+    __slots__ = ("known", "runs", "totals", "waits")
+
+    def __init__(self, known: Counters) -> None:
+        self.known = known
+        self.totals = list(known.totals)
+        if len(self.totals) < len(KINDS):
+            self.totals += [0] * (len(KINDS) - len(self.totals))
+        self.waits: list[float] = []
+        self.runs: list[float] = []
+
+    def counters(self, at: float) -> Counters:
+        """Return the counters after the commit."""
+        known, waits, runs = self.known, self.waits, self.runs
+        return Counters(
+            tuple(self.totals),
+            with_durations(known.waits, waits) if waits else known.waits,
+            with_durations(known.runs, runs) if runs else known.runs,
+            windows_after(known, at),
+            at if at > known.at else known.at,
+        )
+
+
+def with_moves(
+    counters: Mapping[str, Counters], moves: Iterable[Move], added: Mapping[str, int], now: datetime
+) -> Mapping[str, Counters]:
+    """Return the counters after a commit.
+
+    Args:
+        counters: the counters before it.
+        moves: its transitions.
+        added: number of jobs that it adds as encoded lines, by entrypoint.
+        now: its time.
+    """
+    changed: dict[str, _Sums] = {}
+    for verb, before, after in moves:
+        if verb is not Verb.HEARTBEAT:
+            job = before or after
+            assert job is not None
+            sums = changed.get(job.entrypoint)
+            if sums is None:
+                sums = changed[job.entrypoint] = _Sums(counters.get(job.entrypoint, EMPTY))
+            _count(verb, job, before, after, sums, now)
+    for name, jobs in added.items():
+        if name not in changed:
+            changed[name] = _Sums(counters.get(name, EMPTY))
+        changed[name].totals[ENQUEUED] += jobs
+    if not changed:
+        return counters
+    at, result = round(now.timestamp(), 3), dict(counters)
+    for name, sums in changed.items():
+        result.pop(name, None)  # the last to change stands last
+        result[name] = sums.counters(at)
+    return _folded(result, at) if len(result) > ENTRYPOINTS_COUNTED or _first_is_idle(result, at) else result
+
+
+def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums, now: datetime) -> None:
+    """Count a transition. The claims of a move between queues do not count."""
+    totals = sums.totals
+    if verb is Verb.CLAIM:
+        if after is not None and not is_moving(after):
+            totals[CLAIMED] += 1
+            sums.waits.append((now - ready_since(job)).total_seconds())
+    elif verb is Verb.ENQUEUE:
+        totals[ENQUEUED] += 1
+    elif verb is Verb.ACK:
+        totals[DONE] += 1
+        if job.claimed_at is not None:
+            sums.runs.append((now - job.claimed_at).total_seconds())
+    elif verb is Verb.ARRIVE:
+        totals[ENQUEUED] += before is None
+    elif verb in (Verb.NACK, Verb.REVOKE) and not is_moving(job):
+        totals[FAILED] += 1
+        totals[RECOVERED] += verb is Verb.REVOKE
+        totals[CANCELLED if after is None else DEAD if after.status is JobStatus.DEAD else RETRIED] += 1
+        if verb is Verb.NACK and job.claimed_at is not None:
+            sums.runs.append((now - job.claimed_at).total_seconds())
+    elif verb in (Verb.CANCEL, Verb.NACK, Verb.REVOKE, Verb.HAND_BACK):
+        totals[CANCELLED] += after is None
+    elif verb is Verb.EXPIRE and job.status is JobStatus.QUEUED:
+        totals[EXPIRED] += 1
+    elif verb in (Verb.EXPIRE, Verb.PURGE, Verb.DEPART) and job.status is not JobStatus.COMPLETED:
+        totals[REMOVED] += 1
+
+
+def ready_since(job: Job) -> datetime:
+    """Return the time since which a queued job could be claimed."""
+    since = job.created_at if job.queued_at is None else job.queued_at
+    return since if job.run_at is None or job.run_at < since else job.run_at
+
+
+def _first_is_idle(counters: Mapping[str, Counters], at: float) -> bool:
+    name = next(iter(counters))
+    return name != OTHERS and counters[name].at + IDLE < at
+
+
+def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:
+    """Add up the counters of idle entrypoints and, if there are too many, of the least recently changed ones."""
+    by_age = sorted((name for name in counters if name != OTHERS), key=lambda name: counters[name].at)
+    surplus = len(by_age) + 1 - ENTRYPOINTS_COUNTED
+    folded = [name for place, name in enumerate(by_age) if place < surplus or counters[name].at + IDLE < at]
+    kept = {name: each for name, each in counters.items() if name != OTHERS and name not in set(folded)}
+    return {OTHERS: merged([counters.get(OTHERS, EMPTY), *(counters[name] for name in folded)]), **kept}

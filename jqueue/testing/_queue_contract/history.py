@@ -1,0 +1,157 @@
+"""The history of a queue: every transition once, in order, also after it was moved beside the queue."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.history import EVENTS_PER_OBJECT
+from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Enqueue
+from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.ports.storage import SupportsObjects
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory
+from jqueue.testing._queue_contract.refusals import BAD_DURATIONS, BAD_NAMES, RefusalsContract
+
+NEEDS = ("history", "transactions", "errors")
+QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
+
+
+async def events_of(queue: JobQueue, **wanted: Any) -> list[HistoryEvent]:
+    """Return the events of a queue, the oldest first."""
+    assert isinstance(queue, SupportsHistory)
+    return [event async for event in queue.history(**wanted)][::-1]
+
+
+class HistoryContract(RefusalsContract, QueueContractBase):
+    """A queue that is told to keeps the history of its jobs."""
+
+    async def test_the_history_tells_what_happened_to_a_job(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, NEEDS) as [queue, other]:
+            await queue.enqueue("work", b"before")
+            assert (await other.configure(history=timedelta(days=1))).history == 86400
+            job = await queue.enqueue("mail", b"payload", max_attempts=2)
+            for error in (ValueError("no address"), "refused"):
+                [claimed] = await other.dequeue("mail")
+                await other.heartbeat(claimed)
+                await other.nack(claimed, error=error)
+            await queue.redrive(job.id)
+            [claimed] = await queue.dequeue("mail")
+            await queue.ack(claimed)
+
+            events = await events_of(queue)
+            assert [event.number for event in events] == list(range(1, 10))
+            assert [(event.verb, event.before, event.after, event.attempt) for event in events] == [
+                ("start", None, None, 0),
+                ("enqueue", None, QUEUED, 0),
+                ("dequeue", QUEUED, IN_PROGRESS, 1),
+                ("nack", IN_PROGRESS, QUEUED, 1),
+                ("dequeue", QUEUED, IN_PROGRESS, 2),
+                ("nack", IN_PROGRESS, DEAD, 2),
+                ("redrive", DEAD, QUEUED, 2),
+                ("dequeue", QUEUED, IN_PROGRESS, 3),
+                ("ack", IN_PROGRESS, None, 3),
+            ]
+            assert {(event.job_id, event.entrypoint) for event in events[1:]} == {(job.id, "mail")}
+            assert [event.error for event in events if event.error] == ["ValueError: no address", "refused"]
+            assert events[-1].holder == claimed.holder
+            assert events[-1].created_at == job.created_at
+            waits, runs = [event.wait_seconds for event in events], [event.run_seconds for event in events]
+            assert [place for place, wait in enumerate(waits) if wait is not None] == [2, 4, 7]
+            assert [place for place, run in enumerate(runs) if run is not None] == [3, 5, 8]
+            assert max(abs(event.at - job.created_at) for event in events) < timedelta(seconds=self.patience)
+
+    async def test_the_history_can_be_searched(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+            await queue.configure(history=3600, history_payloads=True)
+            first = await queue.enqueue("mail", b"payload")
+            second = await queue.enqueue("resize", b"")
+            [claimed] = await queue.dequeue("mail")
+            every = await events_of(queue)
+            assert await events_of(queue, job_id=first.id) == [every[1], every[3]]
+            assert await events_of(queue, entrypoint="resize") == [every[2]]
+            time = every[2].at
+            assert await events_of(queue, since=time) == [event for event in every if event.at >= time]
+            assert await events_of(queue, until=time) == [event for event in every if event.at < time]
+            assert await events_of(queue, job_id="unknown") == []
+            assert [event.payload for event in every] == [None, b"payload", b"", None]
+            assert "payload=" not in repr(every[1])
+            assert (second.id, claimed.id) == (every[2].job_id, every[3].job_id)
+
+    async def test_events_are_the_same_after_they_were_moved(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, NEEDS) as [queue, other]:
+            await queue.configure(history=3600)
+            lot = [Enqueue("work", b"") for _ in range(EVENTS_PER_OBJECT + 1)]
+            jobs = await queue.enqueue_many(lot)
+            await self.until_moved(queue, 1)
+            last = await other.enqueue("work", b"")
+            await queue.enqueue("work", b"")
+            history = (await queue.read_state()).history
+            assert history is not None
+            assert (history.first, history.last) == (EVENTS_PER_OBJECT + 3, EVENTS_PER_OBJECT + 4)
+            events = await events_of(other)
+            assert [event.number for event in events] == list(range(1, EVENTS_PER_OBJECT + 5))
+            assert [event.job_id for event in events[1:-1]] == [*(job.id for job in jobs), last.id]
+
+    async def test_a_damaged_object_hides_nothing_else(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+            storage = self.storage_of(queue)
+            assert isinstance(storage, SupportsObjects)
+            await queue.configure(history=3600)
+            for count in range(1, 4):
+                await queue.enqueue_many([Enqueue("work", b"") for _ in range(EVENTS_PER_OBJECT + 1)])
+                await self.until_moved(queue, count)
+            _, second, third = [each.suffix for each in await storage.list_beside(".history/")]
+            content = await storage.read_object(second)
+            await storage.remove_object(second)
+            await storage.create_object(second, content[:-5])
+            await storage.remove_object(third)
+            await queue.enqueue("work", b"")
+            found = []
+            assert isinstance(queue, SupportsHistory)
+            with pytest.raises(HistoryDamagedError, match=second) as refused:
+                async for event in queue.history():
+                    found.append(event.number)
+            assert found == [3 * EVENTS_PER_OBJECT + 5, *range(EVENTS_PER_OBJECT + 2, 0, -1)]
+            assert len(refused.value.objects) == 1
+            assert refused.value.gaps == ((2 * EVENTS_PER_OBJECT + 4, 3 * EVENTS_PER_OBJECT + 4),)
+
+    async def test_a_history_that_was_switched_off_can_still_be_read(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+            await queue.enqueue("work", b"")
+            assert await events_of(queue) == []
+            await queue.configure(history=3600)
+            await queue.enqueue("work", b"")
+            await queue.configure(history=None)
+            await queue.enqueue("work", b"")
+            assert [event.verb for event in await events_of(queue)] == ["start", "enqueue"]
+            await queue.configure(history=60)
+            await queue.enqueue("work", b"")
+            events = await events_of(queue)
+            assert [event.verb for event in events] == ["start", "enqueue", "start", "enqueue"]
+            assert [event.number for event in events] == [1, 2, 3, 4]
+
+    async def test_wrong_settings_of_a_history_are_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+            await queue.enqueue("work", b"payload")
+            assert isinstance(queue, SupportsHistory)
+            bad = {"history": [*BAD_DURATIONS, 0], "history_bytes": [0, -1, 1.5, "5"], "history_payloads": [None, 1]}
+            assert await self.refuse(queue, self.calls(queue.configure, {}, bad)) == ""
+            for name, values in {"job_id": BAD_NAMES, "entrypoint": BAD_NAMES, "since": [5, "now"]}.items():
+                for value in values:
+                    with pytest.raises(InvalidJobError):
+                        queue.history(**{name: value})
+
+    async def until_moved(self, queue: JobQueue, count: int) -> None:
+        """Wait until there are this many objects of the history."""
+        storage = self.storage_of(queue)
+        assert isinstance(storage, SupportsObjects)
+
+        async def are_there() -> bool:
+            return len(await storage.list_beside(".history/")) >= count
+
+        await self.until(are_there)

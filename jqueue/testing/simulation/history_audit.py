@@ -1,0 +1,148 @@
+"""Checks the history of the queue: it has each transition of the chain once, and all can be read at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from jqueue.domain.errors import ReplayError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.history import START
+from jqueue.domain.models import Job
+from jqueue.domain.replay import Replay
+from jqueue.testing.simulation.calls import Violation
+from jqueue.testing.simulation.chain import Fields, Version, attempt_of, status_of
+from jqueue.testing.simulation.people import OLD_PROGRAM
+
+HISTORY = 16
+"""The number of the rule: the history has each transition once."""
+
+Row = list[Any]
+
+
+class HistoryAudit:
+    """Checks the events in every step, and what a reader found at the end.
+
+    Attributes:
+        seen: number of events, and of the commits that dropped moved events from the outbox.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self._committed: list[Row] = []
+
+    def note_edit(self, after: Version) -> None:
+        """Note a version by a person or by jqueue 1.0.0, who add no events."""
+
+    def check_step(self, before: Version, after: Version, claimed: Sequence[tuple[str, Fields]]) -> None:
+        """Check the events of one step.
+
+        Args:
+            before: the version before it.
+            after: the version that it made.
+            claimed: the jobs that it claimed.
+        """
+        last = before.history.get("last", 0)
+        kept = before.history.get("events") or [[last + 1]]
+        there = after.history.get("events") or [[after.history.get("last", 0) + 1]]
+        self.seen["outbox of the history moved"] += bool(before.history) and there[0][0] > kept[0][0]
+        rows: list[Row] = [row for row in after.history.get("events", ()) if row[0] > last]
+        if [row[0] for row in rows] != list(range(last + 1, after.history.get("last", 0) + 1)):
+            raise Violation(HISTORY, f"events {[row[0] for row in rows]} follow event {last}", version=after)
+        if after.settings.get("history") is None:
+            if rows:
+                raise Violation(HISTORY, "the history is switched off, and has more events", version=after)
+            return
+        begins = not before.history or before.history.get("stopped")
+        if begins and (not rows or rows[0][3] != "start"):
+            raise Violation(HISTORY, "the history was switched on, and does not say so", version=after)
+        self._committed += rows
+        self.seen["event of the history"] += len(rows)
+        self._check_transitions(rows, before, after, claimed)
+
+    def _check_transitions(
+        self, rows: list[Row], before: Version, after: Version, claimed: Sequence[tuple[str, Fields]]
+    ) -> None:
+        """Check that the events lead from one version to the next."""
+        states = {job_id: status_of(job) for job_id, job in before.jobs.items()}
+        claims, placed = set(), 0
+        for row in rows:
+            _, job_id, _, verb, old, new, attempt, *rest = row
+            if job_id is None:
+                placed += rest[6] if len(rest) > 6 else 0
+                continue
+            if states.get(job_id) != old:
+                what = f"event {row[0]} ({verb}) is of {job_id} as {old}, and it was {states.get(job_id)}"
+                raise Violation(HISTORY, what, version=after)
+            states[job_id] = new
+            if verb == "dequeue":
+                claims.add((job_id, attempt))
+        for job_id, job in claimed:
+            if (job_id, attempt_of(job)) not in claims:
+                raise Violation(HISTORY, f"{job_id} was claimed without an event", version=after)
+        for job_id in states.keys() | after.jobs.keys():
+            now = status_of(after.jobs[job_id]) if job_id in after.jobs else None
+            if states.get(job_id) != now:
+                if job_id not in states and now == "queued" and placed:
+                    placed -= 1
+                    continue
+                what = f"{job_id} became {now}, and is {states.get(job_id)} by the events"
+                raise Violation(HISTORY, what, version=after)
+        if placed:
+            raise Violation(HISTORY, f"{placed} jobs were added by an event, and are not there", version=after)
+
+    def check_end(self, read: Sequence[HistoryEvent] | None, versions: Sequence[Version]) -> None:
+        """Check that a reader has found every event once, the newest first.
+
+        Args:
+            read: the events that it found; None if it did not read.
+            versions: the chain.
+        """
+        if read is None:
+            return
+        found = [(each.number, each.job_id, each.verb, each.before, each.after, _time(each.at)) for each in read]
+        there = [(row[0], row[1], row[3], row[4], row[5], round(row[8], 3)) for row in reversed(self._committed)]
+        if found != there:
+            wrong = [one for one, other in zip(found, there, strict=False) if one != other][:1]
+            what = f"{len(there)} events were committed, and {len(found)} are in the history; the first wrong: {wrong}"
+            raise Violation(HISTORY, what)
+        self._check_replay(read, versions)
+
+    def _check_replay(self, read: Sequence[HistoryEvent], versions: Sequence[Version]) -> None:
+        """Undo the events, and compare the jobs with each version back to the last edit by hand."""
+        if not versions or not versions[-1].history:
+            return
+        present = [_job(job_id, job) for job_id, job in versions[-1].jobs.items()]
+        replay, events = Replay(present, versions[-1].history["last"]), list(reversed(read))
+        for version in reversed(versions):
+            while events and events[-1].number > version.history.get("last", 0):
+                if events[-1].verb == START:
+                    return
+                try:
+                    replay.undo(events.pop())
+                except ReplayError as error:
+                    raise Violation(HISTORY, f"replay: {error}", version=version) from error
+            there = {
+                job_id: (job["entrypoint"], status_of(job), job["attempt"]) for job_id, job in version.jobs.items()
+            }
+            if there != replay.jobs:
+                wrong = {
+                    job_id for job_id in there.keys() | replay.jobs if there.get(job_id) != replay.jobs.get(job_id)
+                }
+                raise Violation(HISTORY, f"replay has {', '.join(sorted(wrong))} otherwise", version=version)
+            if version.by in (None, OLD_PROGRAM) or not version.history or version.history.get("stopped"):
+                return
+            self.seen["version replayed"] += 1
+
+
+def _job(job_id: str, job: Fields) -> Job:
+    """Return a job with the fields that a replay needs."""
+    created = datetime.fromisoformat(job["created_at"])
+    found = {"status": status_of(job), "attempt": job["attempt"], "created_at": created}
+    return Job(id=job_id, entrypoint=job["entrypoint"], payload=b"", **found)
+
+
+def _time(moment: datetime) -> float:
+    return round(moment.timestamp(), 3)
