@@ -252,11 +252,14 @@ class RefusesAfterAWhile(Honest):
 
 
 class FailsNowAndThen(Honest):
-    """Fails every ninth call; some of these writes have landed."""
+    """Fails some reads, and every ninth write that has landed."""
+
+    landed = 0
 
     async def write(self, content, if_match=None):
         etag = await super().write(content, if_match)
-        if len(self.calls) % 9 == 0:
+        self.landed += 1
+        if self.landed % 9 == 0:
             raise StorageError("the connection was reset")
         return etag
 

@@ -150,7 +150,7 @@ async def test_a_listing_below_a_file_is_an_error(path):
         await LocalFileSystemStorage(path / "queue.json").list_beside(".staged.")
 
 
-@pytest.mark.parametrize("prefix", ["/../../elsewhere", "/trial", "trial/"])
+@pytest.mark.parametrize("prefix", ["/../../elsewhere", "/trial", ".trial/../x", ".trial//x", ".trial/./x"])
 async def test_a_listing_cannot_be_of_another_folder(path, prefix):
     with pytest.raises(ValueError, match="must not lead to another folder"):
         await LocalFileSystemStorage(path).list_beside(prefix)

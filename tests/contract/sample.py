@@ -53,6 +53,9 @@ SAMPLE = {
     "test_a_claim_that_nobody_confirms_within_its_timeout_is_served_again",
     "test_a_waiting_dequeue_is_answered_by_an_enqueue_from_elsewhere",
     "test_whoever_waits_gets_the_result_when_it_is_there",
+    # the history
+    "test_the_history_tells_what_happened_to_a_job",
+    "test_events_are_the_same_after_they_were_moved",
     # content of the store
     "test_polling_a_queue_with_nothing_ready_never_writes",
     "test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended",

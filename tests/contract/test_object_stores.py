@@ -1,13 +1,16 @@
 """Every object store keeps the storage contract and carries both queues, each on a real server."""
 
 import pytest
+from google.cloud.storage import Client
 
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.testing.objects_contract import ObjectsContract
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.storage_contract import StorageContract
 from tests.contract.sample import sampled, sampled_at_first
 from tests.object_stores import store_of
+from tests.servers.gcs_signed_urls import SigningCredentials
 
 moto = pytest.mark.usefixtures("moto_s3")
 seaweedfs = pytest.mark.usefixtures("seaweedfs")
@@ -27,11 +30,14 @@ class OnAServer:
         key = store.new_key()
 
         def open_one():
-            storage = store.open(key, timeout=60)
+            storage = store.open(key, timeout=60, **self.options(store))
             storage.listed_at_once = 2  # so that a listing takes several answers
             return storage
 
         return open_one
+
+    def options(self, store):
+        return {}
 
 
 @moto
@@ -59,6 +65,34 @@ class TestAzureOnAzurite(OnAServer, StorageContract):
 class TestGCS(OnAServer, StorageContract):
     server = "gcs_server"
     large_body = 9 * 1024 * 1024  # from 8 MiB on, Google's client uploads in several requests
+
+
+@moto
+@pytest.mark.wide
+class TestObjectsOnMoto(OnAServer, ObjectsContract):
+    server = "moto_s3"
+    urls_are_checked = False
+
+
+@seaweedfs
+class TestObjectsOnSeaweedFS(OnAServer, ObjectsContract):
+    server = "seaweedfs"
+
+
+@azurite
+@pytest.mark.wide
+class TestObjectsOnAzurite(OnAServer, ObjectsContract):
+    server = "azurite"
+    failed_names_are_free = False
+
+
+@gcs
+@pytest.mark.wide
+class TestObjectsOnGCS(OnAServer, ObjectsContract):
+    server = "gcs_server"
+
+    def options(self, store):
+        return {"client": Client("none", SigningCredentials(), client_options={"api_endpoint": store.url})}
 
 
 @pytest.mark.full

@@ -109,6 +109,7 @@ class PlainQueue(DirectQueue):
         schedules=False,
         staged=False,
         holders=False,
+        objects=False,
     )
 
     def _require(self, **asked):
@@ -126,6 +127,7 @@ class PlainQueue(DirectQueue):
             unique_keys=options.get("unique_key"),
             limits=options.get("concurrency_key"),
             results=options.get("keep_result") is not None,
+            objects=not isinstance(payload, bytes | bytearray | memoryview),
         )
         return await super().enqueue(entrypoint, payload, priority, **options)
 
@@ -202,11 +204,22 @@ class PlainQueue(DirectQueue):
     async def limit(self, entrypoint, **options):
         self.capabilities.require("limits")
 
-    async def configure(self, *, aging=UNCHANGED, dead_retention=UNCHANGED, blob_bytes=UNCHANGED, deadline=None):
+    async def configure(
+        self,
+        *,
+        aging=UNCHANGED,
+        dead_retention=UNCHANGED,
+        blob_bytes=UNCHANGED,
+        history=UNCHANGED,
+        history_bytes=UNCHANGED,
+        history_payloads=UNCHANGED,
+        deadline=None,
+    ):
         self._require(
             limits=aging is not UNCHANGED,
             retention=dead_retention is not UNCHANGED,
             size_limit=blob_bytes is not UNCHANGED,
+            history={history, history_bytes, history_payloads} != {UNCHANGED},
         )
         return QueueSettings()
 

@@ -12,6 +12,7 @@ from jqueue.ports.storage import (
     Listed,
     ObjectStoragePort,
     SupportsListing,
+    SupportsObjects,
     SupportsReadIfChanged,
     SupportsRelease,
     SupportsStoreTime,
@@ -50,11 +51,12 @@ def test_a_storage_is_known_by_its_methods(make):
 
 
 def test_optional_ports_are_known_by_their_methods():
-    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsListing, SupportsRelease)
-    on_disk = LocalFileSystemStorage("queue.json")
-    assert (True, True, True, False) == tuple(isinstance(InMemoryStorage(), port) for port in optional)
-    assert (True, True, True, False) == tuple(isinstance(on_disk, port) for port in optional)
-    assert (False, False, False, False) == tuple(isinstance(TwoMethods(), port) for port in optional)
+    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsListing, SupportsObjects)
+    for storage in (InMemoryStorage(), LocalFileSystemStorage("queue.json")):
+        assert [True] * 4 == [isinstance(storage, port) for port in optional]
+        assert not isinstance(storage, SupportsRelease)
+    assert [False] * 4 == [isinstance(TwoMethods(), port) for port in optional]
+    assert not isinstance(TwoMethods(), SupportsRelease)
 
 
 class Careless(TwoMethods):

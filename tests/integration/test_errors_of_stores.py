@@ -14,6 +14,7 @@ import pytest
 from jqueue import BrokerQueue, DeadlineExceededError, DirectQueue, StorageError, UnknownOutcomeError
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.operations import Ack, Enqueue
+from jqueue.testing.objects_contract import pieces_of
 from tests import object_stores
 from tests.object_stores import store_of
 from tests.servers.fault_kinds import BlackHole, ReplaceAnswer, s3_error
@@ -112,6 +113,9 @@ async def test_a_missing_bucket_is_an_error_at_the_first_request(request, monkey
                 storage.read_if_changed(AN_ETAG[server]),
                 storage.write(b""),
                 storage.list_beside(".staged."),
+                storage.read_object(".history/1"),
+                storage.create_object(".history/1", b""),
+                storage.create_object_from(".history/1", pieces_of(bytes(6_000_000), [])),
                 # SeaweedFS finds out that the etag does not fit before it finds no bucket, and the queue reads again
                 storage.read() if server == "seaweedfs" else storage.write(b"", AN_ETAG[server]),
             ]

@@ -22,9 +22,8 @@ from jqueue.formats.dirq.disk import NOTES
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.port import StoredJob
-from tests.kill.children import at_most
 from tests.kill.ledger import ViolationError
-from tests.kill.tracing import START, Point, Trace, trace_child, why_not
+from tests.kill.tracing import START, Point, Trace, trace_call, why_not
 from tests.unit.formats.dirq_steps import Steps
 
 UNAVAILABLE = 2
@@ -111,21 +110,13 @@ class DirqKills:
         self._kept = self._prepare(self._steps())
         steps = self._steps()
         steps.store._tidied = NOW.timestamp()
-        read, write = os.pipe()
 
-        def run() -> None:
+        def run(write: int) -> None:
             signal.raise_signal(START)
             self._step(steps, self._kept)
             os.write(write, b"!")
 
-        try:
-            with at_most(SECONDS, f"{self._name} under ptrace"):
-                trace = trace_child(run, write, point)
-            os.set_blocking(read, False)
-            os.close(write)
-            return trace, os.read(read, 1) != b""
-        finally:
-            os.close(read)
+        return trace_call(run, point, SECONDS, self._name)
 
     def _check(self, acknowledged: bool) -> None:
         steps = self._steps()

@@ -144,6 +144,29 @@ def trace_child(run: Callable[[], Any], last: int, target: Point | None) -> Trac
         _kill(child)
 
 
+def trace_call(run: Callable[[int], Any], target: Point | None, seconds: float, doing: str) -> tuple[Trace, bool]:
+    """Trace a child, and return the trace, and True if it acknowledged its work.
+
+    Args:
+        run: function that the child runs, given the descriptor into which it writes a byte once its work is done.
+        target: the point at which to kill it; None lets it live.
+        seconds: time that it may take.
+        doing: its work, for the error if it takes longer.
+    """
+    read, write = os.pipe()
+    try:
+        with at_most(seconds, f"{doing} under ptrace"):
+            trace = trace_child(lambda: run(write), write, target)
+        os.set_blocking(read, False)
+        os.close(write)
+        write = -1
+        return trace, os.read(read, 1) != b""
+    finally:
+        os.close(read)
+        if write >= 0:
+            os.close(write)
+
+
 class _Tracer:
     """The events of one child and its threads."""
 

@@ -294,7 +294,7 @@ class QueueMachine(RuleBasedStateMachine):
             for name, rules in state.entrypoints.items()
         }
         assert self.plain.rules == found
-        assert self.plain.settings == state.settings.model_dump()
+        assert self.plain.settings == {name: getattr(state.settings, name) for name in self.plain.settings}
         assert (("limits",) if self.plain.is_critical else ()) == state.critical
         assert self.plain.schedules.keys() == state.schedules.keys()
         for name, entry in self.plain.schedules.items():
@@ -313,9 +313,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.plain.figures() == figures(stats)
         names = {job["entrypoint"] for job in self.plain.jobs}
         names |= {name for name, rules in self.plain.rules.items() if rules["paused"]}
-        assert {name: self.plain.figures(name) for name in names} == {
-            name: figures(each) for name, each in stats.entrypoints.items()
-        }
+        assert names <= stats.entrypoints.keys()
+        for name, each in stats.entrypoints.items():  # entrypoints that had jobs once are there too
+            assert self.plain.figures(name) == figures(each)
         assert (self.plain.version, len(self.storage._content)) == (stats.version, stats.size)
         assert (0, ()) == (stats.unreadable, stats.warnings)
 

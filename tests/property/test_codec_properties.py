@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from jqueue.core.blob import codec
 from jqueue.core.blob.content import Blob
+from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.history import HistoryHeader, Series
 from jqueue.domain.models import (
     COUNT_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
+    AttemptError,
     EntrypointRules,
     Job,
     JobStatus,
@@ -26,6 +29,8 @@ from jqueue.domain.models import (
     Usage,
 )
 from jqueue.domain.rules import Span
+from jqueue.domain.stored_object import StoredObject
+from jqueue.domain.workers import WorkerRecord
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A machine with other things to do needs seconds to draw some states."""
@@ -43,6 +48,13 @@ values = st.recursive(
 """Values that JSON can hold."""
 
 ceilings = st.none() | st.integers(1, COUNT_MAX)
+stored = st.builds(
+    lambda folder, name, size, digest: StoredObject(f".{folder}/{name}", size, digest),
+    st.sampled_from(["payloads", "results"]),
+    st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True),
+    counts,
+    st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
+)
 jobs = st.builds(
     Job,
     id=names,
@@ -60,6 +72,9 @@ jobs = st.builds(
     expires_at=st.none() | times,
     headers=st.dictionaries(names, texts, max_size=3),
     unique_key=st.none() | names,
+    queued_at=st.none() | times,
+    payload_object=st.none() | stored,
+    errors=st.lists(st.builds(AttemptError, counts, times, texts), max_size=3).map(tuple),
     unique_for=st.none() | seconds,
     error=st.none() | texts,
     error_dropped=counts,
@@ -68,13 +83,14 @@ jobs = st.builds(
     keep_result=st.none() | seconds,
 )
 claimed = st.builds(
-    lambda job, at, timeout, attempt, told, holder: job.evolve(
+    lambda job, at, timeout, attempt, told, holder, claimed_at: job.evolve(
         status=JobStatus.IN_PROGRESS,
         heartbeat_at=at,
         claim_timeout=timeout,
         attempt=attempt,
         cancel_requested=told,
         holder=holder,
+        claimed_at=at if holder is not None and claimed_at is None else claimed_at,
     ),
     jobs,
     st.none() | times,
@@ -82,21 +98,25 @@ claimed = st.builds(
     st.integers(1, 2**53),
     st.booleans(),
     st.none() | names,
+    st.none() | times,
 )
+"""A claim with a holder has a time, that of its heartbeat if the line gives none."""
 completed = st.builds(
-    lambda job, at, kept, result, dropped: job.evolve(
+    lambda job, at, kept, result, dropped, kept_in: job.evolve(
         status=JobStatus.COMPLETED,
         payload=b"",
         finished_at=at,
         keep_result=kept,
         result=result,
         result_dropped=dropped,
+        result_object=kept_in,
     ),
     jobs,
     times,
     seconds,
     values | st.floats(allow_nan=False, allow_infinity=False),
     counts,
+    st.none() | stored,
 )
 rates = st.builds(lambda rate, per: {"rate": rate, "per": per}, st.integers(1, COUNT_MAX), st.floats(0.001, 1e9))
 rules = st.builds(
@@ -123,6 +143,32 @@ schedules = st.builds(
     next_at=times,
     fired=spans,
 )
+numbers = st.lists(counts, max_size=12).map(tuple)
+durations = st.builds(Durations, seconds, counts, numbers)
+counters = st.builds(
+    Counters, numbers, durations, durations, st.lists(st.builds(Window, counts, numbers, numbers)).map(tuple), seconds
+)
+workers = st.builds(
+    WorkerRecord,
+    name=names,
+    host=names,
+    pid=counts,
+    started=seconds,
+    at=seconds,
+    slots=counts,
+    entrypoints=st.lists(names, max_size=3).map(tuple),
+    version=names,
+)
+events = st.tuples(counts, st.none() | texts, texts).map(json.dumps)
+histories = st.builds(
+    HistoryHeader,
+    series=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
+    last=counts,
+    lost=counts,
+    stopped=st.booleans(),
+    older=st.lists(st.builds(Series, names, counts), max_size=2).map(tuple),
+    events=st.lists(events, max_size=3).map(tuple),
+)
 decisions = st.fixed_dictionaries(
     {
         "settings": st.builds(
@@ -130,12 +176,18 @@ decisions = st.fixed_dictionaries(
             aging=st.none() | st.floats(0.001, 1e9),
             dead_retention=st.none() | seconds,
             blob_bytes=ceilings,
+            history=st.none() | st.floats(0.001, 1e9),
+            history_bytes=ceilings,
+            history_payloads=st.booleans(),
         ),
+        "history": st.none() | histories,
         "entrypoints": st.dictionaries(names, rules, max_size=2),
         "recent": st.dictionaries(
             names, st.lists(st.builds(Usage, seconds, seconds, counts), min_size=1, max_size=3).map(tuple), max_size=2
         ),
         "transactions": st.dictionaries(names, st.builds(TransactionRecord, counts, seconds), max_size=2),
+        "counters": st.dictionaries(names, counters, max_size=2),
+        "workers": st.dictionaries(names, workers, max_size=2),
         "schedules": st.lists(schedules, max_size=2).map(lambda many: {each.name: each for each in many}),
     }
 )

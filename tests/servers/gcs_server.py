@@ -35,6 +35,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from tests.servers.accepting import accepting
 from tests.servers.crc32c import crc32c
 from tests.servers.gcs_refusals import Answer, RefusalError, as_json, invalid, not_found
+from tests.servers.gcs_signed_urls import SIGNATURE, is_signed
 
 CHUNK = 256 * 1024  # an unfinished resumable upload keeps a multiple of this
 _PARAMETER = re.compile(
@@ -47,12 +48,14 @@ _OBJECT = f"{_BUCKET}/o/(?P<name>[^/]+)"
 _ROUTES = (  # method, path, kind and required permission
     ("POST", f"/upload{_BUCKET}/o", "upload", "objects.create"),
     ("PUT", f"/upload{_BUCKET}/o", "resumable", "objects.create"),
+    ("DELETE", f"/upload{_BUCKET}/o", "abandon", "objects.create"),
     ("GET", f"/download{_OBJECT}", "download", "objects.get"),
     ("GET", _OBJECT, "metadata", "objects.get"),
     ("DELETE", _OBJECT, "delete", "objects.delete"),
     ("GET", f"{_BUCKET}/o", "list", "objects.list"),
     ("GET", _BUCKET, "bucket", "buckets.get"),
     ("POST", "/storage/v1/b", "create", "buckets.create"),
+    ("GET", "/(?P<bucket>[^/]+)/(?P<name>.+)", "signed", "objects.get"),
 )
 
 
@@ -128,8 +131,9 @@ class GCSServer:
 
     `wording` is the wording of errors, "google" or "testbench".
 
-    `requests` counts the calls by method and kind: upload, resumable, download, metadata, delete, list, bucket, create.
-    A resumable upload is one `("POST", "resumable")` and, for each chunk, one `("PUT", "resumable")`.
+    `requests` counts the calls by method and kind: upload, resumable, abandon, download, metadata, signed, delete,
+    list, bucket, create. A resumable upload is one `("POST", "resumable")` and, for each chunk, one
+    `("PUT", "resumable")`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, writes_per_second: float | None = None) -> None:
@@ -178,6 +182,11 @@ class GCSServer:
         """Create a bucket, unless it exists."""
         self._buckets.setdefault(name, {})
 
+    @property
+    def unfinished_uploads(self) -> int:
+        """Number of resumable uploads that were begun, and neither finished nor abandoned."""
+        return sum(session.answer is None for session in self._sessions.values())
+
     def forbid(self, bucket: str, status: int | None = 403) -> None:
         """Answer every call on a bucket, even a missing one, with 403 or 401. A status of None ends this."""
         self._forbidden[bucket] = status
@@ -203,7 +212,8 @@ class GCSServer:
         more = more | {"Date": formatdate(self.clock(), usegmt=True), "Server": "UploadServer"}
         if status not in (204, 304):
             more["Content-Length"] = str(len(body))
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{key}: {more[key]}" for key in more)]
+        phrase = "Client Closed Request" if status == 499 else HTTPStatus(status).phrase
+        lines = [f"HTTP/1.1 {status} {phrase}", *(f"{key}: {more[key]}" for key in more)]
         writer.write("\r\n".join([*lines, "\r\n"]).encode() + body)
         await writer.drain()
 
@@ -234,6 +244,8 @@ class GCSServer:
             what = f"does not have storage.{permission} access to the Google Cloud Storage {permission.split('s.')[0]}."
             denied = f"Permission 'storage.{permission}' denied on resource (or it may not exist)."
             raise RefusalError(status, reason, f"{who} {what} {denied}")
+        if SIGNATURE in params:
+            return
         unknown = {name for name in params if not _PARAMETER.fullmatch(name)} | _HEADERS & {*map(str.lower, headers)}
         if unknown:
             raise invalid(f"This server does not know {', '.join(sorted(unknown))}.")
@@ -307,6 +319,13 @@ class GCSServer:
             return 416, b"The requested range cannot be satisfied.", {"Content-Range": f"bytes */{size}"}
         return 206, content[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{size}"}
 
+    def _signed(self, call: Call) -> Answer:
+        path = f"/{quote(call.bucket)}/{quote(call.name, safe='/~')}"
+        if not is_signed(path, call.headers["Host"], call.params, self.clock()):
+            raise RefusalError(403, "forbidden", "Access denied.")
+        resource, content = self._find(replace(call, params={}))
+        return 200, content, {"Content-Type": resource["contentType"]}
+
     def _delete(self, call: Call) -> Answer:
         self._pace(call.bucket, call.name)
         self._find(call)
@@ -329,6 +348,11 @@ class GCSServer:
         self._sessions[upload_id] = session
         path = f"/upload/storage/v1/b/{quote(call.bucket)}/o?uploadType=resumable&upload_id={upload_id}"
         return 200, b"", {"Location": f"http://{call.headers['Host']}{path}"}
+
+    def _abandon(self, call: Call) -> Answer:
+        if self._sessions.pop(call.params.get("upload_id", ""), None) is None:
+            raise RefusalError(404, "notFound", "No such upload.")
+        return 499, b"", {}
 
     def _go_on(self, call: Call) -> Answer:
         session = self._sessions.get(call.params.get("upload_id", ""))

@@ -26,6 +26,9 @@ from jqueue.domain.operations.operator import Redrive, revoke
 from jqueue.domain.order import Order
 from jqueue.testing.simulation import Settings
 from jqueue.testing.simulation.network import HonestStore
+from tests.simulation import planted_counters as counters
+from tests.simulation import planted_history as history
+from tests.simulation import planted_objects as objects
 from tests.simulation import planted_orders as orders
 from tests.simulation import planted_staging as staging
 
@@ -295,6 +298,7 @@ MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0)
 """Like `STORM`, and every seed uses limits, cron entries and results."""
 
 
+HISTORY = Settings(modern=1.0, staged=0.5, history=1.0)
 STAGED = Settings(rate=0.4, processes=6, modern=1.0, staged=1.0)
 """Many processes and faults; every seed also enqueues in transactions and claims under names."""
 
@@ -318,7 +322,7 @@ class Planted:
 
 PLANTED = [
     Planted(no_commit_id, {1, 2, 3, 4}, 50),
-    Planted(certain_of_lost_answers, {1, 2, 3, 4}, 50),
+    Planted(certain_of_lost_answers, {1, 2, 3, 4, 10, 11}, 50),
     Planted(last_writer_only, {1, 2, 3, 4}, 50),
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
     Planted(eviction_not_recorded, {1, 2, 3, 4}, 100),
@@ -337,7 +341,7 @@ PLANTED = [
     Planted(partial_apply, {1, 2, 9}, 50),
     Planted(one_error_fails_the_commit, {8}, 50),
     Planted(answered_before_the_commit, {2, 6}, 50),
-    Planted(answered_when_sent, {2, 6}, 50),
+    Planted(answered_when_sent, {2, 6, 10}, 50),
     Planted(writer_that_never_yields, {0}, 20, Settings(contention=1.0)),
     Planted(finished_jobs_forgotten, {2, 4, 5}, 50),
     Planted(unreadable_lines_dropped, {8}, 100),
@@ -345,7 +349,7 @@ PLANTED = [
     Planted(served_in_reverse, {0}, 50),
     Planted(busy_while_it_waits, {0}, 50),
     Planted(deadline_ignored, {0}, 50),
-    Planted(unknown_called_not_done, {1, 2, 5}, 50),
+    Planted(unknown_called_not_done, {1, 2, 5, 10}, 50),
     Planted(orders.counts_not_rolled_back, {0, 3, 10}, 100, MODERN),
     Planted(orders.ceiling_checked_once, {10}, 50, MODERN),
     Planted(orders.key_ceiling_off_by_one, {10}, 50, MODERN),
@@ -378,4 +382,14 @@ PLANTED = [
     Planted(staging.holder_kept_after_the_claim, {12, 14}, 50, STAGED),
     Planted(staging.bound_ignored, {14}, 50, STAGED),
     Planted(staging.passed_over_jobs_lost, {0, 3}, 100, STAGED),
+    Planted(counters.recognised_commit_counted_twice, {15}, 50),
+    Planted(counters.refused_transitions_counted, {15}, 50),
+    Planted(counters.staged_jobs_not_counted, {15}, 50, STAGED),
+    Planted(counters.own_transitions_only, {15}, 50),
+    Planted(history.outbox_dropped_before_its_object_landed, {16}, 50, HISTORY),
+    Planted(history.loser_drops_its_own_range, {16}, 100, HISTORY),
+    Planted(history.numbers_used_again_after_a_lost_answer, {16}, 50, HISTORY),
+    Planted(history.lines_without_an_event, {16}, 50, HISTORY),
+    Planted(objects.object_created_after_the_commit, {0, 17}, 50, objects.LARGE),
+    Planted(objects.named_object_collected, {0, 17}, 50, objects.LARGE),
 ]

@@ -7,9 +7,8 @@ from weakref import WeakKeyDictionary
 
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.domain.draft import Draft
-from jqueue.domain.models import TransactionRecord
+from jqueue.domain.models import NO_CLAIM, TransactionRecord
 from jqueue.domain.operations import EnqueueStaged
-from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.staged import Transaction
 from jqueue.domain.order import Order
 from jqueue.domain.sequence_numbers import PlacedJobs

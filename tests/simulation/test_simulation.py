@@ -68,6 +68,20 @@ def test_a_dequeue_with_a_bound_may_leave_a_job_without_a_sequence_number():
     assert 0 < run_seed(10024698).commits
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(20006515, id="the time of a commit is rounded up to that of the next occurrence"),
+        pytest.param(20010413, id="a job that an ack has added is cancelled, and enqueued again by its id"),
+        pytest.param(20056949, id="an entry is fired in the commit that sets another unique key for it"),
+        pytest.param(20071923, id="a staged write whose answer was lost was refused for a unique key"),
+        pytest.param(20025847, id="two processes of one name ack one claim with different results"),
+    ],
+)
+def test_rare_histories_are_no_violations(seed):
+    assert 0 < run_seed(seed).commits
+
+
 def test_an_event_left_out_does_not_occur():
     taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
     names = frozenset(

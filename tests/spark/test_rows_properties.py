@@ -246,3 +246,14 @@ def test_lines_written_by_jqueue_are_read_in_bulk_unchanged(state):
     assert data[parsed.first : parsed.end] == text
     assert len(state.jobs) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, counts))
     assert 0 == counts.one_by_one
+
+
+@pytest.mark.parametrize("extra", [b"", b', "colour": "red"'], ids=["in bulk", "one by one"])
+def test_the_payload_of_a_job_is_null_if_it_is_in_an_object(extra):
+    stored = b', "payload_object": [".payloads/1", 5, "%b"]' % (b"0" * 64)
+    lines = [
+        b'"%d": {"entrypoint": "t", "payload": "%b", "created_at": "2026-01-01T00:00:00+00:00"%b}' % (number, *fields)
+        for number, fields in enumerate([(b"", stored + extra), (b"", extra), (b"AAA=", extra)])
+    ]
+    batches = list(batches_of(b",\n".join(lines), SNAPSHOT_SCHEMA, None, LineCounts()))
+    assert [None, b"", b"\0\0"] == [value for batch in batches for value in batch.column("payload").to_pylist()]

@@ -81,12 +81,13 @@ def test_an_error_of_the_block_takes_precedence_over_a_lost_claim(queue):
 
 
 def test_a_job_acked_in_the_block_is_not_lost(queue, broker):
-    [job] = claim(queue)
-    with queue.keep_alive(job, 0.01):
+    job, other = claim(queue, 2)  # the heartbeats of the other go on
+    with queue.keep_alive([job, other], 0.01) as claims:
         queue.ack(job)
         while broker.beaten.acquire(blocking=False):
             pass
         assert broker.beaten.acquire(timeout=PATIENCE)
+        assert not claims.lost
 
 
 def test_an_invalid_interval_is_refused_before_the_block(queue):

@@ -25,6 +25,7 @@ from jqueue.domain.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Ack, Dequeue, Enqueue
 from jqueue.ports.queue import JobQueue
@@ -244,6 +245,27 @@ def test_a_dequeue_waits_for_a_job(queue):
     assert [] == queue.dequeue("work", wait=timedelta(milliseconds=1))
 
 
+def test_a_large_payload_is_read_in_pieces(tmp_path):
+    file = tmp_path / "payload"
+    file.write_bytes(bytes(range(256)) * 20_000)
+    storage = LocalFileSystemStorage(tmp_path / "queue.json")
+    with SyncQueue(storage, limits=Limits(object_bytes=10, payload_bytes=100)) as queue:
+        queue.enqueue("work", file, keep_result=60)
+        [job] = queue.dequeue("work")
+        assert job.payload_apart
+        assert file.read_bytes() == b"".join(queue.open_payload(job))
+        for piece in queue.open_payload(job):
+            assert 4 << 20 == len(piece)
+            break
+        queue.ack(job, result="x" * 50)
+        assert "x" * 50 == queue.result(job)
+        with pytest.raises(InvalidJobError, match="cannot make URLs"):
+            queue.payload_url(job, 60)
+        with pytest.raises(InvalidJobError, match="cannot make URLs"):
+            queue.result_url(job, 60)
+        assert 0 == queue.collect()
+
+
 # Errors
 
 
@@ -341,3 +363,15 @@ def test_a_closed_queue_takes_no_calls_until_it_is_entered_again():
         queue.enqueue("work", b"")
     with queue:
         assert 1 == len(queue.dequeue())
+
+
+def test_the_history_is_a_plain_iterator():
+    with SyncQueue(InMemoryStorage()) as queue:
+        queue.configure(history=3600)
+        jobs = queue.enqueue_many([Enqueue("work", b"") for _ in range(250)])
+        events = list(queue.history())
+        assert list(range(251, 0, -1)) == [event.number for event in events]
+        assert {job.id for job in jobs} == queue.jobs_at(events[0].at).keys()
+        assert jobs[7].id == next(queue.history(job_id=jobs[7].id)).job_id
+        with pytest.raises(InvalidJobError, match="time zone"):
+            queue.history(since=events[0].at.replace(tzinfo=None))

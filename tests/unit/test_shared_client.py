@@ -13,7 +13,7 @@ import pytest
 
 from jqueue import S3Storage, StorageError
 from jqueue.adapters.storage._client import SharedClient
-from jqueue.adapters.storage._remote import ErrorMeaning, RemoteStorage
+from jqueue.adapters.storage._remote import WHOLE, ErrorMeaning, RemoteStorage
 
 
 class Client:
@@ -77,7 +77,7 @@ class Storage(RemoteStorage):
     def _rename(self, suffix):
         self.name += suffix
 
-    async def _get(self, client, unless):
+    async def _get(self, client, unless, span=WHOLE):
         self.used.append(client)
         return self.name.encode(), "etag"
 
@@ -89,6 +89,11 @@ class Storage(RemoteStorage):
 
     async def _list(self, client, *, begins, page):
         raise NotImplementedError
+
+    async def _not_used(self, client, **_):
+        raise NotImplementedError
+
+    _begin = _send = _finish = _abandon = _sign_url = _not_used
 
     def _meaning(self, error, doing):
         return ErrorMeaning.TRANSIENT, "failed"

@@ -178,3 +178,21 @@ def test_the_mode_in_a_url_shares_a_queue_with_the_group(path):
     assert b"payload" == run_as(WORKER, work)
     run_as(WEB, enqueue)
     assert {(0o660, GROUP)} == modes_and_groups(path)
+
+
+def test_users_of_one_group_share_the_objects_beside_a_queue(path, folder):
+    run_as(WEB, written(path, b"web's", mode=0o660))
+
+    async def create_own_and_remove_the_others():
+        storage = LocalFileSystemStorage(path)
+        for listed in await storage.list_beside(".history/"):
+            assert b"x" == await storage.read_object(listed.suffix)
+            await storage.remove_object(listed.suffix)
+        await storage.create_object(f".history/{os.geteuid()}", b"x")
+
+    for user in (WEB, WORKER, WEB):
+        run_as(user, create_own_and_remove_the_others)
+        objects = folder / "queue.json.history"
+        [file] = objects.iterdir()
+        assert (0o660, GROUP) == (stat.S_IMODE(file.stat().st_mode), file.stat().st_gid)
+        assert (0o2770, GROUP) == (stat.S_IMODE(objects.stat().st_mode), objects.stat().st_gid)

@@ -33,6 +33,11 @@ def add(numbers: Numbers, ctx: Context) -> Numbers:
     return Numbers(left=numbers.left + numbers.right, right=ctx.attempt)
 
 
+@worker.handler("size", process=True, keep_result=60)
+def size(payload: bytes) -> int:
+    return len(payload)
+
+
 @worker.handler("process_id", process=True, keep_result=60)
 def process_id() -> int:
     return os.getpid()

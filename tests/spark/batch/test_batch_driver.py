@@ -13,6 +13,7 @@ from jqueue import DirectQueue, connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
+from jqueue.runtime.system import process_name
 from jqueue.spark.batch.run import BatchFailedError, BatchReport
 from jqueue.worker import Context, Rate, Worker
 from tests.spark.batch.batch_scenes import (
@@ -121,12 +122,12 @@ def test_limits_and_schedules_are_declared_before_jobs_are_claimed(url):
     assert ["nightly"] == list(state.schedules)
 
 
-def test_claims_have_the_batch_as_holder_and_its_timeout(url):
+def test_claims_have_the_worker_its_driver_and_the_batch_as_holder_and_its_timeout(url):
     seen = []
     enqueue(url, *works(b"", b""))
     run_batch(Session(lambda number: seen.extend(state_of(url).jobs)), url, make_worker(), claim_timeout=77)
     assert {77.0} == {job.claim_timeout for job in seen}
-    assert all(re.fullmatch(r"run_batch outcomes-[0-9a-f-]+", job.holder) for job in seen)
+    assert all(re.fullmatch(rf"worker@{process_name()} outcomes-[0-9a-f-]+", job.holder) for job in seen)
     enqueue(url, *works(b""))
     run_batch(Session(lambda number: seen.extend(state_of(url).jobs)), url, make_worker(claim_timeout=55))
     assert 55.0 == seen[-1].claim_timeout

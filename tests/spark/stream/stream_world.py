@@ -13,7 +13,7 @@ from jqueue.domain.operations import Enqueue
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.stream.source import ClaimReader
 from jqueue.testing.fake_clock import FakeClock
-from jqueue.testing.faults import FaultyStorage
+from jqueue.testing.faults import FaultyObjects
 from tests.spark.stream.stream_driver import Checkpoint, Killed, Query, Sink
 
 LIMITS = Limits(batch_size=1_000_000)
@@ -32,7 +32,7 @@ class StreamWorld:
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
         self.memory = InMemoryStorage(clock=self.clock)
-        self.storage = FaultyStorage(self.memory)
+        self.storage = FaultyObjects(self.memory)
         self.options = {"path": "memory://", "maxJobsPerTrigger": "10", **{k: str(v) for k, v in options.items()}}
         self.checkpoint, self.sink = Checkpoint(), Sink()
         self.enqueued: list[str] = []

@@ -141,7 +141,7 @@ async def returns_itself() -> list[object]:
 
 @worker.handler("returns too much", max_attempts=5, keep_result=60)
 def returns_too_much() -> str:
-    return "x" * 1_000_000
+    return "x" * 2_000_000
 
 
 @worker.handler("returns an object from a process", process=True, max_attempts=5, keep_result=60)

@@ -1,0 +1,36 @@
+"""Planted bugs in the objects of large payloads."""
+
+import asyncio
+
+from jqueue.core.calls.collection import Collector
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.domain.stored_object import StoredObject
+from jqueue.testing.simulation import Settings
+
+LARGE = Settings(modern=1.0, large=1.0)
+
+
+def object_created_after_the_commit(patch):
+    """The commit does not wait until the object of its payload is there"""
+
+    async def hasty(self, folder, content, digest):
+        suffix = self._fresh(folder)
+
+        async def create():
+            await asyncio.sleep(0.5)
+            await self.storage.create_object(suffix, content)
+
+        self.hasty = asyncio.create_task(create())
+        self.hasty.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return StoredObject(suffix, len(content), digest)
+
+    patch.setattr(ValueObjects, "_create", hasty)
+
+
+def named_object_collected(patch):
+    """A collection removes old objects without a look at the queue"""
+
+    async def blind(self, suspects):
+        return set()
+
+    patch.setattr(Collector, "_named", blind)

@@ -1,0 +1,244 @@
+"""The history of a queue: its cost in requests, races of movers, restored backups, and an outbox that cannot move."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError
+from jqueue.core.blob.history_mover import surplus
+from jqueue.domain.errors import HistoryDamagedError
+from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
+from jqueue.domain.models import QueueSettings
+from jqueue.operations import Enqueue
+from jqueue.ports.storage import Listed
+from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from tests.virtual_world import in_virtual_time, now
+
+FULL = EVENTS_PER_OBJECT + 1
+
+
+def faulty():
+    return FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+
+
+def queue_on(storage, kind=DirectQueue, **options):
+    return kind(storage, clock=VirtualClock(), call_timeout=5, **options)
+
+
+async def add(queue, jobs, entrypoint="t"):
+    await queue.enqueue_many([Enqueue(entrypoint, b"") for _ in range(jobs)])
+
+
+async def numbers(queue):
+    return [event.number async for event in queue.history()]
+
+
+async def header(queue):
+    return (await queue.read_state()).history
+
+
+def calls(storage, name):
+    return [suffix for called, suffix in storage.object_calls if called == name]
+
+
+@in_virtual_time
+async def test_a_thousand_events_cost_one_more_request():
+    storage = faulty()
+    async with queue_on(storage, BrokerQueue) as queue:
+        await queue.configure(history=3600)
+        for _ in range(100):
+            await asyncio.gather(*(queue.enqueue("t", b"") for _ in range(50)))
+            await queue.ack_many(await queue.dequeue(batch_size=50))
+        writes, last = storage.writes, (await header(queue)).last
+    assert 15_001 == last
+    assert 301 == writes
+    assert 12 <= len(calls(storage, "create_object")) <= 15
+    assert 2 == len(calls(storage, "list_beside"))
+    assert {"create_object", "list_beside"} == {name for name, _ in storage.object_calls}
+    assert list(range(last, 0, -1)) == await numbers(queue_on(storage))
+
+
+@in_virtual_time
+async def test_a_queue_without_a_history_makes_no_more_requests():
+    storage = faulty()
+    async with queue_on(storage) as queue:
+        await add(queue, 2 * FULL)
+    assert [] == storage.object_calls
+    assert None is await header(queue)
+
+
+@in_virtual_time
+async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their_own():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    await asyncio.sleep(2 * OUTBOX_SECONDS)
+    assert (1, []) == (storage.writes, storage.object_calls)
+    await queue.enqueue("t", b"")
+    await queue.aclose()
+    assert 1 == len(calls(storage, "create_object"))
+    assert 2 == storage.writes
+    assert [2, 1] == await numbers(queue_on(storage))
+
+
+@in_virtual_time
+async def test_a_hanging_store_delays_no_call_and_no_end():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    storage.on_object(Fault.HANGS)
+    await add(queue, FULL)
+    await add(queue, 1)
+    assert 0 == now()
+    await queue.aclose()
+    assert 5 <= now() <= 6
+    assert list(range(FULL + 2, 0, -1)) == await numbers(queue_on(storage))
+
+
+@in_virtual_time
+async def test_a_move_that_failed_is_tried_again():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    storage.on_object(Fault.LOST_REQUEST, Fault.LOST_ANSWER)
+    await add(queue, 2 * FULL)
+    for _ in range(4):
+        await asyncio.sleep(10)
+        await add(queue, 1)
+    assert 2 * FULL + 1 < (await header(queue)).first
+    assert ["create_object"] * 3 + ["read_object"] == [
+        name for name, _ in storage.object_calls if name != "list_beside"
+    ]
+    assert list(range(2 * FULL + 5, 0, -1)) == await numbers(queue)
+
+
+@in_virtual_time
+async def test_the_loser_of_two_movers_drops_what_the_winner_has_moved():
+    memory = InMemoryStorage(clock=VirtualClock())
+    slow, quick = FaultyObjects(memory), FaultyObjects(memory)
+    loser, winner = queue_on(slow), queue_on(quick)
+    await loser.configure(history=3600)
+    slow.on_object(Fault.LANDS_LATER)
+    await add(loser, FULL)
+    await add(winner, FULL)
+    await asyncio.sleep(0.5)
+    [moved] = await memory.list_beside(".history/")
+    await asyncio.sleep(5)
+    await add(loser, 1)  # its first try has lost by now, and is made again
+    await asyncio.sleep(1)
+    await add(loser, 1)
+    assert [moved] == await memory.list_beside(".history/")
+    assert 2 * FULL + 2 == (await header(loser)).first
+    await add(winner, 1)
+    assert list(range(2 * FULL + 4, 0, -1)) == await numbers(winner)
+
+
+@in_virtual_time
+async def test_after_a_restored_backup_numbers_used_again_go_to_a_new_series():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    await add(queue, FULL)
+    await asyncio.sleep(1)
+    await add(queue, 10)
+    backup, _ = await storage.read()
+    series = (await header(queue)).series
+    for _ in range(3):
+        await add(queue, FULL, "forgotten")
+        await asyncio.sleep(1)
+    await storage.write(backup, (await storage.read())[1])
+
+    queue = queue_on(storage)
+    await add(queue, FULL, "again")
+    await asyncio.sleep(1)
+    assert list(range(2 * FULL + 11, 0, -1)) == await numbers(queue)
+    await add(queue, 1, "again")  # finds the object of the forgotten events, and begins a new series
+    await add(queue, FULL, "again")
+    await asyncio.sleep(1)
+    await add(queue, 1, "again")
+    await asyncio.sleep(1)
+    history = await header(queue)
+    assert [(series, FULL + 1)] == list(history.older)
+    events = [event async for event in queue.history()]
+    assert list(range(history.last, 0, -1)) == [event.number for event in events]
+    assert {"t", "again", None} == {event.entrypoint for event in events}
+
+
+@in_virtual_time
+async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_so():
+    memory = InMemoryStorage(clock=VirtualClock())
+    await queue_on(memory).configure(history=3600)
+    other = queue_on(FaultyStorage(memory))
+    for _ in range(21):
+        await add(other, 1000)
+    history = await header(other)
+    assert (1001, 21_001, 1002) == (history.lost, history.last, history.first)
+    assert MOST_EVENTS == len(history.events)
+    storage = queue_on(memory)
+    await add(storage, 1)
+    await storage.aclose()
+    await add(storage := queue_on(memory), 1)
+    with pytest.raises(InvalidJobError, match="history"):
+        other.history()
+    assert list(range(21_003, 1002, -1)) == await numbers(storage)
+
+
+@in_virtual_time
+async def test_events_that_are_missing_between_others_are_named():
+    memory = InMemoryStorage(clock=VirtualClock())
+    queue = queue_on(memory)
+    await queue.configure(history=3600)
+    await add(queue, 3)
+    content, etag = await memory.read()
+    lines = content.split(b",\t")
+    await memory.write(b",\t".join([*lines[:1], *lines[3:]]), etag)
+    queue = queue_on(memory)
+    with pytest.raises(HistoryDamagedError, match="events 2 to 3 are missing"):
+        await numbers(queue)
+    await add(queue, 1)
+
+
+@in_virtual_time
+async def test_a_store_without_objects_refuses_to_keep_a_history():
+    queue = queue_on(FaultyStorage(InMemoryStorage()))
+    with pytest.raises(InvalidJobError, match="FaultyStorage can only read and write the queue's own"):
+        await queue.configure(history=3600)
+    assert not queue.capabilities.history
+    assert 1_000_000 == (await queue.configure(history_bytes=1_000_000)).history_bytes
+    assert None is (await queue.configure(history=None)).history
+
+
+@in_virtual_time
+async def test_old_objects_are_removed():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    for _ in range(20):
+        await add(queue, FULL)
+        await asyncio.sleep(1000)
+    await queue.aclose()
+    there = await storage.list_beside(".history/")
+    assert 4 <= len(there) <= 12
+    found = await numbers(queue_on(storage))
+    assert found == list(range(20 * FULL + 1, 20 * FULL + 1 - len(found), -1))
+
+
+def test_the_oldest_objects_are_removed_first():
+    def listed(age, size):
+        return Listed(f".history/series/{10_000 - age:016d}", EPOCH - timedelta(seconds=age), size)
+
+    every = [listed(age, 10) for age in (500, 400, 300, 200, 100)]
+    foreign = Listed(".history/notes", EPOCH - timedelta(days=9), 10)
+
+    def kept(**settings):
+        gone = surplus([*every, foreign], QueueSettings(**settings), EPOCH)
+        assert gone == every[: len(gone)]
+        return len(every) - len(gone)
+
+    assert 5 == kept()
+    assert 3 == kept(history=350)
+    assert 2 == kept(history=350, history_bytes=25)
+    assert 5 == kept(history=1000, history_bytes=50)
+    assert 1 == kept(history=1000, history_bytes=1)

@@ -1,0 +1,174 @@
+"""Objects in files beyond their contract: flushes, permissions, links, and the temporary files of those that failed."""
+
+import asyncio
+import errno
+import os
+import stat
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
+from jqueue.testing.objects_contract import pieces_of
+from tests.file_faults import failing
+
+ONE = ".history/1"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.json"
+
+
+@pytest.fixture
+def storage(path):
+    return LocalFileSystemStorage(path)
+
+
+@pytest.fixture
+def steps(monkeypatch, tmp_path):
+    """The steps in the file system that decide what survives a power failure, in order, each with its path."""
+    seen = []
+
+    def watch(call, path_of):
+        original = getattr(os, call)
+
+        def watching(*arguments, **options):
+            result = original(*arguments, **options)
+            name = os.path.relpath(path_of(*arguments), tmp_path)
+            seen.append((call, "temporary" if name.endswith(".object.tmp") else name))
+            return result
+
+        monkeypatch.setattr(os, call, watching)
+
+    watch("mkdir", lambda path, *_: path)
+    watch("link", lambda _, path: path)
+    watch("fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+    return seen
+
+
+def on_disk(path):
+    return sorted(str(each.relative_to(path.parent)) for each in path.parent.rglob("*") if each.is_file())
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="only Linux tells the path of a descriptor")
+async def test_an_object_and_the_names_above_it_are_flushed_before_it_is_said_to_exist(storage, path, steps):
+    await storage.create_object(ONE, b"x")
+    made = [("mkdir", "queue.json.history"), ("fsync", "."), ("fsync", "temporary")]
+    named = [("link", "queue.json.history/1"), ("fsync", "queue.json.history")]
+    assert made + named == steps
+    steps.clear()
+    await storage.create_object(".history/2", b"x")
+    assert ["fsync", "link", "fsync"] == [step for step, _ in steps]
+
+    steps.clear()  # another process has made the folder, and perhaps not flushed it yet
+    await LocalFileSystemStorage(path).create_object(".history/3", b"x")
+    assert ("fsync", ".") in steps[: steps.index(("link", "queue.json.history/3"))]
+
+    steps.clear()  # another process has made the object, and perhaps not flushed its name yet
+    with pytest.raises(CASConflictError):
+        await storage.create_object(ONE, b"x")
+    assert ("fsync", "queue.json.history") == steps[-1]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "link"])
+@pytest.mark.parametrize(
+    ("number", "error", "advice"),
+    [(errno.ENOSPC, StorageError, "free some space"), (errno.EROFS, StorageFatalError, "mounted for writing")],
+)
+async def test_a_failed_creation_leaves_nothing(storage, path, monkeypatch, call, number, error, advice):
+    await storage.create_object(".history/0", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing(number))
+        for creation in (storage.create_object(ONE, b"x"), storage.create_object_from(ONE, pieces_of(b"xy", [1]))):
+            with pytest.raises(error, match=rf"(write|create) the object: '.*{advice}"):
+                await creation
+    assert ["queue.json.history/0"] == on_disk(path)
+    await storage.create_object(ONE, b"x")
+
+
+async def test_a_file_system_without_hard_links_is_refused(storage, path, monkeypatch):
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    with pytest.raises(StorageFatalError, match="has no hard links, which objects need"):
+        await storage.create_object(ONE, b"x")
+    assert [] == on_disk(path)
+
+
+async def test_pieces_that_end_early_leave_no_file(storage, path):
+    waiting = asyncio.Event()
+
+    async def endless():
+        yield bytes(3 << 20)
+        waiting.set()
+        await asyncio.Event().wait()
+
+    async def failing_pieces():
+        yield bytes(3 << 20)
+        raise LookupError
+
+    creation = asyncio.create_task(storage.create_object_from(ONE, endless()))
+    await waiting.wait()
+    assert [True] == [name.endswith(".object.tmp") for name in on_disk(path)]
+    creation.cancel()
+    await asyncio.wait([creation])
+    with pytest.raises(LookupError):
+        await storage.create_object_from(ONE, failing_pieces())
+    assert [] == on_disk(path)
+
+
+async def test_a_call_that_a_cancelled_caller_left_behind_does_nothing_afterwards(storage, path):
+    new = storage._objects.new(ONE)
+    new.write(b"before")
+    new.discard()
+    new.write(b"after")
+    new.publish()
+    new.discard()
+    assert [] == on_disk(path)
+
+
+@pytest.mark.parametrize("suffix", [".beside.1", ONE])
+async def test_writers_take_no_object_on_its_way_for_a_leftover(storage, path, suffix):
+    async def pieces():
+        yield b"first, "
+        for writer in (LocalFileSystemStorage(path), storage.beside(".beside")):
+            await writer.write(b"a first write removes the leftovers of killed writers")
+        yield b"last"
+
+    await storage.create_object_from(suffix, pieces())
+    assert b"first, last" == await storage.read_object(suffix)
+
+
+@pytest.mark.parametrize("linked", ["queue.json.history", "queue.json.history/1"])
+async def test_links_are_not_followed(storage, path, tmp_path, linked):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "1").write_bytes(b"precious")
+    if linked == "queue.json.history":
+        (tmp_path / linked).symlink_to(precious)
+    else:
+        (tmp_path / "queue.json.history").mkdir()
+        (tmp_path / linked).symlink_to(precious / "1")
+    for call in (
+        storage.create_object(ONE, b"x"),
+        storage.create_object_from(ONE, pieces_of(b"x", [])),
+        storage.read_object(ONE),
+        storage.remove_object(ONE),
+    ):
+        with pytest.raises(StorageFatalError, match="link"):
+            await call
+    assert [] == await storage.list_beside(".h")
+    assert b"precious" == (precious / "1").read_bytes()
+    assert ["precious/1"] == [name for name in on_disk(path) if "queue" not in name]
+
+
+@pytest.mark.parametrize(("mode", "of_folder"), [(0o600, 0o700), (0o640, 0o750), (0o660, 0o770), (0o664, 0o775)])
+@pytest.mark.parametrize("queue_first", [True, False])
+async def test_objects_have_the_mode_of_the_queue_and_their_folders_fit(path, mode, of_folder, queue_first):
+    if queue_first:
+        await LocalFileSystemStorage(path, mode=mode).write(b"the queue")
+    storage = LocalFileSystemStorage(path, mode=0o600 if queue_first else mode)
+    await storage.create_object(ONE, b"x")
+    await storage.create_object_from(".history/2", pieces_of(b"xy", [1]))
+    folder = path.with_name("queue.json.history")
+    assert of_folder == stat.S_IMODE(folder.stat().st_mode)
+    assert [mode, mode] == [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()]

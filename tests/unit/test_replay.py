@@ -1,0 +1,122 @@
+"""Replay: the jobs of a queue at an earlier time."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, connect, replay
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
+from jqueue.domain.errors import ReplayError
+from jqueue.domain.operations import Enqueue, EnqueueStaged
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import in_virtual_time
+
+QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
+
+
+def queue_on(storage, kind=DirectQueue):
+    return kind(storage, clock=VirtualClock())
+
+
+async def states(queue, at):
+    return {job_id: tuple(job) for job_id, job in (await replay(queue, at)).items()}
+
+
+@in_virtual_time
+async def test_the_jobs_of_every_moment_are_found():
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = queue_on(storage)
+    old = await queue.enqueue("t", b"", job_id="old")
+    await queue.configure(history=timedelta(days=1))
+    moments, expected = [], []
+
+    async def note():
+        moments.append(VirtualClock().now())
+        expected.append({job.id: (job.entrypoint, job.status, job.attempt) for job in (await queue.read_state()).jobs})
+        await asyncio.sleep(1)
+
+    await note()
+    await queue.enqueue_many([Enqueue("t", b"", job_id=f"job {number}") for number in range(3)])
+    await note()
+    [first, second] = await queue.dequeue(batch_size=2)
+    await note()
+    await queue.nack(first, dead=True)
+    await queue.ack(second)
+    await note()
+    await queue.cancel("job 2")
+    await note()
+    await queue.redrive()
+    await note()
+    await queue.enqueue("mail", b"", job_id="job 2")
+    await note()
+    assert "old" == old.id == first.id
+    assert {"old": ("t", DEAD, 1), "job 1": ("t", QUEUED, 0), "job 2": ("t", QUEUED, 0)} == expected[3]
+    assert expected == [await states(queue, moment) for moment in moments]
+
+
+@in_virtual_time
+async def test_jobs_of_a_bulk_enqueue_are_not_there_before_it():
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = queue_on(storage, BrokerQueue)
+    async with queue:
+        await queue.configure(history=3600)
+        await queue.enqueue("t", b"", job_id="single")
+        await asyncio.sleep(1)
+        before = VirtualClock().now()
+        await asyncio.sleep(1)
+        writer = StagedWriter()
+        for number in range(5):
+            writer.add(f"job {number}", "t" if number else "mail")
+        writer.add("its key", "t", unique_key="key")
+        await queue.apply(EnqueueStaged([read_staged(writer.finish())]))
+        added = VirtualClock().now()
+        await asyncio.sleep(1)
+        await queue.ack_many(await queue.dequeue("t", batch_size=4))
+        assert 7 == len(await states(queue, added))
+        assert {"single"} == (await states(queue, before)).keys()
+        bulk = [event for event in [event async for event in queue.history()] if event.jobs > 1]
+        assert [("enqueue", None, "t", 4)] == [(each.verb, each.job_id, each.entrypoint, each.jobs) for each in bulk]
+
+
+@in_virtual_time
+async def test_a_time_before_the_history_is_refused():
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = queue_on(storage)
+    before = VirtualClock().now()
+    with pytest.raises(ReplayError, match="switched off"):
+        await replay(queue, before)
+    await asyncio.sleep(1)
+    await queue.configure(history=3600)
+    with pytest.raises(ReplayError, match="begins at 2026"):
+        await replay(queue, before)
+    with pytest.raises(InvalidJobError, match="time zone"):
+        await replay(queue, before.replace(tzinfo=None))
+    with pytest.raises(InvalidJobError, match="got int"):
+        await replay(5, before)  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_an_edit_by_hand_is_named_by_the_first_event_that_does_not_fit():
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    at = VirtualClock().now()
+    await asyncio.sleep(1)
+    await queue.enqueue("t", b"", job_id="the job")
+    content, etag = await storage.read()
+    await storage.write(content.replace(b'"status": "queued"', b'"status": "dead"'), etag)
+    with pytest.raises(ReplayError, match=r"event 2 \(enqueue\) does not fit: after it, job 'the job' was queued"):
+        await replay(queue_on(storage), at)
+
+
+async def test_the_queue_may_be_given_as_a_url(tmp_path):
+    path = tmp_path / "queue.json"
+    async with BrokerQueue(InMemoryStorage()) as other:
+        with pytest.raises(ReplayError):
+            await replay(other, (await other.enqueue("t", b"")).created_at)
+    async with connect(path, DirectQueue) as queue:
+        await queue.configure(history=3600)
+        job = await queue.enqueue("t", b"")
+        now = job.created_at + timedelta(minutes=1)
+    assert {job.id: ("t", QUEUED, 0)} == await states(path, now)
