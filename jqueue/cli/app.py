@@ -20,6 +20,7 @@ class Commands(CommandGroup):
     summaries = {  # noqa: RUF012 - the base class says ClassVar
         "doctor": "Check whether a store is safe for a queue.",
         "worker": "Run the worker of a program on a queue.",
+        "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key or error.",
         "stats": "Show the figures of a queue: jobs by entrypoint, limits, cron entries, size.",
         "dead": "List dead jobs and their last errors, the latest last.",
         "redrive": "Queue dead jobs again: one job, all of an entrypoint, or all of the queue.",

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from jqueue.cli.default_url import with_default_url
+
 WIDEST = 120
 """Largest number of columns of a help text. Longer lines are hard to read."""
 
@@ -38,7 +40,11 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command with plain help."""
+    """A command with plain help. If its arguments name no queue, it takes the one of `JQUEUE_URL`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As in typer."""
+        return super().parse_args(ctx, args if ctx.resilient_parsing else with_default_url(self.get_params(ctx), args))
 
 
 class CommandGroup(_Plain, TyperGroup):

@@ -32,12 +32,13 @@ URL = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="URL of the queue, such as s3://bucket/q.json or vsqs:///folder, or a path.",
+        help="URL of the queue, such as s3://bucket/q.json or vsqs:///folder, or a path. JQUEUE_URL can name it.",
         show_default=False,
     ),
 ]
 Create = Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+OneALine = Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of text.")]
 
 
 class RefusedError(Exception):

@@ -25,7 +25,7 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
     """Print in one line why a command cannot do its work. The caller must raise the result."""
     if as_json:
-        show_json({"error": printable(message)})
+        show_line({"error": printable(message)})
     else:
         typer.echo(f"jqueue: {printable(message)}", err=True)
     return typer.Exit(UNUSABLE)
@@ -34,6 +34,11 @@ def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
 def show_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     typer.echo(json.dumps(values, indent=2))
+
+
+def show_line(values: Mapping[str, Any]) -> None:
+    """Print one JSON object on a line of its own."""
+    typer.echo(json.dumps(values))
 
 
 def show(*parts: Table | Text | str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from datetime import timedelta
 from typing import Annotated
@@ -12,14 +11,10 @@ import typer
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import refusal, show, show_json
 from jqueue.domain.counting import counted
-from jqueue.domain.durations import to_seconds
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.durations import parse_duration
 
 DECLINED = 1
 """Exit code if the answer is no."""
-
-_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def purge(
@@ -40,7 +35,7 @@ def purge(
 
     Exits with 1 if the answer is no.
     """
-    seconds = None if older_than is None else _age(older_than)
+    seconds = None if older_than is None else parse_duration(older_than)
     if older_than is not None and seconds is None:
         raise refusal("--older-than takes a number with a unit: 90s, 15m, 12h, 30d or 2w", as_json=as_json)
 
@@ -67,14 +62,3 @@ def purge(
         show_json({"purged": removed})
     else:
         show(f"{counted(removed, 'dead job')} removed" if removed else "no dead job matches: nothing was removed")
-
-
-def _age(text: str) -> float | None:
-    """Return an age in seconds; None if the text is not an age."""
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
-        return None
-    try:
-        return to_seconds("older_than", float(found[1]) * _SECONDS[found[2]])
-    except InvalidJobError:
-        return None

@@ -1,8 +1,9 @@
-"""Durations: callers give a `timedelta` or seconds; inside, all are seconds."""
+"""Durations: callers give a `timedelta` or seconds, people write "15m"; inside, all are seconds."""
 
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.errors import InvalidJobError, shown
@@ -12,6 +13,16 @@ Duration = timedelta | float | int
 
 LONGEST = 100 * 366 * 86400.0
 """The longest duration, in seconds: a century, so that a date with a duration added is still a date."""
+
+_WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a duration that a person wrote: 90s, 15m, 12h, 30d, 2w. None if it is not like that."""
+    found = _WRITTEN.fullmatch(text.strip())
+    seconds = math.inf if found is None else float(found[1]) * _UNITS[found[2]]
+    return seconds if seconds <= LONGEST else None
 
 
 def to_seconds(what: str, value: object) -> float:

@@ -1,0 +1,150 @@
+"""A choice of jobs: by phase, entrypoint, age, holder, key, error and id. Commands and pages share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from jqueue.domain.counting import counted
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.printable import printable
+from jqueue.domain.tallies import ready_since
+
+NAMED = 3
+"""Largest number of ids to name in an error about an id that is not clear."""
+
+
+class Phase(StrEnum):
+    """The phase of a job at a time: its status, where queued jobs are told apart by their times."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    EXPIRED = "expired"
+    IN_PROGRESS = "in_progress"
+    DEAD = "dead"
+    COMPLETED = "completed"
+
+
+QUEUED = frozenset({Phase.READY, Phase.SCHEDULED, Phase.EXPIRED})
+"""The phases of queued jobs."""
+
+_CLAIMED_OR_ENDED = {
+    JobStatus.IN_PROGRESS: Phase.IN_PROGRESS,
+    JobStatus.DEAD: Phase.DEAD,
+    JobStatus.COMPLETED: Phase.COMPLETED,
+}
+
+
+def phase_of(job: Job, now: datetime) -> Phase:
+    """Return the phase of a job at a time."""
+    phase = _CLAIMED_OR_ENDED.get(job.status)
+    if phase is not None:
+        return phase
+    if job.run_at is not None and job.run_at > now:
+        return Phase.SCHEDULED
+    return Phase.READY if job.expires_at is None or job.expires_at > now else Phase.EXPIRED
+
+
+def since(job: Job) -> datetime:
+    """Return the time since which a job is in its phase. For a scheduled job, that time lies ahead: it is its `run_at`.
+
+    A job in progress counts from its claim, a dead one from its death, a completed one from its ack.
+    """
+    if job.status is JobStatus.QUEUED:
+        return ready_since(job)
+    begun = {JobStatus.IN_PROGRESS: job.claimed_at, JobStatus.DEAD: job.dead_at}.get(job.status, job.finished_at)
+    return job.created_at if begun is None else begun
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A choice of jobs. A job is chosen if it fits all fields that are set; an empty selection chooses every job.
+
+    Attributes:
+        phases: phases of the jobs.
+        entrypoints: entrypoints of the jobs.
+        older_than: seconds; jobs that are in their phase for longer. No scheduled job is.
+        newer_than: seconds; jobs that are in their phase for at most this time, and scheduled jobs.
+        holder: a part of the holder's name, in any case of letters.
+        key: the unique key or the concurrency key.
+        error: a part of the last error, in any case of letters.
+        id_prefix: the beginning of the ids.
+    """
+
+    phases: frozenset[Phase] = frozenset()
+    entrypoints: frozenset[str] = frozenset()
+    older_than: float | None = None
+    newer_than: float | None = None
+    holder: str | None = None
+    key: str | None = None
+    error: str | None = None
+    id_prefix: str | None = None
+
+    def __bool__(self) -> bool:
+        """True if any field is set."""
+        return self != _EVERY_JOB
+
+    def matches(self, job: Job, now: datetime) -> bool:
+        """Return True if a job is chosen.
+
+        Args:
+            job: the job.
+            now: the time at which phases and ages are looked at.
+        """
+        return (
+            (not self.entrypoints or job.entrypoint in self.entrypoints)
+            and (not self.phases or phase_of(job, now) in self.phases)
+            and (self.id_prefix is None or job.id.startswith(self.id_prefix))
+            and (self.key is None or self.key in (job.unique_key, job.concurrency_key))
+            and _contains(job.holder, self.holder)
+            and _contains(job.error, self.error)
+            and self._has_the_age(job, now)
+        )
+
+    def _has_the_age(self, job: Job, now: datetime) -> bool:
+        if self.older_than is None and self.newer_than is None:
+            return True
+        age = (now - since(job)).total_seconds()
+        return (self.older_than is None or age > self.older_than) and (
+            self.newer_than is None or age <= self.newer_than
+        )
+
+
+_EVERY_JOB = Selection()
+
+
+def _contains(text: str | None, part: str | None) -> bool:
+    return part is None or (text is not None and part.casefold() in text.casefold())
+
+
+def the_job(jobs: Iterable[Job], prefix: str) -> Job:
+    """Return the job with an id, or the only job whose id begins with it.
+
+    Args:
+        jobs: the jobs to look at.
+        prefix: an id, or the beginning of one.
+
+    Raises:
+        JobNotFoundError: no id begins like this.
+        InvalidJobError: several ids do, or the prefix is empty.
+    """
+    if not prefix:
+        raise InvalidJobError("the id of the job is empty")
+    found = []
+    for job in jobs:
+        if job.id == prefix:
+            return job
+        if job.id.startswith(prefix):
+            found.append(job)
+    if not found:
+        raise JobNotFoundError(prefix)
+    if len(found) > 1:
+        shown = ", ".join(printable(job.id) for job in found[:NAMED])
+        raise InvalidJobError(
+            f"{counted(len(found), 'job')} have ids that begin like this: give more of the id. "
+            f"{'They are' if len(found) <= NAMED else 'The first are'} {shown}"
+        )
+    return found[0]
