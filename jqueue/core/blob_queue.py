@@ -12,7 +12,7 @@ from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.history import HistoryVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import Configure
+from jqueue.domain.operations import Configure, Guarded
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
@@ -53,7 +53,8 @@ class BlobQueue(QueueVerbs, HistoryVerbs):
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects)
 
     def _checked(self, operation: Prepared) -> Prepared:
-        if isinstance(operation, Configure) and operation.history_on and self._objects is None:
+        done = operation.operation if isinstance(operation, Guarded) else operation
+        if isinstance(done, Configure) and done.history_on and self._objects is None:
             raise InvalidJobError(
                 f"a history is kept in objects beside the queue's, and {type(self.storage).__name__} can only read and "
                 "write the queue's own: give it the methods of SupportsObjects, or use a storage of jqueue"

@@ -2,8 +2,8 @@
 
 The class tells the caller the fate of the operation:
 
-* certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `QueueFullError`,
-  `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
+* certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `ChangedMeanwhileError`,
+  `QueueFullError`, `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
 * no result to return: `JobFailedError`, `ResultNotKeptError`, `ResultTimeoutError`;
 * perhaps done, at most once: `UnknownOutcomeError`, whose `resolve` finds out later;
 * the store or its content is at fault: `StorageError` and its other subclasses.
@@ -106,6 +106,10 @@ class JobStateError(JQueueError):
         super().__init__(f"Job {job_id!r} is {status}: {reason}")
         self.job_id = job_id
         self.status = status
+
+
+class ChangedMeanwhileError(JQueueError):
+    """The job or the rule is no longer as the caller has seen it. Nothing changed."""
 
 
 class ClaimLostError(JobNotFoundError):

@@ -4,7 +4,7 @@ Each commit appends its events to the *outbox* in the header of the blob. A writ
 object beside the queue, and a later commit drops the moved events. The numbers are computed from the draft at each try
 and are written with the commit. So they have no gap and no double, even if the answer to a write is lost.
 
-The events of a commit are kept as a *batch*: one JSON text, which is encoded once. A commit joins texts.
+An event is kept as its JSON text, which is encoded once. A commit joins texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OUTBOX_BYTES = 1 << 20
 """Size of the outbox above which a writer moves it, if it holds payloads."""
 
 MOST_EVENTS = 20_000
-"""Number of events that the outbox keeps if nobody can move them. Older batches are dropped, and counted as lost."""
+"""Largest number of events in the outbox. If nobody can move them, the oldest are dropped and counted as lost."""
 
 MOST_BYTES = 16 << 20
 """Largest size of an outbox with payloads."""
@@ -59,7 +59,7 @@ class HistoryHeader(BaseModel):
         stopped: True if the history is switched off; its events are kept.
         older: earlier series, the oldest first. A new one begins when the history is switched on again, and when a
             backup of the blob was restored and its numbers were used for other events.
-        batches: the outbox: the JSON texts of batches of events, in the order of their numbers.
+        events: the outbox: the JSON texts of events, in the order of their numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -69,43 +69,24 @@ class HistoryHeader(BaseModel):
     lost: Count = 0
     stopped: bool = False
     older: tuple[Series, ...] = ()
-    batches: tuple[str, ...] = Field(default=(), repr=False)
+    events: tuple[str, ...] = Field(default=(), repr=False)
 
     @property
     def first(self) -> int:
         """The number of the first event in the outbox; if it is empty, the number of the next event."""
-        return span_of(self.batches[0]).first if self.batches else self.last + 1
+        return number_of(self.events[0]) if self.events else self.last + 1
 
 
 class Moved(NamedTuple):
-    """Batches that stand in an object."""
+    """Events that stand in an object."""
 
     series: str
-    batches: Sequence[str]
+    events: Sequence[str]
 
 
-class Span(NamedTuple):
-    """The events of a batch.
-
-    Attributes:
-        first: number of its first event.
-        last: number of its last event.
-        at: time of all of them, in seconds since 1970.
-    """
-
-    first: int
-    last: int
-    at: float
-
-
-def span_of(batch: str) -> Span:
-    """Return the numbers and the time of the events in a batch, given its text. The rest is not read.
-
-    Raises:
-        ValueError: the text is not a batch.
-    """
-    first, count, at = batch[1:].split(",", 3)[:3]
-    return Span(int(first), int(first) + int(count) - 1, float(at.rstrip("]")))
+def number_of(event: str) -> int:
+    """Return the number of an event, given its text."""
+    return int(event[1 : event.index(",")])
 
 
 def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], str]) -> HistoryHeader:
@@ -119,10 +100,10 @@ def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], s
     if history is not None and not history.stopped:
         return history
     number = 1 if history is None else history.last + 1
-    batch = f'[{number}, 1, {time_text(now)}, [[null, "{START}"]], [[0]]]'
+    event = f'[{number}, null, null, "{START}", null, null, 0, null, {time_text(now)}]'
     if history is None:
-        return HistoryHeader(series=new_id(), last=1, batches=(batch,))
-    changes = {"stopped": False, "last": number, "batches": (*history.batches, batch)}
+        return HistoryHeader(series=new_id(), last=1, events=(event,))
+    changes = {"stopped": False, "last": number, "events": (*history.events, event)}
     return _in_new_series(history, new_id()).model_copy(update=changes)
 
 
@@ -131,21 +112,20 @@ def stopped(history: HistoryHeader | None) -> HistoryHeader | None:
     return history if history is None or history.stopped else history.model_copy(update={"stopped": True})
 
 
-def with_batches(history: HistoryHeader, batches: Sequence[str], *, payloads: bool) -> HistoryHeader:
+def with_events(history: HistoryHeader, events: Sequence[str], *, payloads: bool) -> HistoryHeader:
     """Return the history with more events. If the outbox has no room for all, its oldest are dropped, and counted.
 
     Args:
         history: the history.
-        batches: the events that follow its last.
+        events: the texts of the events that follow its last.
         payloads: True if events keep payloads, so that the size of the outbox counts, too.
     """
-    if not batches:
+    if not events:
         return history
-    kept, last = (*history.batches, *batches), span_of(batches[-1]).last
-    changes: dict[str, object] = {"batches": kept, "last": last}
-    if surplus := _surplus(kept, last, payloads=payloads):
-        lost = span_of(kept[surplus]).first - span_of(kept[0]).first
-        changes |= {"batches": kept[surplus:], "lost": history.lost + lost}
+    kept = (*history.events, *events)
+    changes: dict[str, object] = {"events": kept, "last": history.last + len(events)}
+    if surplus := _surplus(kept, payloads=payloads):
+        changes |= {"events": kept[surplus:], "lost": history.lost + surplus}
     return history.model_copy(update=changes)
 
 
@@ -154,40 +134,38 @@ def _in_new_series(history: HistoryHeader, series: str) -> HistoryHeader:
     return history.model_copy(update={"series": series, "older": older})
 
 
-def _surplus(batches: Sequence[str], last: int, *, payloads: bool) -> int:
-    """Return the number of batches at the beginning of the outbox for which it has no room. The last one is kept."""
-    surplus, most = 0, len(batches) - 1
-    while surplus < most and last - span_of(batches[surplus]).last >= MOST_EVENTS:
-        surplus += 1
+def _surplus(events: Sequence[str], *, payloads: bool) -> int:
+    """Return the number of events at the beginning of the outbox for which it has no room."""
+    surplus = max(0, len(events) - MOST_EVENTS)
     if payloads:
-        size = sum(map(len, batches[surplus:]))
-        while size > MOST_BYTES and surplus < most:
-            size -= len(batches[surplus])
+        size = sum(map(len, events[surplus:]))
+        while size > MOST_BYTES and surplus < len(events) - 1:
+            size -= len(events[surplus])
             surplus += 1
     return surplus
 
 
 def trimmed(history: HistoryHeader, moved: Moved, new_id: Callable[[], str]) -> HistoryHeader:
-    """Return the history without the batches that are in an object.
+    """Return the history without the events that are in an object.
 
     If the object has other events under the same numbers, or numbers that the blob has not used, a backup of the blob
     was restored. Then nothing is dropped, and the outbox will be moved to a new series.
     """
-    ours = history.batches
-    if moved.series != history.series or not ours or not moved.batches:
+    events = history.events
+    if moved.series != history.series or not events or not moved.events:
         return history
-    first, last = history.first, span_of(moved.batches[-1]).last
-    if not span_of(moved.batches[0]).first <= first <= last:
+    skipped = history.first - number_of(moved.events[0])
+    if not 0 <= skipped < len(moved.events):
         return history
-    theirs = [batch for batch in moved.batches if span_of(batch).first >= first]
-    pairs = zip(ours, theirs, strict=False)
-    if last > history.last or not all(one == other or _is_same(one, other) for one, other in pairs):
+    there = moved.events[skipped : skipped + len(events)]
+    again = number_of(moved.events[-1]) > history.last
+    if again or any(ours != theirs and not _is_same(ours, theirs) for ours, theirs in zip(events, there, strict=False)):
         return _in_new_series(history, new_id())
-    return history.model_copy(update={"batches": ours[len(theirs) :]})
+    return history.model_copy(update={"events": events[len(there) :]})
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Return True if two texts are the same batch. A person may have changed the layout of one."""
+    """Return True if two texts are the same event. A person may have changed the layout of one."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:
@@ -203,15 +181,15 @@ def is_due(history: HistoryHeader, settings: QueueSettings, now: float, most: in
         now: the time, in seconds since 1970.
         most: number of events above which it is moved.
     """
-    batches = history.batches
-    if not batches:
+    events = history.events
+    if not events:
         return False
-    oldest = span_of(batches[0])
-    if history.last - oldest.first >= most or settings.history is None:
+    if len(events) > most or settings.history is None:
         return True
-    if settings.history_payloads and sum(map(len, batches)) > OUTBOX_BYTES:
+    if settings.history_payloads and sum(map(len, events)) > OUTBOX_BYTES:
         return True
-    return now - oldest.at > OUTBOX_SECONDS
+    oldest: float = json.loads(events[0])[8]
+    return now - oldest > OUTBOX_SECONDS
 
 
 def time_text(now: datetime) -> str:

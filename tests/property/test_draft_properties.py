@@ -12,6 +12,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import (
     Ack,
+    Amend,
     Cancel,
     Configure,
     Dequeue,
@@ -39,6 +40,7 @@ entrypoints = st.sampled_from(["x", "y"])
 claims = st.builds(Claim, ids, st.integers(1, 4))
 delays = st.none() | st.integers(0, 20)
 times = st.integers(0, 40).map(lambda seconds: START + timedelta(seconds=seconds))
+amendments = {"priority": st.integers(-2, 2), "run_at": times, "unique_key": st.sampled_from(["k", "l"])}
 free_operations = st.one_of(
     st.builds(
         Enqueue,
@@ -64,6 +66,7 @@ free_operations = st.one_of(
     st.builds(RequeueStale, st.integers(0, 10)),
     st.builds(Reschedule, ids, delay=st.integers(0, 20)),
     st.builds(Reprioritise, ids, st.integers(-2, 2)),
+    st.builds(Amend, ids, st.fixed_dictionaries({}, optional=amendments)),
 )
 """Operations that set no limits, so that no job is held back."""
 
@@ -88,6 +91,7 @@ operations = st.one_of(
     limits,
     st.builds(Ack, claims, st.just([1])),
     st.builds(Cancel, ids, st.just(True)),
+    st.builds(Amend, ids, st.fixed_dictionaries({}, optional={**amendments, "concurrency_key": st.just("c")})),
     st.builds(Pause, entrypoints),
     st.builds(Resume, entrypoints),
     st.builds(Configure, aging=st.none() | st.integers(1, 20), dead_retention=delays),

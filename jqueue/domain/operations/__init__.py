@@ -4,35 +4,53 @@ Direct and broker queues differ only in the number of operations in one commit.
 """
 
 from jqueue.domain.job_options import OnConflict
+from jqueue.domain.operations.amend import AMENDABLE, Amend
 from jqueue.domain.operations.base import JobReference, Operation, Preparation, perform
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, Nack
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
+from jqueue.domain.operations.guarded import (
+    Guard,
+    Guarded,
+    JobAsSeen,
+    JobMatches,
+    LimitsAsSeen,
+    ScheduleAsSeen,
+    SettingsAsSeen,
+)
 from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
 from jqueue.domain.operations.lookup import CountQueued, Find, Peek
-from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
+from jqueue.domain.operations.operator import Cancel, CreateQueue, Fence, Purge, Redrive, RequeueStale, Sweep
 from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
 from jqueue.domain.operations.results import AwaitResult
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
-from jqueue.domain.operations.schedules import SetSchedule, Unschedule
+from jqueue.domain.operations.schedules import RunSchedule, SetSchedule, Unschedule
 from jqueue.domain.operations.staged import EnqueueStaged, LastTransaction, StagedJobs, StagedReceipt, Transaction
 
 __all__ = [
+    "AMENDABLE",
     "UNCHANGED",
     "Ack",
+    "Amend",
     "AwaitResult",
     "Cancel",
     "Configure",
     "CountQueued",
+    "CreateQueue",
     "Dequeue",
     "DequeueOptions",
     "Enqueue",
     "EnqueueStaged",
     "Fence",
     "Find",
+    "Guard",
+    "Guarded",
     "HandBack",
     "Heartbeat",
+    "JobAsSeen",
+    "JobMatches",
     "JobReference",
     "LastTransaction",
+    "LimitsAsSeen",
     "Nack",
     "NewJob",
     "OnConflict",
@@ -46,8 +64,11 @@ __all__ = [
     "RequeueStale",
     "Reschedule",
     "Resume",
+    "RunSchedule",
+    "ScheduleAsSeen",
     "SetLimits",
     "SetSchedule",
+    "SettingsAsSeen",
     "StagedJobs",
     "StagedReceipt",
     "Sweep",

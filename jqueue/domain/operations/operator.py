@@ -177,6 +177,7 @@ class Purge(Operation):
         status: dead, queued or completed; jobs in progress are not purged.
         entrypoint: remove the jobs of this entrypoint only.
         older_than: remove only jobs that died or finished longer ago (if queued, that were created longer ago).
+        job_id: remove this job only, whatever its entrypoint and its age.
     """
 
     surveys: ClassVar[bool] = True
@@ -184,11 +185,16 @@ class Purge(Operation):
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None
     older_than: Duration | None = None
+    job_id: str | None = None
 
     def prepared(self, preparation: Preparation) -> Purge:
         """Return the operation, checked, with the age in seconds."""
         if self.status not in (JobStatus.DEAD, JobStatus.QUEUED, JobStatus.COMPLETED):
             raise InvalidJobError(f"the status of a purge must be dead, queued or completed, got {shown(self.status)}")
+        if self.job_id is not None and (self.entrypoint, self.older_than) != (None, None):
+            raise InvalidJobError("give either job_id or entrypoint and older_than, not both")
+        if self.job_id is not None:
+            check_name("job_id", self.job_id, preparation.limits)
         if self.entrypoint is not None:
             check_name("entrypoint", self.entrypoint, preparation.limits)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
@@ -202,7 +208,18 @@ class Purge(Operation):
             yield "results"
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Remove the jobs."""
+        """Remove the jobs.
+
+        Raises:
+            JobNotFoundError: the job with `job_id` is not in the queue.
+            JobStateError: the job with `job_id` has another status.
+        """
+        if self.job_id is not None:
+            job = draft.get(self.job_id)
+            if job.status is not self.status:
+                raise JobStateError(job.id, job.status, f"only a job that is {self.status} is purged")
+            draft.move(job, Verb.PURGE, None, None)
+            return 1
         cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
         doomed = [
             job
@@ -212,6 +229,10 @@ class Purge(Operation):
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)
         return len(doomed)
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the id of the job, if one is named."""
+        return () if self.job_id is None else (self.job_id,)
 
 
 @checks_option_names
@@ -257,6 +278,23 @@ class Sweep(Operation):
             ):
                 stale.append(job)
         return revoke(draft, stale, now, in_place=self.in_place)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue(Operation):
+    """Create the empty queue, if there is none."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("size_limit",)
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Ask for the first commit.
+
+        Raises:
+            InvalidJobError: there is a queue.
+        """
+        if draft.header.version or draft.header.queue or draft.jobs.entries:
+            raise InvalidJobError("there is a queue already: it was left as it is")
+        draft.touch()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ scheduler process.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -154,6 +155,47 @@ class SetSchedule(Operation):
         take_space(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
         draft.note(draft.header.schedules, self.name, schedule)
         return as_shown(schedule, now)
+
+
+@checks_option_names
+@dataclass(frozen=True, slots=True)
+class RunSchedule(Operation):
+    """Enqueue one job of a cron entry now, whatever its times, which stay as they are. Its result is the job.
+
+    Attributes:
+        name: the name of the entry.
+        job_id: id of the new job; drawn when the operation is prepared.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+
+    name: str
+    job_id: str = ""
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> RunSchedule:
+        """Check the name, and draw the id."""
+        check_name("name", self.name, preparation.limits)
+        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.limits.enqueue_bytes)
+
+    def change(self, draft: Draft, now: datetime) -> Job:
+        """Add the job. The header `jqueue-scheduled-for` holds the present time.
+
+        Raises:
+            InvalidJobError: there is no such entry.
+            DuplicateJobError: the unique key of the entry is taken by an earlier job of it.
+            QueueFullError: there is no room.
+        """
+        schedule = draft.header.schedules.get(self.name)
+        if schedule is None:
+            raise InvalidJobError(f"there is no cron entry {self.name!r}")
+        values = {**_job_values(schedule, now), "id": self.job_id}
+        return NewJob(values, False, None, "raise", self.enqueue_bytes).change(draft, now)
+
+    def job_ids(self) -> Sequence[str]:
+        """Return the id of the job."""
+        return (self.job_id,) if self.job_id else ()
 
 
 @checks_option_names
