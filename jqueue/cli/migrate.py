@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +17,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, AsJSON, RefusedError, is_absent, place_of
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
+from jqueue.cli.progress import jobs_counted
 from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.migration.mover import MigrationReport
@@ -100,7 +99,7 @@ async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) ->
     async with source, dest:
         if await is_absent(source, await source.stats(deadline=FIRST_CALL_DEADLINE)):
             raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
-        with _progress("checking" if dry_run else "moving") as tell:
+        with jobs_counted("checking" if dry_run else "moving") as tell:
             return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop)
 
 
@@ -109,25 +108,6 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-
-@contextmanager
-def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the number of jobs moved, if a terminal can show it."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, of: None
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TextColumn("jobs"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(doing, total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
 def as_values(report: MigrationReport, source: str, dest: str) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -18,20 +16,25 @@ from jqueue.cli.printing import refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.engine.view import QueueView
-from jqueue.domain.errors import JobNotFoundError, JQueueError, MissingFolderError
+from jqueue.domain.errors import JobNotFoundError, JQueueError, MissingFolderError, UnknownOutcomeError
 from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.formats.port import JobStorePort
+from jqueue.formats.queue import StoreQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
 from jqueue.runtime.threads import in_a_thread
-
-if TYPE_CHECKING:
-    from jqueue.formats.port import JobStorePort
-    from jqueue.formats.queue import StoreQueue
 
 Answer = TypeVar("Answer")
 
 FIRST_CALL_DEADLINE = 15.0
 """Seconds for the first look: the user waits for it."""
+
+SECOND_THOUGHT = 15.0
+"""Seconds to find out the outcome of a change after its deadline, if it was not known by then."""
+
+UNKNOWN = (
+    "the outcome is unknown: the connection failed before it was certain whether the change was made. Look at the "
+    "queue (`jqueue ls`, `jqueue stats`) before you repeat it"
+)
 
 URL = Annotated[
     str,
@@ -57,17 +60,14 @@ class OpenedQueue:
     Attributes:
         queue: the queue.
         name: the name of its object, without secrets.
-        view: its content when it was opened.
+        stats: its figures when it was opened.
+        absent: True if it does not exist yet, and the command may create it.
     """
 
     queue: DirectQueue | StoreQueue
     name: str
-    view: QueueView
-
-    @cached_property
-    def stats(self) -> QueueStats:
-        """Its figures when it was opened."""
-        return self.view.stats(self.now())
+    stats: QueueStats
+    absent: bool = False
 
     def now(self) -> datetime:
         """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""
@@ -80,60 +80,74 @@ class OpenedQueue:
         return (self.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
 
 
-def on_queue(url: str, work: Callable[[OpenedQueue], Awaitable[Answer]], *, as_json: bool = False) -> Answer:
+def on_queue(
+    url: str, work: Callable[[OpenedQueue], Awaitable[Answer]], *, as_json: bool = False, create: bool = False
+) -> Answer:
     """Return the answer of some work on the queue of a URL. An error is printed in one line, and ends the command.
 
     Args:
         url: of the queue.
         work: called with the queue, once it is certain that it exists.
         as_json: True if an error is printed as JSON.
+        create: True if the queue need not exist: the work may create it, and its folder.
 
     Raises:
         typer.Exit: the work could not be done.
     """
     try:
-        queue = connect_queue(url, DirectQueue)
+        queue = connect_queue(url, DirectQueue, create=create)
     except MissingFolderError as error:
         missing = f"there is no queue: the folder {error.folder!r} does not exist; correct the path"
         raise refusal(missing, as_json=as_json) from None
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
-    gc.disable()  # the command ends soon: the collector would look at each job again and again, and free nothing
     try:
-        answers: list[Answer] = []
-        asyncio.run(_perform(queue, work, answers))
-        return answers[0]
+        return asyncio.run(_perform(queue, work, create=create))
+    except UnknownOutcomeError:
+        raise refusal(UNKNOWN, as_json=as_json) from None
     except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
         raise refusal(
             f"there is no job with this id in {describe(place_of(queue))}: it may have finished", as_json=as_json
         ) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
-    finally:
-        gc.enable()
+
+
+async def certain(call: Awaitable[Answer]) -> Answer:
+    """Return the answer of a change. If its outcome is not known at its deadline, try some time longer to find out.
+
+    Raises:
+        UnknownOutcomeError: the outcome is still not known.
+        JQueueError: the change was not made.
+    """
+    try:
+        return await call
+    except UnknownOutcomeError as error:
+        answer: Answer = await error.resolve(SECOND_THOUGHT)
+        return answer
 
 
 async def _perform(
-    queue: DirectQueue | StoreQueue, work: Callable[[OpenedQueue], Awaitable[Answer]], answers: list[Answer]
-) -> None:
-    """Append the answer of the work. It is not returned: `asyncio.run` makes the repr of what its coroutine returns."""
+    queue: DirectQueue | StoreQueue, work: Callable[[OpenedQueue], Awaitable[Answer]], *, create: bool
+) -> Answer:
     if isinstance(place_of(queue), InMemoryStorage):
         raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     name = describe(place_of(queue))
     async with queue:
-        view = await queue.view(deadline=FIRST_CALL_DEADLINE)
-        if await is_absent(queue, view):
+        stats = await queue.stats(deadline=FIRST_CALL_DEADLINE)
+        absent = await is_absent(queue, stats)
+        if absent and not create:
             raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
-        answers.append(await work(OpenedQueue(queue, name, view)))
+        return await work(OpenedQueue(queue, name, stats, absent))
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:
     """Return the storage of a queue."""
-    return queue.storage if isinstance(queue, BlobQueue) else queue.store
+    return queue.store if isinstance(queue, StoreQueue) else queue.storage
 
 
-async def is_absent(queue: BlobQueue | StoreQueue, seen: QueueStats | QueueView) -> bool:
-    """Return True if this was seen of a queue that does not exist: any blob has its braces at least."""
-    if not isinstance(queue, BlobQueue):
+async def is_absent(queue: BlobQueue | StoreQueue, stats: QueueStats) -> bool:
+    """Return True if these are the figures of a queue that does not exist: any blob has its braces at least."""
+    if isinstance(queue, StoreQueue):
         return not await in_a_thread(queue.store.exists)
-    return seen.size == 0
+    return stats.size == 0

@@ -1,24 +1,20 @@
-"""The output of the commands: lines that cannot control a terminal, tables that fit 80 columns.
-
-Commands that print JSON do not import rich, which takes as long as reading a thousand jobs.
-"""
+"""The output of the commands: lines that cannot control a terminal, tables that fit 80 columns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from jqueue.cli.columns import write_lines
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
 
 UNUSABLE = 2
 """Exit code of a command that could not do its work."""
@@ -42,27 +38,21 @@ def show_json(values: Mapping[str, Any]) -> None:
 
 def show_line(values: Mapping[str, Any]) -> None:
     """Print one JSON object on a line of its own."""
-    show_lines([values])
+    typer.echo(json.dumps(values))
 
 
-def show_lines(several: Iterable[Mapping[str, Any]]) -> None:
-    """Print JSON objects, each on a line of its own, as they come."""
-    write_lines(map(json.dumps, several))
+def note(message: str) -> None:
+    """Print a line for people beside the output, on the standard error."""
+    typer.echo(f"jqueue: {printable(message)}", err=True)
 
 
 def show(*parts: Table | Text | str) -> None:
     """Print for people."""
-    from rich.console import Console
-    from rich.text import Text
-
     Console(highlight=False).print(*(Text(part) if isinstance(part, str) else part for part in parts), sep="\n")
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     """Return a table that folds texts that are too long, and never folds numbers."""
-    from rich import box
-    from rich.table import Table
-
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         number = column in numbers
@@ -72,8 +62,6 @@ def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 def count(number: int) -> Text:
     """Return a number, dimmed if it is zero."""
-    from rich.text import Text
-
     return Text(str(number), "" if number else "dim")
 
 

@@ -1,64 +1,64 @@
-"""`jqueue purge URL`: removes dead jobs for good. On a terminal, it asks before."""
+"""`jqueue purge URL`: removes dead jobs for good."""
 
 from __future__ import annotations
 
-import sys
-from datetime import timedelta
-from typing import Annotated
+from dataclasses import replace
 
-import typer
-
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
+from jqueue.cli.filters import selecting
+from jqueue.cli.on_jobs import DryRun, JobChange, JobID, Yes, change_job, change_jobs
+from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import refusal, show, show_json
-from jqueue.domain.counting import counted
-from jqueue.domain.durations import parse_duration
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Operation, Purge
+from jqueue.domain.printable import printable
+from jqueue.domain.selection import Phase, Selection
 
-DECLINED = 1
-"""Exit code if the answer is no."""
+REMOVABLE = frozenset({Phase.DEAD, Phase.COMPLETED})
 
 
+def _removal(job: Job) -> Operation:
+    ended = job.status is JobStatus.COMPLETED
+    return Purge(JobStatus.COMPLETED if ended else JobStatus.DEAD, job_id=job.id)
+
+
+CHANGE = JobChange(
+    done="purged",
+    operation=_removal,
+    phases=REMOVABLE,
+    question="Remove {jobs} for good?",
+    refused={
+        str(JobStatus.QUEUED): "this job waits: `jqueue cancel` removes it",
+        str(JobStatus.IN_PROGRESS): "this job is in progress: `jqueue cancel --running` stops it",
+    },
+)
+
+
+@selecting()
 def purge(
     url: URL,
-    entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only jobs of this entrypoint.", show_default=False)
-    ] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Only jobs dead for longer: 90s, 15m, 12h, 30d, 2w.", show_default=False),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    job_id: JobID = None,
+    selection: Selection = Selection(),  # noqa: B008 - an immutable value
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Remove dead jobs for good, with their payloads.
+    """Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.
 
-    On a terminal, the command shows the number of jobs and asks first; elsewhere it does not ask.
+    With --status completed, it removes finished jobs whose results are kept. Several jobs are counted first, and a
+    question is asked on a terminal; elsewhere, --yes is needed.
 
-    Exits with 1 if the answer is no.
+    Exits with 1 if the answer is no, or if some of the jobs had changed meanwhile.
     """
-    seconds = None if older_than is None else parse_duration(older_than)
-    if older_than is not None and seconds is None:
-        raise refusal("--older-than takes a number with a unit: 90s, 15m, 12h, 30d or 2w", as_json=as_json)
-
-    async def count(opened: OpenedQueue) -> int:
-        state = await opened.queue.read_state()
-        cutoff = None if seconds is None else opened.now() - timedelta(seconds=seconds)
-        return sum(
-            entrypoint in (None, job.entrypoint) and (cutoff is None or (job.dead_at or job.created_at) < cutoff)
-            for job in state.dead_jobs()
-        )
-
-    async def remove(opened: OpenedQueue) -> int:
-        return await opened.queue.purge(entrypoint=entrypoint, older_than=seconds)
-
-    if not yes and sys.stdin.isatty():
-        doomed = on_queue(url, count, as_json=as_json)
-        if doomed and not typer.confirm(f"Remove {counted(doomed, 'dead job')} for good?", err=True):
-            typer.echo("jqueue: nothing was removed", err=True)
-            raise typer.Exit(DECLINED)
-        removed = on_queue(url, remove, as_json=as_json) if doomed else 0
-    else:
-        removed = on_queue(url, remove, as_json=as_json)
+    if job_id is not None and selection:
+        raise refusal("choose the jobs: one ID, or filters such as --entrypoint NAME", as_json=as_json)
+    if not selection.phases <= REMOVABLE:
+        raise refusal("only dead and completed jobs are purged: `jqueue cancel` removes waiting ones", as_json=as_json)
+    if job_id is None:
+        chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
+        change_jobs(url, chosen, CHANGE, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
+    job, _ = change_job(url, job_id, CHANGE, as_json=as_json)
     if as_json:
-        show_json({"purged": removed})
+        show_json({"id": job.id, "entrypoint": job.entrypoint, "purged": 1})
     else:
-        show(f"{counted(removed, 'dead job')} removed" if removed else "no dead job matches: nothing was removed")
+        show(f"the job ({printable(job.entrypoint)}) was removed")

@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from jqueue.cli.filters import selecting
+from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, change_job, change_jobs, one_choice
+from jqueue.cli.on_queue import URL, AsJSON
+from jqueue.cli.printing import show, show_json
+from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Redrive
+from jqueue.domain.printable import printable
+from jqueue.domain.selection import Phase, Selection
 
-import typer
+CHANGE = JobChange(
+    done="redriven",
+    operation=lambda job: Redrive(job.id),
+    phases=frozenset({Phase.DEAD}),
+    refused={
+        str(status): f"this job is {status.replace('_', ' ')}: only a dead job can be queued again"
+        for status in JobStatus
+    },
+)
 
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import jobs, refusal, show, show_json
-from jqueue.domain.counting import counted
-from jqueue.domain.errors import JobStateError
 
-
+@selecting("status")
 def redrive(
     url: URL,
-    job_id: Annotated[str | None, typer.Argument(metavar="ID", help="Id of one dead job.", show_default=False)] = None,
-    entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="All dead jobs of this entrypoint.", show_default=False)
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")] = False,
+    job_id: JobID = None,
+    selection: Selection = Selection(),  # noqa: B008 - an immutable value
+    every: All = False,
+    dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Queue dead jobs again: one job, all of an entrypoint, or all of the queue.
+    """Queue dead jobs again: one by its ID, several by filters, or --all.
 
     A job stays dead if another job has taken its unique key meanwhile.
+
+    Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """
-    if (job_id is not None) + (entrypoint is not None) + every != 1:
-        raise refusal("choose the dead jobs to queue again: one ID, --entrypoint NAME, or --all", as_json=as_json)
-
-    async def queue_again(opened: OpenedQueue) -> tuple[int, int]:
-        try:
-            redriven = await opened.queue.redrive(job_id, entrypoint=entrypoint)
-        except JobStateError as error:
-            raise RefusedError(f"this job is {error.status}: only a dead job can be queued again") from None
-        if job_id is not None:
-            return redriven, 0
-        now = await opened.queue.stats()
-        left = now if entrypoint is None else (now.entrypoints or {}).get(entrypoint)
-        return redriven, left.dead if left else 0
-
-    redriven, left = on_queue(url, queue_again, as_json=as_json)
-    if as_json:
-        show_json({"redriven": redriven, "dead": left})
+    one_choice(job_id, selection, every, as_json=as_json)
+    if job_id is None:
+        change_jobs(url, selection, CHANGE, dry_run=dry_run, as_json=as_json)
         return
-    again = f"{jobs(redriven)} queued again" if redriven or left else "there are no dead jobs to queue again"
-    still = counted(left, "job stays dead: its unique key is taken", "jobs stay dead: their unique keys are taken")
-    show(f"{again}; {still}" if left else again)
+    job, _ = change_job(url, job_id, CHANGE, as_json=as_json)
+    if as_json:
+        show_json({"id": job.id, "entrypoint": job.entrypoint, "redriven": 1})
+    else:
+        show(f"the job ({printable(job.entrypoint)}) is queued again")

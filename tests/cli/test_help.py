@@ -14,7 +14,7 @@ from jqueue.cli.help import WIDEST
 ROOT = Path(__file__).parents[2]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "jqueue").rglob("*.py"))]
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z]+)(?: ([a-z]+))?([^`\n#;|&]*)", re.MULTILINE)
+NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z][a-z-]*)(?: ([a-z]+))?([^`\n#;|&]*)", re.MULTILINE)
 
 
 def commands(group, path=()):
@@ -75,7 +75,7 @@ def test_every_command_and_option_named_in_a_text_exists():
 
 def test_the_page_on_the_command_line_lists_every_command():
     page = (ROOT / "docs/guide/command-line.md").read_text(encoding="utf-8")
-    listed = {tuple(words.split()) for words in re.findall(r"^\| `jqueue ((?:[a-z]+ ?)+)", page, re.MULTILINE)}
+    listed = {tuple(words.split()) for words in re.findall(r"^\| `jqueue ((?:[a-z][a-z-]* ?)+)", page, re.MULTILINE)}
     assert listed == {path for path, command in COMMANDS.items() if not hasattr(command, "commands")}
 
 

@@ -180,7 +180,8 @@ def commands():
     for path, group in groups():
         assert issubclass(group, CommandGroup)
         for name in group.summaries:
-            found[f"{path}{name}"] = getattr(importlib.import_module(f"{group.package}.{name}"), name)
+            module = name.replace("-", "_")
+            found[f"{path}{name}"] = getattr(importlib.import_module(f"{group.package}.{module}"), module)
     return found
 
 

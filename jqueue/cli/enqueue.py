@@ -1,0 +1,92 @@
+"""`jqueue enqueue URL ENTRYPOINT [PAYLOAD]`: adds a job, and prints its id."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from jqueue.cli.job_flags import with_job_flags
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.payload import Payload, PayloadFile, payload_of
+from jqueue.cli.printing import note, show_json
+from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
+from jqueue.domain.job_options import EnqueueOptions, PriorityOption
+from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Enqueue, Find
+from jqueue.domain.printable import printable
+
+
+class Flags(PriorityOption, EnqueueOptions, total=False):
+    """The options of the job."""
+
+
+@with_job_flags(Flags)
+def enqueue(
+    url: URL,
+    entrypoint: Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Name of the handler.", show_default=False)],
+    payload: Payload = None,
+    file: PayloadFile = None,
+    options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the queue, and its folder, if there is none.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Add a job, and print its id.
+
+    Once the id is printed, no crash loses the job. A queue that does not exist is an error, as the URL is probably
+    misspelled; --create makes it.
+
+    A DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d. A TIME is like 2026-11-23T08:00, in UTC, or has a
+    zone at its end.
+
+    If the connection is lost half-way, the job may be there or not: repeat the command with the --job-id that the
+    error shows, and the job is added at most once.
+    """
+
+    async def add(opened: OpenedQueue) -> tuple[str, str | None]:
+        if opened.absent and not create:
+            raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
+        limits, capabilities = opened.queue.options.limits, opened.queue.capabilities
+        content = await payload_of(payload, file, limits, capabilities)
+        try:
+            return await _added(opened, Enqueue(entrypoint, content, **options), options)
+        except UnknownOutcomeError as error:
+            again = f" --job-id {error.job_ids[0]}" if error.job_ids else ""
+            raise RefusedError(
+                "the outcome is unknown: the connection failed before it was certain whether the job was added. Repeat "
+                f"the command with{again}: the job is then added at most once"
+            ) from None
+
+    job_id, instead = on_queue(url, add, as_json=as_json, create=True)
+    if as_json:
+        show_json({"id": job_id, "entrypoint": entrypoint, "added": instead is None})
+    else:
+        typer.echo(printable(job_id))
+        if instead is not None:
+            note(instead)
+
+
+async def _added(opened: OpenedQueue, operation: Enqueue, options: dict[str, Any]) -> tuple[str, str | None]:
+    """Add a job. Return its id, and None or the reason why an earlier job with its id or key was left in its place."""
+    queue = opened.queue
+    by_key = options.get("unique_key") is not None and options.get("on_conflict", "return") == "return"
+    if by_key:
+        options = {**options, "on_conflict": "raise"}
+        operation = Enqueue(operation.entrypoint, operation.payload, **options)
+    try:
+        if "job_id" not in options:
+            [job] = await certain(queue.apply_each(operation))
+            if isinstance(job, Exception):
+                raise job
+            return job.id, None
+        found, job = await certain(queue.apply(Find(options["job_id"]), operation))
+    except DuplicateJobError as error:
+        if not by_key:
+            raise
+        return error.job_id, "no job was added: this earlier job has the unique key"
+    if not found:
+        return job.id, None
+    ended = found[0].status is JobStatus.COMPLETED
+    return job.id, f"no job was added: a job with this id {'has finished already' if ended else 'is there already'}"

@@ -1,0 +1,263 @@
+"""A change of jobs that an operator has chosen: one by its id, some by filters, or all.
+
+The chosen jobs are counted first, and a question is asked before any is destroyed. The changes are committed in
+chunks. Each job is checked against the filters again in its commit, so a job that a worker has claimed meanwhile is
+left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.printing import jobs, note, refusal, show, show_json
+from jqueue.cli.progress import jobs_counted
+from jqueue.domain.counting import counted
+from jqueue.domain.errors import (
+    ChangedMeanwhileError,
+    DuplicateJobError,
+    InvalidJobError,
+    JobNotFoundError,
+    JobStateError,
+    JQueueError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Guarded, JobMatches, Operation
+from jqueue.domain.printable import printable
+from jqueue.domain.selection import Phase, Selection, phase_of, the_job
+
+CHUNK = 1_000
+"""Number of jobs to change in one commit."""
+
+NAMED = 5
+"""Largest number of entrypoints to name in a question."""
+
+NOT_ALL = 1
+"""Exit code if not all chosen jobs were changed, or if the answer is no."""
+
+JobID = Annotated[str | None, typer.Argument(metavar="ID", help="Id of one job, or its beginning.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="All jobs of the queue that can be changed like this.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the number of jobs.")]
+
+
+@dataclass(frozen=True)
+class JobChange:
+    """A change that can be made to many jobs.
+
+    Attributes:
+        done: the past participle of its verb, such as "cancelled", for texts and JSON.
+        operation: makes the operation that changes a job.
+        phases: phases of the jobs that can be changed.
+        question: a question to ask before jobs are destroyed, with a place for their number; empty if none are.
+        others: a sentence about chosen jobs that cannot be changed, with a place for their number; empty for none.
+        refused: reasons why one job is refused, by its status.
+    """
+
+    done: str
+    operation: Callable[[Job], Operation]
+    phases: frozenset[Phase]
+    question: str = ""
+    others: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+class Chosen(NamedTuple):
+    """The jobs that were chosen.
+
+    Attributes:
+        jobs: those that can be changed.
+        others: number of those that cannot.
+    """
+
+    jobs: Sequence[Job]
+    others: int
+
+
+@dataclass
+class Tally:
+    """The numbers of jobs at the end."""
+
+    changed: int = 0
+    meanwhile: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def change_job(url: str, job_id: str, change: JobChange, *, as_json: bool) -> tuple[Job, Any]:
+    """Change one job. Return the job as it was found, and the result of the operation.
+
+    Args:
+        url: of the queue.
+        job_id: its id, or the beginning of it.
+        change: the change.
+        as_json: True if an error is printed as JSON.
+
+    Raises:
+        typer.Exit: there is no such job, or it cannot be changed.
+    """
+
+    async def do(opened: OpenedQueue) -> tuple[Job, Any]:
+        job = the_job((await opened.queue.read_state()).jobs, job_id)
+        [result] = await certain(opened.queue.apply_each(change.operation(job)))
+        if isinstance(result, JobStateError) and result.status in change.refused:
+            raise RefusedError(change.refused[result.status])
+        if isinstance(result, Exception):
+            raise result
+        return job, result
+
+    return on_queue(url, do, as_json=as_json)
+
+
+def change_jobs(
+    url: str, selection: Selection, change: JobChange, *, yes: bool = True, dry_run: bool = False, as_json: bool = False
+) -> None:
+    """Change the jobs of a selection, print their numbers, and exit.
+
+    Args:
+        url: of the queue.
+        selection: the filters. An empty selection chooses all jobs.
+        change: the change.
+        yes: True if no question is asked.
+        dry_run: True if only the number of jobs is printed.
+        as_json: True if JSON is printed.
+
+    Raises:
+        typer.Exit: with 1, not all chosen jobs were changed, or the answer is no; with 2, it could not be done.
+    """
+
+    async def find(opened: OpenedQueue) -> Chosen:
+        opened.queue.capabilities.require(*_needs(change, opened))
+        now = opened.now()
+        found = [job for job in (await opened.queue.read_state()).jobs if selection.matches(job, now)]
+        able = [job for job in found if phase_of(job, now) in change.phases]
+        return Chosen(sorted(able, key=lambda job: job.sequence), len(found) - len(able))
+
+    chosen = on_queue(url, find, as_json=as_json)
+    if dry_run or not chosen.jobs:
+        _show_chosen(chosen, change, dry_run=dry_run, as_json=as_json)
+        return
+    if change.question and not yes:
+        _ask(chosen.jobs, change, as_json=as_json)
+    within = replace(selection, phases=(selection.phases & change.phases) or change.phases)
+    tally = on_queue(url, lambda opened: _change_all(opened, chosen.jobs, within, change), as_json=as_json)
+    _show_tally(tally, chosen, change, as_json=as_json)
+    if tally.changed < len(chosen.jobs):
+        raise typer.Exit(NOT_ALL)
+
+
+def one_choice(job_id: str | None, selection: Selection, every: bool, *, as_json: bool) -> None:
+    """Check that jobs were chosen in exactly one way.
+
+    Raises:
+        typer.Exit: they were not.
+    """
+    if (job_id is not None) + bool(selection) + every != 1:
+        raise refusal("choose the jobs: one ID, filters such as --entrypoint NAME, or --all", as_json=as_json)
+
+
+def _needs(change: JobChange, opened: OpenedQueue) -> Sequence[str]:
+    """Return the capabilities that the change of any job needs, so that it is refused before a question."""
+    example = Job.new("any")
+    return tuple(change.operation(example).needs(0.0))
+
+
+async def _change_all(opened: OpenedQueue, found: Sequence[Job], selection: Selection, change: JobChange) -> Tally:
+    tally = Tally()
+    with jobs_counted("working") as tell:
+        for start in range(0, len(found), CHUNK):
+            tell(start, len(found))
+            chunk = found[start : start + CHUNK]
+            guarded = [Guarded(JobMatches(job.id, selection), change.operation(job)) for job in chunk]
+            try:
+                results = await certain(opened.queue.apply_each(*guarded))
+            except UnknownOutcomeError:
+                raise RefusedError(
+                    f"the outcome is unknown for {jobs(len(chunk))}: the connection failed before it was certain "
+                    f"whether they were {change.done}. {_so_far(tally, change)}. Look at the queue before you repeat it"
+                ) from None
+            except JQueueError as error:
+                raise RefusedError(f"{error}. {_so_far(tally, change)}. Run the command again for the rest") from None
+            for result in results:
+                _count(tally, result)
+    return tally
+
+
+def _so_far(tally: Tally, change: JobChange) -> str:
+    return f"{counted(tally.changed, 'job was', 'jobs were')} {change.done} before"
+
+
+def _count(tally: Tally, result: Any) -> None:
+    """Count the result of one operation.
+
+    Raises:
+        InvalidJobError: the operation is wrong, and so are all others.
+    """
+    if isinstance(result, InvalidJobError):
+        raise result
+    if isinstance(result, ChangedMeanwhileError | JobNotFoundError | JobStateError):
+        tally.meanwhile += 1
+    elif isinstance(result, DuplicateJobError):
+        tally.refused["another job has taken the unique key"] += 1
+    elif isinstance(result, Exception):
+        tally.refused[str(result)] += 1
+    else:
+        tally.changed += 1
+
+
+def _ask(found: Sequence[Job], change: JobChange, *, as_json: bool) -> None:
+    """Ask before the jobs are destroyed.
+
+    Raises:
+        typer.Exit: the answer is no, or there is no terminal to ask at.
+    """
+    by_entrypoint = Counter(job.entrypoint for job in found).most_common()
+    named = [f"{printable(name)} {number:,}" for name, number in by_entrypoint[:NAMED]]
+    more = f" and {counted(len(by_entrypoint) - NAMED, 'other entrypoint')}" if len(by_entrypoint) > NAMED else ""
+    question = change.question.format(jobs=jobs(len(found)))
+    if not sys.stdin.isatty():
+        raise refusal(
+            f"{counted(len(found), 'job matches', 'jobs match')}, and there is no terminal to ask at: add --yes to go "
+            "ahead, or --dry-run to only count",
+            as_json=as_json,
+        )
+    if not typer.confirm(f"{question} ({', '.join(named)}{more})", err=True):
+        note("nothing was changed")
+        raise typer.Exit(NOT_ALL)
+
+
+def _show_chosen(chosen: Chosen, change: JobChange, *, dry_run: bool, as_json: bool) -> None:
+    number = len(chosen.jobs)
+    if as_json:
+        show_json({"matched": number, change.done: 0, **({"dry_run": True} if dry_run else {})})
+        return
+    if number:
+        show(f"{jobs(number)} would be {change.done}")
+    else:
+        why = "" if chosen.others and change.others else ": none matches"
+        show(f"no job {'would be' if dry_run else 'was'} {change.done}{why}")
+    _show_others(chosen, change)
+
+
+def _show_others(chosen: Chosen, change: JobChange) -> None:
+    if chosen.others and change.others:
+        show(change.others.format(jobs=counted(chosen.others, "job matches", "jobs match")))
+
+
+def _show_tally(tally: Tally, chosen: Chosen, change: JobChange, *, as_json: bool) -> None:
+    if as_json:
+        told = {change.done: tally.changed, "changed_meanwhile": tally.meanwhile}
+        show_json({"matched": len(chosen.jobs), **told, "refused": tally.refused.total()})
+        return
+    show(f"{counted(tally.changed, 'job was', 'jobs were')} {change.done}")
+    if tally.meanwhile:
+        show(f"left alone: {counted(tally.meanwhile, 'job')} that had changed meanwhile")
+    for reason, number in tally.refused.items():
+        show(f"not {change.done}: {jobs(number)}: {printable(reason)}")
+    _show_others(chosen, change)
