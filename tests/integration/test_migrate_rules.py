@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from jqueue import DuplicateJobError, migrate
+from jqueue import DirectQueue, DuplicateJobError, InMemoryStorage, migrate
 from jqueue.core.migration.mover import Mover
 from jqueue.domain.operations.moving import Arrive
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import CAPABILITIES, VsqsFolder
+from jqueue.testing.faults import FaultyStorage
 from tests.moved_jobs import drained, jobs_of, open_at, take
 
 
@@ -30,13 +31,13 @@ async def test_limits_are_copied_and_cron_entries_moved(tmp_path):
     await source.pause("mail")
     await source.limit("work", running=3)
     await dest.limit("work", running=4)
-    await source.configure(aging=60, dead_retention=900)
+    await source.configure(aging=60, dead_retention=900, history=3600, history_payloads=True)
     await dest.configure(aging=30)
     night = await source.schedule("night", "0 3 * * *", "work", b"payload")
     await source.schedule("both", "0 4 * * *", "work")
     await dest.schedule("both", "0 5 * * *", "work")
     await source.enqueue("mail", b"paused")
-    taken = ("limits of mail", "retention of dead jobs", "cron entry night")
+    taken = ("limits of mail", "retention of dead jobs", "history", "payloads in the history", "cron entry night")
     kept = ("limits of work", "aging", "cron entry both")
     for dry_run in (True, False):
         report = await migrate(source, dest, dry_run=dry_run)
@@ -47,6 +48,14 @@ async def test_limits_are_copied_and_cron_entries_moved(tmp_path):
     }
     assert ["both"] == [entry.name for entry in await source.schedules()]
     assert () == (await migrate(source, dest)).rules_taken
+
+
+async def test_a_queue_without_objects_takes_the_other_settings_and_no_history(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), DirectQueue(FaultyStorage(InMemoryStorage()))
+    await source.configure(aging=60, history=3600, history_bytes=1000)
+    report = await migrate(source, dest)
+    assert (("aging",), ("history",)) == (report.rules_taken, report.rules_kept)
+    assert None is (await dest.read_state()).settings.history
 
 
 async def test_limits_that_a_format_cannot_have_are_reported(tmp_path):

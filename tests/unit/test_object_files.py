@@ -172,3 +172,14 @@ async def test_objects_have_the_mode_of_the_queue_and_their_folders_fit(path, mo
     folder = path.with_name("queue.json.history")
     assert of_folder == stat.S_IMODE(folder.stat().st_mode)
     assert [mode, mode] == [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()]
+
+
+async def test_temporary_files_of_processes_that_died_are_removed_after_a_day(storage, path):
+    await storage.create_object(ONE, b"x")
+    folder = path.with_name("queue.json.history")
+    for name, age in ((".1.dead.object.tmp", 90_000), (".2.busy.object.tmp", 80_000), (".3.other.tmp", 90_000)):
+        (folder / name).write_bytes(b"half")
+        written = (folder / "1").stat().st_mtime - age
+        os.utime(folder / name, (written, written))
+    await LocalFileSystemStorage(path).create_object(".history/2", b"y")
+    assert {"1", "2", ".2.busy.object.tmp", ".3.other.tmp"} == set(os.listdir(folder))

@@ -73,13 +73,20 @@ def test_a_worker_on_several_queues_counts_once():
         async with QueueSet(*queues) as several:
             worker, seen = Worker(name="mailer"), []
 
+            both = asyncio.Event()
+
             @worker.handler("mail")
             async def mail(payload: bytes) -> None:
                 seen.append(await several.stats())
+                if len(seen) == 2:
+                    both.set()
+                await both.wait()
 
             await worker.run(several, drain=True)
             inside = seen[-1]
-        assert ["mailer"] == [record.name for record in inside.workers]
+        [record] = inside.workers
+        assert "mailer" == record.name
+        assert {f"mailer@{record.host}:{record.pid}": 2} == inside.holders
 
     run(story())
 

@@ -2,7 +2,7 @@
 
 The content goes into a temporary file `.<name>.<token>.object.tmp` in the same folder, and is flushed to the disk. A
 hard link gives it its name, which the system refuses if the name is taken. Then the folder is flushed. A process that
-dies at any instruction leaves a whole object or none, and perhaps a temporary file.
+dies at any instruction leaves a whole object or none, and perhaps a temporary file, which is removed after a day.
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ from jqueue.runtime.posix_files import (
     write_all,
 )
 
+TEMPORARY = ".object.tmp"
+"""End of the name of a temporary file."""
+
 PART_BYTES = 1024 * 1024
 """Bytes of a stream that are written at once."""
+
+LEFTOVER_SECONDS = 86400.0
+"""Seconds after the last write to a temporary file until it is taken for the leftover of a process that has died."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems that have no hard links."""
@@ -55,9 +61,10 @@ class ObjectFiles:
         self._mode = mode
         self._entropy = entropy
         self._flushed: set[str] = set()
+        self._cleaned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_flushed": set()}
+        return {**self.__dict__, "_flushed": set(), "_cleaned": set()}
 
     def new(self, suffix: str) -> NewObject:
         """Return an object to be written, which exists once it is published."""
@@ -111,10 +118,24 @@ class ObjectFiles:
         descriptor = create_file(path)
         try:
             self._share(descriptor)
+            self._remove_leftovers(folder, os.fstat(descriptor).st_mtime)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _remove_leftovers(self, folder: str, now: float) -> None:
+        """Remove the old temporary files of our objects from a folder, once in each process."""
+        if folder in self._cleaned:
+            return
+        self._cleaned.add(folder)
+        begin = f".{os.path.basename(self._file)}" if folder == self._base else "."
+        with suppress(OSError), os.scandir(folder) as entries:  # a file that cannot be removed does no harm
+            for entry in entries:
+                if entry.name.startswith(begin) and entry.name.endswith(TEMPORARY):
+                    with suppress(OSError):
+                        if entry.stat(follow_symlinks=False).st_mtime < now - LEFTOVER_SECONDS:
+                            os.unlink(entry.path)
 
     def _make_folder(self, above: str, folder: str) -> None:
         """Make a folder unless it exists, and flush its name, once in each process, whoever made it."""
@@ -163,7 +184,7 @@ class NewObject:
         folder, name = os.path.split(path)
         self._files = files
         self._path = path
-        self._temporary = os.path.join(folder, f".{name}.{token}.object.tmp")
+        self._temporary = os.path.join(folder, f".{name}.{token}{TEMPORARY}")
         self._descriptor: int | None = None
         self._over = self._published = False
         self._guard = threading.Lock()

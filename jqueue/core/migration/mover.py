@@ -42,6 +42,9 @@ BATCH_JOBS = 500
 BATCH_BYTES = 4 << 20
 """Maximum bytes of payloads in one batch; a larger job is a batch of its own."""
 
+NO_HISTORY = {"history": None, "history_bytes": None, "history_payloads": False}
+"""Settings for a queue that cannot keep a history."""
+
 TAKEN = "other programs took them during the move"
 FULL = "DEST has no room for them"
 KEY_TAKEN = "their unique key is taken at DEST"
@@ -218,12 +221,15 @@ class Mover:
             return
         if not (state.entrypoints or state.schedules or state.settings.model_dump(exclude_defaults=True)):
             return
-        arriving = ArriveRules(state.entrypoints, state.settings, state.schedules, dry_run)
+        settings = state.settings
+        if settings.history is not None and not can.history:
+            settings, said = settings.model_copy(update=NO_HISTORY), ["history"]
+        arriving = ArriveRules(state.entrypoints, settings, state.schedules, dry_run)
         [receipt] = await self._each(self.dest, [arriving])
         if isinstance(receipt, JQueueError):
             raise receipt
         assert isinstance(receipt, RulesReceipt)
-        self._report.rules_taken, self._report.rules_kept = receipt.taken, receipt.kept
+        self._report.rules_taken, self._report.rules_kept = receipt.taken, (*said, *receipt.kept)
         if not dry_run:
             for name in receipt.schedules:
                 await self.source.unschedule(name)

@@ -151,13 +151,14 @@ class QueueSet(SetLargeValueVerbs):
         Raises:
             StorageError: the store of a queue failed, and no other queue had jobs.
         """
-        if options.keys() - {"batch_size", "claim_timeout"}:  # no option that selects jobs is ignored silently
+        if options.keys() - {"batch_size", "claim_timeout", "holder"}:  # no option that selects jobs is ignored
             raise InvalidJobError(
-                "on a set of queues, dequeue takes only entrypoint, batch_size, claim_timeout, wait and deadline: for "
-                "other options, call one of its queues"
+                "on a set of queues, dequeue takes only entrypoint, batch_size, claim_timeout, holder, wait and "
+                "deadline: for other options, call one of its queues"
             )
         batch_size, claim_timeout = options.get("batch_size", 1), options.get("claim_timeout")
-        self._check(entrypoint, batch_size, claim_timeout)
+        holder = options.get("holder")
+        self._check(entrypoint, batch_size, claim_timeout, holder)
         seconds = self._seconds(deadline)
         if not batch_size:
             await asyncio.gather(
@@ -166,7 +167,7 @@ class QueueSet(SetLargeValueVerbs):
             return []
         loop = asyncio.get_running_loop()
         pause = to_seconds("poll_interval", self.options.poll_interval)
-        call = DequeueCall(entrypoint, batch_size, claim_timeout, self.options.clock, pause)
+        call = DequeueCall(entrypoint, batch_size, claim_timeout, holder, self.options.clock, pause)
         waited_until = loop.time() + (0.0 if wait is None else to_seconds("wait", wait))
         jobs: list[Job] = []
         try:
@@ -231,11 +232,17 @@ class QueueSet(SetLargeValueVerbs):
             member.served = self._turn
         return [job for _, job in chosen]
 
-    def _check(self, entrypoint: str | Sequence[str] | None, batch_size: int, claim_timeout: Duration | None) -> None:
+    def _check(
+        self,
+        entrypoint: str | Sequence[str] | None,
+        batch_size: int,
+        claim_timeout: Duration | None,
+        holder: str | None,
+    ) -> None:
         """Check the arguments of a dequeue before any queue is asked."""
         timeout = to_seconds("stale_timeout", self.options.stale_timeout)
         preparation = Preparation(self.options.limits, timeout, self.options.entropy.new_id, self._no_claim)
-        Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(preparation)
+        Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout, holder=holder).prepared(preparation)
         if claim_timeout is not None:
             self.capabilities.require("claim_timeout")
 

@@ -34,6 +34,7 @@ class DequeueCall:
         names: the entrypoints.
         batch_size: maximum number of jobs.
         claim_timeout: of the claims; None: the default of each queue.
+        holder: name kept with the claims, in queues that keep one; None: the default of each queue.
         clock: tells which jobs are due in queues without `SupportsPeek`.
         pause: seconds between two peeks at such queues.
         trouble: the error of a failed queue, raised if no other queue has jobs.
@@ -42,9 +43,17 @@ class DequeueCall:
     names: Names
     batch_size: int
     claim_timeout: Duration | None
+    holder: str | None
     clock: Clock
     pause: float
     trouble: Exception | None = field(default=None)
+
+    def options_for(self, member: Member) -> dict[str, Any]:
+        """Return the options of the claims in a queue."""
+        options: dict[str, Any] = {"claim_timeout": self.claim_timeout}
+        if self.holder is not None and member.queue.capabilities.holders:
+            options["holder"] = self.holder
+        return options
 
     def begin(self, batch_size: int) -> None:
         """Start a new look for this number of jobs."""
@@ -188,7 +197,7 @@ class Claiming:
         self._call = call
         self._tasks = {
             member: asyncio.create_task(
-                member.queue.dequeue(call.names, batch_size=share, claim_timeout=call.claim_timeout, deadline=deadline)
+                member.queue.dequeue(call.names, batch_size=share, deadline=deadline, **call.options_for(member))
             )
             for member, share in shares.items()
         }

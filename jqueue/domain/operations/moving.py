@@ -30,8 +30,13 @@ SETTINGS_IN_WORDS = {
     "aging": "aging",
     "dead_retention": "retention of dead jobs",
     "blob_bytes": "size limit",
+    "history": "history",
+    "history_bytes": "size of the history",
+    "history_payloads": "payloads in the history",
 }
 """The words for each setting of a queue in the report of a move."""
+
+_UNSET = (None, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,10 +309,10 @@ class ArriveRules(Operation):
         ours, changes = draft.header.settings, dict[str, Any]()
         for name, words in SETTINGS_IN_WORDS.items():
             wanted, there = getattr(self.settings, name), getattr(ours, name)
-            if wanted is not None and there is None:
+            if wanted not in _UNSET and there in _UNSET:
                 changes[name] = wanted
                 taken.append(words)
-            elif wanted is not None and there != wanted:
+            elif wanted not in _UNSET and there != wanted:
                 kept.append(words)
         if changes and not self.only_look:
             draft.set_settings(ours.model_copy(update=changes))
