@@ -24,6 +24,7 @@ class Commands(CommandGroup):
         "worker": "Run the worker of a program on a queue.",
         "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key or error.",
         "stats": "Show the figures of a queue: jobs by entrypoint, limits, cron entries, size.",
+        "metrics": "Print the metrics of a queue in the text format of Prometheus, or serve them.",
         "dead": "List dead jobs and their last errors, the latest last.",
         "redrive": "Queue dead jobs again: one by its ID, several by filters, or --all.",
         "purge": "Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.",

@@ -13,10 +13,11 @@ from jqueue.core.verbs.history import HistoryVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Configure, Guarded
+from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
-class BlobQueue(QueueVerbs, HistoryVerbs):
+class BlobQueue(QueueVerbs, HistoryVerbs, SupportsObservers):
     """A queue whose whole state is one object of a store.
 
     Args:
@@ -51,6 +52,12 @@ class BlobQueue(QueueVerbs, HistoryVerbs):
         if isinstance(storage, SupportsObjects):
             objects = ValueObjects(storage, options.entropy, engine.now, call_timeout=engine.call_timeout)
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects)
+
+    def observe(self, observer: Observer) -> None:
+        self._engine.observers.add(observer)
+
+    def unobserve(self, observer: Observer) -> None:
+        self._engine.observers.remove(observer)
 
     def _checked(self, operation: Prepared) -> Prepared:
         done = operation.operation if isinstance(operation, Guarded) else operation

@@ -21,6 +21,7 @@ from typing import TypeVar
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.history_mover import HistoryMover
+from jqueue.core.blob.observers import Observers
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.open_writes import SentWrite
@@ -80,6 +81,7 @@ class CommitEngine(Engine):
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
         self.commits = 0
         self.recognised = 0
+        self.observers = Observers(clock)
         self.queue_id = ""
         self.existed = False
         self.history = HistoryMover(storage, clock, self.now, call_timeout=call_timeout)
@@ -120,7 +122,7 @@ class CommitEngine(Engine):
         """
         started, generation = self.clock.monotonic(), self.generation
         try:
-            found = await self._call(self._read)
+            found = await self._call("read", self._read)
         except BaseException:
             if generation is self.generation:
                 self.watch.failed()
@@ -134,7 +136,7 @@ class CommitEngine(Engine):
 
     async def _read_all(self) -> tuple[bool, str, bytes, str | None]:
         existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change them meanwhile
-        return existed, queue_id, *await self._call(self.storage.read)
+        return existed, queue_id, *await self._call("read", self.storage.read)
 
     async def _lazy_state(self, found: tuple[bool, str, bytes, str | None]) -> tuple[LazyState, int, int]:
         existed, queue_id, data, etag = found
@@ -183,7 +185,10 @@ class CommitEngine(Engine):
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes.writes}
-        self.recognised += sum(verdict is Verdict.LANDED for verdict in verdicts.values())
+        landed = [sent for sent, verdict in verdicts.items() if verdict is Verdict.LANDED]
+        self.recognised += len(landed)
+        for sent in landed:
+            self.observers.landed(sent, 0.0, recognised=True)
         self.open_writes.close(verdicts)
         return True
 
@@ -238,13 +243,14 @@ class CommitEngine(Engine):
         sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:
-            etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
+            etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError(
                     "the storage adapter returned no etag for a write: its write must return the new etag"
                 )
             self.check_generation(generation)
-            self.pacing.cycle.write(self.clock.monotonic() - started)
+            seconds = self.clock.monotonic() - started
+            self.pacing.cycle.write(seconds)
             self.blob.settle(header, len(content))
             self.pacing.landed(self.writer_id, header.commits)
             self.workers.landed(workers)
@@ -263,6 +269,7 @@ class CommitEngine(Engine):
                 self.watch.failed()
             raise
         self.commits += 1
+        self.observers.landed(sent, seconds, recognised=False)
         self.open_writes.close(dict.fromkeys(self.open_writes.writes, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if header.history is not None:
@@ -274,6 +281,7 @@ class CommitEngine(Engine):
         """Return the id of a series of objects for the history."""
         return "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in self.entropy.new_id()[:18])
 
-    async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        async with asyncio.timeout(self.call_timeout):
-            return await call()
+    async def _call(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        with self.observers.timing(what):
+            async with asyncio.timeout(self.call_timeout):
+                return await call()

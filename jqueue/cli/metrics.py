@@ -1,0 +1,71 @@
+"""`jqueue metrics URL`: the metrics of a queue, for Prometheus: once, or for as long as it is scraped."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from jqueue.cli.on_queue import URL, OpenedQueue, on_queue
+from jqueue.cli.printing import refusal
+
+WAKE_UP = 0.25
+"""Seconds between two wake-ups of the event loop."""
+
+
+def metrics(
+    url: URL,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve the metrics at http://HOST:PORT/metrics until stopped, such as 127.0.0.1:9464.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the metrics of a queue in the text format of Prometheus, or serve them.
+
+    This command only reads. With --listen, the queue is read at each scrape. While it cannot be read, `jqueue_up` is 0
+    and the other metrics are absent.
+
+    Exits with 2 if the queue does not exist or cannot be read, or if the address cannot be listened on.
+    """
+    try:
+        from jqueue.telemetry.listener import Listener, Page
+        from jqueue.telemetry.prometheus import CONTENT_TYPE, PrometheusMetrics
+    except ImportError as error:
+        raise refusal(str(error)) from None
+
+    async def export(opened: OpenedQueue) -> bytes:
+        exporter = PrometheusMetrics(every=None, commits=False)
+        async with exporter.watch(opened.queue):
+            if listen is None:
+                return await exporter.fresh_text()
+
+            async def page() -> Page:
+                return Page(await exporter.fresh_text(), kind=CONTENT_TYPE)
+
+            async with Listener(listen, {"/metrics": page}) as listener:
+                typer.echo(f"serving http://{listener.address}/metrics", err=True)
+                await _until_stopped()
+            return b""
+
+    typer.echo(on_queue(url, export).decode(), nl=False)
+
+
+async def _until_stopped() -> None:
+    """Wait for SIGTERM or Ctrl-C.
+
+    The system may give the signal to a thread of the listener. Python then handles it at the next wake-up of the event
+    loop, which has no other reason to wake up.
+    """
+    from jqueue.worker.signals import handle_signals
+
+    stopped = asyncio.Event()
+    with handle_signals(stopped.set):
+        while not stopped.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), WAKE_UP)

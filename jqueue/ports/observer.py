@@ -1,0 +1,62 @@
+"""The observer of a queue object: it is told of the commits and of the calls to the store, for metrics and traces.
+
+A queue object has none by default, and then spends nothing on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.operations import Operation
+
+CallOutcome = tuple[Sequence[Operation], list[Any] | JQueueError]
+"""A call in a commit: its operations, and a result or an error for each, or the error that undid them all."""
+
+
+class LandedCommit(NamedTuple):
+    """A commit of this queue object that is in the store.
+
+    Attributes:
+        version: the version of the queue that it made.
+        calls: its calls, with their outcomes.
+        seconds: time of the write; 0 for a recognised commit.
+        recognised: True if the answer to the write was not a clean success, and a later read found the commit.
+    """
+
+    version: int
+    calls: Sequence[CallOutcome]
+    seconds: float
+    recognised: bool
+
+
+class Observer:
+    """Base class of observers. Each method does nothing here.
+
+    The methods are called on the event loop of the queue, and must return at once. An error in one is logged and has no
+    other effect.
+    """
+
+    def committed(self, commit: LandedCommit) -> None:
+        """Note a commit that has landed."""
+
+    def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
+        """Note that a call to the store has ended.
+
+        Args:
+            call: "read" or "write".
+            seconds: time that it took.
+            error: its error; None if it succeeded.
+        """
+
+
+@runtime_checkable
+class SupportsObservers(Protocol):
+    """A queue object that tells observers about its commits and its calls to the store."""
+
+    def observe(self, observer: Observer) -> None:
+        """Add an observer, if it is not there."""
+
+    def unobserve(self, observer: Observer) -> None:
+        """Remove an observer, if it is there."""

@@ -1,0 +1,147 @@
+"""The metrics: name, kind, labels, unit and description, each once. All exporters and the docs use this list.
+
+Names, labels and units follow Prometheus. Its text format adds `_total` to the name of a counter.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+BUCKETS = tuple(2.0**power / 1000 for power in range(27))
+"""Bounds of the histograms of seconds: 1 ms, doubled up to 18.6 hours. The blob counts durations in these buckets."""
+
+CALLS = tuple(float(2**power) for power in range(13))
+"""Bounds of the histogram of calls in a commit: 1 to 4,096."""
+
+OF_QUEUE = ("queue",)
+OF_ENTRYPOINT = ("queue", "entrypoint")
+OF_WORKER = ("queue", "worker")
+
+
+class Metric(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: its name, without `_total`.
+        kind: its kind.
+        description: one line.
+        labels: the names of its labels.
+        unit: "s", "By", or the thing that it counts.
+        bounds: the upper bounds of a histogram's buckets.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    description: str
+    labels: tuple[str, ...] = OF_QUEUE
+    unit: str = "1"
+    bounds: tuple[float, ...] = ()
+
+
+JOBS = Metric(
+    "jqueue_jobs",
+    "gauge",
+    "Number of jobs by status: ready, scheduled, in_progress, dead or completed.",
+    (*OF_ENTRYPOINT, "status"),
+    "{job}",
+)
+OLDEST_READY = Metric(
+    "jqueue_oldest_ready_seconds",
+    "gauge",
+    "Time for which the oldest ready job has waited; 0 if no job is ready.",
+    OF_ENTRYPOINT,
+    "s",
+)
+OLDEST_CLAIM = Metric(
+    "jqueue_oldest_claim_seconds",
+    "gauge",
+    "Time for which the job that was claimed first has been in progress; 0 if no job is.",
+    OF_ENTRYPOINT,
+    "s",
+)
+PAUSED = Metric("jqueue_paused", "gauge", "1 if the entrypoint is paused, 0 if not.", OF_ENTRYPOINT)
+ENQUEUED = Metric("jqueue_enqueued", "counter", "Jobs added.", OF_ENTRYPOINT, "{job}")
+CLAIMED = Metric("jqueue_claimed", "counter", "Claims made by workers.", OF_ENTRYPOINT, "{claim}")
+DONE = Metric("jqueue_done", "counter", "Jobs acked.", OF_ENTRYPOINT, "{job}")
+FAILED = Metric("jqueue_failed", "counter", "Claims that ended with a failure.", OF_ENTRYPOINT, "{claim}")
+RETRIED = Metric(
+    "jqueue_retried", "counter", "Failures after which the job was queued again.", OF_ENTRYPOINT, "{claim}"
+)
+DIED = Metric("jqueue_dead", "counter", "Failures after which the job was dead.", OF_ENTRYPOINT, "{job}")
+CANCELLED = Metric("jqueue_cancelled", "counter", "Jobs cancelled.", OF_ENTRYPOINT, "{job}")
+EXPIRED = Metric("jqueue_expired", "counter", "Jobs removed because their time was over.", OF_ENTRYPOINT, "{job}")
+RECOVERED = Metric("jqueue_recovered", "counter", "Stale claims, whose worker was gone.", OF_ENTRYPOINT, "{claim}")
+REMOVED = Metric("jqueue_removed", "counter", "Jobs purged, or moved to another queue.", OF_ENTRYPOINT, "{job}")
+WAIT = Metric("jqueue_wait_seconds", "histogram", "Time from ready to claimed.", OF_ENTRYPOINT, "s", BUCKETS)
+RUN = Metric("jqueue_run_seconds", "histogram", "Time from claimed to acked or nacked.", OF_ENTRYPOINT, "s", BUCKETS)
+DROPPED = Metric(
+    "jqueue_dropped_values",
+    "gauge",
+    "Number of jobs whose result or error was not kept for want of room.",
+    (*OF_ENTRYPOINT, "value"),
+    "{job}",
+)
+WORKERS = Metric(
+    "jqueue_workers", "gauge", "Number of workers that have committed within the last hour.", OF_WORKER, "{worker}"
+)
+SLOTS = Metric("jqueue_worker_slots", "gauge", "Number of jobs that these workers can run.", OF_WORKER, "{job}")
+BUSY = Metric("jqueue_worker_busy", "gauge", "Number of jobs that these workers hold.", OF_WORKER, "{job}")
+UP = Metric("jqueue_up", "gauge", "1 if the queue could be read at the last look, 0 if not.")
+VERSION = Metric("jqueue_version", "gauge", "Version of the queue: it grows by one with each commit.")
+SIZE = Metric("jqueue_size_bytes", "gauge", "Size of the queue's object.", unit="By")
+SIZE_LIMIT = Metric("jqueue_size_limit_bytes", "gauge", "Size from which enqueue refuses jobs.", unit="By")
+UNREADABLE = Metric("jqueue_unreadable_lines", "gauge", "Lines of the queue's object that are not jobs.", unit="{line}")
+BUILD = Metric("jqueue_build_info", "gauge", "1, labelled with the version of jqueue.", ("version",))
+
+COMMITS = Metric("jqueue_commits", "counter", "Commits of this process that have landed.", unit="{commit}")
+RECOGNISED = Metric(
+    "jqueue_commits_recognised",
+    "counter",
+    "Those of them whose answer was lost, and which a later read found.",
+    unit="{commit}",
+)
+CONFLICTS = Metric(
+    "jqueue_conflicts", "counter", "Writes of this process that the store refused as conflicts.", unit="{write}"
+)
+COMMIT_CALLS = Metric(
+    "jqueue_commit_calls", "histogram", "Number of calls in a commit of this process.", unit="{call}", bounds=CALLS
+)
+STORE = Metric(
+    "jqueue_store_seconds",
+    "histogram",
+    "Time of the calls of this process to the store: read or write.",
+    ("queue", "call"),
+    "s",
+    BUCKETS,
+)
+STORE_ERRORS = Metric(
+    "jqueue_store_errors",
+    "counter",
+    "Failed calls of this process to the store, by kind: throttled, timeout, transient, missing, fatal or other.",
+    ("queue", "call", "kind"),
+    "{call}",
+)
+RUNNING = Metric("jqueue_worker_running", "gauge", "Number of handlers that run in this process.", OF_WORKER, "{job}")
+OUTCOMES = Metric(
+    "jqueue_worker_outcomes",
+    "counter",
+    "Jobs of this worker by outcome: succeeded, failed, dead, snoozed, handed_back, cancelled or lost.",
+    (*OF_WORKER, "outcome"),
+    "{job}",
+)
+
+QUEUE_METRICS = (
+    *(JOBS, OLDEST_READY, OLDEST_CLAIM, PAUSED),
+    *(ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DIED, CANCELLED, EXPIRED, RECOVERED, REMOVED),
+    *(WAIT, RUN, DROPPED, WORKERS, SLOTS, BUSY, UP, VERSION, SIZE, SIZE_LIMIT, UNREADABLE, BUILD),
+)
+"""The metrics of a queue: the same from whichever process they are read."""
+
+WORKER_METRICS = (RUNNING, OUTCOMES)
+"""The metrics of a worker in this process."""
+
+COMMIT_METRICS = (COMMITS, RECOGNISED, CONFLICTS, COMMIT_CALLS, STORE, STORE_ERRORS)
+"""The metrics of the commits of this process."""
+
+METRICS = (*QUEUE_METRICS, *WORKER_METRICS, *COMMIT_METRICS)
+"""All metrics."""
