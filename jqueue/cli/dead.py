@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import instant, moment, show, show_json, table
 from jqueue.domain.counting import counted
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ERROR_SHOWN = 200
 """Largest number of characters of an error in the table. JSON has all that the queue keeps."""
@@ -36,7 +37,7 @@ def dead(
     """
 
     async def find_dead(opened: OpenedQueue) -> tuple[str, list[Job]]:
-        found = (await opened.queue.read_state()).dead_jobs()
+        found = (job for job in opened.view.jobs() if job.status is JobStatus.DEAD)
         wanted = [job for job in found if entrypoint in (None, job.entrypoint)]
         return opened.name, sorted(wanted, key=lambda job: (instant(job.dead_at) or "", job.sequence))
 
@@ -68,6 +69,8 @@ def _used_up(job: Job) -> bool:
 
 
 def _table(found: Sequence[Job]) -> Table:
+    from rich.text import Text
+
     made = table("job and its last error", "entrypoint", "attempts", "died (UTC)", numbers=("attempts",))
     made.columns[3].width = len("2026-11-21")
     for job in found:

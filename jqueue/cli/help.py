@@ -5,9 +5,11 @@ It is plain text. To draw boxes around it, typer imports a Markdown parser, whic
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 import typer
@@ -83,8 +85,7 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._names:
             raise KeyError(name)
-        module = name.replace("-", "_")
-        found = getattr(import_module(f"{self._package}.{module}"), module)
+        found = getattr(_imported(f"{self._package}.{name}"), name.replace("-", "_"))
         return typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
 
     def __iter__(self) -> Iterator[str]:
@@ -92,6 +93,16 @@ class _Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module with all that it needs. The garbage collector would look in vain at what stays until the end."""
+    gc.disable()
+    try:
+        return import_module(name.replace("-", "_"))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def group(kind: type[CommandGroup], **options: Any) -> typer.Typer:

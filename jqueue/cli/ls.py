@@ -2,62 +2,189 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
 
-from rich.table import Table
-from rich.text import Text
+import typer
 
+from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
-from jqueue.cli.printing import instant, length, show, show_line, table
+from jqueue.cli.printing import length, show_lines
+from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
-from jqueue.domain.printable import printable
 from jqueue.domain.selection import Phase, Selection, phase_of, since
+from jqueue.domain.short_ids import short_ids
+
+WIDE = 120
+"""Width of a terminal from which on ids are shown in full."""
+
+PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
+"""The phases in the order in which they are listed."""
+
+STYLES = {
+    Phase.IN_PROGRESS: "green",
+    Phase.DEAD: "red",
+    Phase.EXPIRED: "yellow",
+    Phase.SCHEDULED: "dim",
+    Phase.COMPLETED: "dim",
+}
+
+COLUMNS = (
+    Column("id"),
+    Column("entrypoint", cut=True),
+    Column("status"),
+    Column("for", right=True),
+    Column("attempts", right=True),
+    Column("holder or error", cut=True),
+)
+
+
+class Order(StrEnum):
+    """Values by which the jobs can be sorted."""
+
+    AGE = "age"
+    ATTEMPTS = "attempts"
+    CREATED = "created"
+    DUE = "due"
+    ENTRYPOINT = "entrypoint"
+    ID = "id"
+    PRIORITY = "priority"
+    RUN_TIME = "run-time"
+    SIZE = "size"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The jobs that were found, in their order.
+
+    Attributes:
+        jobs: the jobs.
+        view: the version of the queue that has them.
+        now: the time by the queue's clock.
+        more: number of jobs that fit, but are beyond the limit.
+    """
+
+    jobs: Sequence[Job]
+    view: QueueView
+    now: datetime
+    more: int
 
 
 @selecting()
-def ls(url: URL, selection: Selection, as_json: OneALine = False) -> None:
+def ls(
+    url: URL,
+    selection: Selection,
+    sort: Annotated[
+        Order | None,
+        typer.Option(
+            help="Order of the jobs: the oldest, largest, most tried or soonest due first. By default running jobs "
+            "come first, then ready ones in the order in which they will be served.",
+            show_default=False,
+        ),
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of jobs to list at most.", show_default=False)
+    ] = None,
+    as_json: OneALine = False,
+) -> None:
     """List jobs: ready, running, dead; by entrypoint, age, holder, key or error.
+
+    The column "for" has the time for which a job has had its status. On a narrow terminal, ids are cut to the
+    beginnings that tell them apart; every command that takes an id takes such a beginning.
 
     This command only reads, and shows no payloads.
     """
 
-    async def find(opened: OpenedQueue) -> list[tuple[Job, Phase, float]]:
-        now = opened.now()
-        jobs = [job for job in (await opened.queue.read_state()).jobs if selection.matches(job, now)]
-        return [(job, phase_of(job, now), (now - since(job)).total_seconds()) for job in jobs]
+    async def find(opened: OpenedQueue) -> Found:
+        return find_jobs(opened.view, opened.now(), selection, sort, limit, reverse=reverse)
 
     found = on_queue(url, find, as_json=as_json)
     if as_json:
-        for job, phase, _ in found:
-            show_line(_as_values(job, phase))
-    elif found:
-        show(_table(found), f"\n{counted(len(found), 'job')}")
+        from jqueue.cli.job_values import job_values
+
+        show_lines(job_values(job, found.now) for job in found.jobs)
     else:
-        show("no job matches" if selection else "no jobs")
+        write_lines(listing(found, Terminal.of_stdout(), every=not selection))
 
 
-def _as_values(job: Job, phase: Phase) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "entrypoint": job.entrypoint,
-        "status": phase.value,
-        "since": instant(since(job)),
-        "attempts": job.tries,
-        "holder": job.holder,
-        "error": job.error,
-    }
+def find_jobs(
+    view: QueueView, now: datetime, selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool
+) -> Found:
+    """Return the jobs of a queue that are chosen, in order.
+
+    Args:
+        view: the queue.
+        now: the time by its clock.
+        selection: chooses the jobs.
+        sort: their order; None for the order in which they run, will be served, and ended.
+        limit: maximum number of jobs; None for all.
+        reverse: True to reverse the order.
+    """
+    matches = selection.matches
+    jobs = [job for job in view.jobs() if matches(job, now)] if selection else list(view.jobs())
+    place = _by_phase(now) if sort is None else _KEYS[sort](now)
+    jobs.sort(key=place, reverse=reverse)
+    return Found(jobs[:limit], view, now, max(0, len(jobs) - (limit or len(jobs))))
 
 
-def _table(found: list[tuple[Job, Phase, float]]) -> Table:
-    made = table("id", "entrypoint", "status", "for", "attempts", numbers=("for", "attempts"))
-    for job, phase, age in found:
-        made.add_row(
-            Text(printable(job.id)),
-            Text(printable(job.entrypoint)),
-            phase.replace("_", " "),
-            f"in {length(-age)}" if age < 0 else length(age),
-            str(job.tries),
-        )
-    return made
+def listing(found: Found, terminal: Terminal, *, every: bool) -> Iterator[str]:
+    """Yield the lines of a list of jobs.
+
+    Args:
+        found: the jobs.
+        terminal: the place where the lines will be written.
+        every: True if no filter was given.
+    """
+    if not found.jobs:
+        yield "no jobs" if every else "no job matches"
+        return
+    narrow = terminal.width is not None and terminal.width < WIDE
+    shown: Mapping[str, str] = short_ids(found.view.ids()) if narrow else {}
+    yield from lines_of(COLUMNS, (_row(job, shown, found.now) for job in found.jobs), terminal)
+    if terminal.width is not None:
+        total = counted(len(found.jobs) + found.more, "job")
+        yield terminal.styled(f"\n{total}, {found.more:,} of them not shown" if found.more else f"\n{total}", "dim")
+
+
+def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
+    phase = phase_of(job, now)
+    age = (now - since(job)).total_seconds()
+    return (
+        Cell(shown.get(job.id, job.id), "bold"),
+        Cell(job.entrypoint),
+        Cell(phase.replace("_", " "), STYLES.get(phase, "")),
+        Cell(f"in {length(-age)}" if age < 0 else length(age)),
+        Cell(str(job.tries), "" if job.tries else "dim"),
+        Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
+    )
+
+
+def _by_phase(now: datetime) -> Callable[[Job], Any]:
+    places = {phase: place for place, phase in enumerate(PHASES)}
+
+    def key(job: Job) -> Any:
+        phase = phase_of(job, now)
+        if phase is Phase.READY:
+            return (places[phase], job.priority, job.sequence, now)
+        return (places[phase], 0, 0, since(job))
+
+    return key
+
+
+_KEYS: Mapping[Order, Callable[[datetime], Callable[[Job], Any]]] = {
+    Order.AGE: lambda _: since,
+    Order.ATTEMPTS: lambda _: lambda job: -job.tries,
+    Order.CREATED: lambda _: lambda job: job.created_at,
+    Order.DUE: lambda _: lambda job: job.run_at or job.created_at,
+    Order.ENTRYPOINT: lambda _: lambda job: job.entrypoint,
+    Order.ID: lambda _: lambda job: job.id,
+    Order.PRIORITY: lambda _: lambda job: (job.priority, job.sequence),
+    Order.RUN_TIME: lambda now: lambda job: job.claimed_at or now,
+    Order.SIZE: lambda _: lambda job: -(job.payload_object.size if job.payload_object else len(job.payload)),
+}

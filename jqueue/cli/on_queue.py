@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,12 +18,15 @@ from jqueue.cli.printing import refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.core.engine.view import QueueView
 from jqueue.domain.errors import JobNotFoundError, JQueueError, MissingFolderError, UnknownOutcomeError
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.formats.port import JobStorePort
-from jqueue.formats.queue import StoreQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
 from jqueue.runtime.threads import in_a_thread
+
+if TYPE_CHECKING:
+    from jqueue.formats.port import JobStorePort
+    from jqueue.formats.queue import StoreQueue
 
 Answer = TypeVar("Answer")
 
@@ -60,14 +65,19 @@ class OpenedQueue:
     Attributes:
         queue: the queue.
         name: the name of its object, without secrets.
-        stats: its figures when it was opened.
+        view: its content when it was opened.
         absent: True if it does not exist yet, and the command may create it.
     """
 
     queue: DirectQueue | StoreQueue
     name: str
-    stats: QueueStats
+    view: QueueView
     absent: bool = False
+
+    @cached_property
+    def stats(self) -> QueueStats:
+        """Its figures when it was opened."""
+        return self.view.stats(self.now())
 
     def now(self) -> datetime:
         """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""
@@ -101,8 +111,11 @@ def on_queue(
         raise refusal(missing, as_json=as_json) from None
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
+    gc.disable()  # the command ends soon: the collector would look at each job again and again, and free nothing
     try:
-        return asyncio.run(_perform(queue, work, create=create))
+        answers: list[Answer] = []
+        asyncio.run(_perform(queue, work, answers, create=create))
+        return answers[0]
     except UnknownOutcomeError:
         raise refusal(UNKNOWN, as_json=as_json) from None
     except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
@@ -111,6 +124,8 @@ def on_queue(
         ) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
+    finally:
+        gc.enable()
 
 
 async def certain(call: Awaitable[Answer]) -> Answer:
@@ -128,26 +143,31 @@ async def certain(call: Awaitable[Answer]) -> Answer:
 
 
 async def _perform(
-    queue: DirectQueue | StoreQueue, work: Callable[[OpenedQueue], Awaitable[Answer]], *, create: bool
-) -> Answer:
+    queue: DirectQueue | StoreQueue,
+    work: Callable[[OpenedQueue], Awaitable[Answer]],
+    answers: list[Answer],
+    *,
+    create: bool,
+) -> None:
+    """Append the answer of the work. It is not returned: `asyncio.run` makes the repr of what its coroutine returns."""
     if isinstance(place_of(queue), InMemoryStorage):
         raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     name = describe(place_of(queue))
     async with queue:
-        stats = await queue.stats(deadline=FIRST_CALL_DEADLINE)
-        absent = await is_absent(queue, stats)
+        view = await queue.view(deadline=FIRST_CALL_DEADLINE)
+        absent = await is_absent(queue, view)
         if absent and not create:
             raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
-        return await work(OpenedQueue(queue, name, stats, absent))
+        answers.append(await work(OpenedQueue(queue, name, view, absent)))
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:
     """Return the storage of a queue."""
-    return queue.store if isinstance(queue, StoreQueue) else queue.storage
+    return queue.storage if isinstance(queue, BlobQueue) else queue.store
 
 
-async def is_absent(queue: BlobQueue | StoreQueue, stats: QueueStats) -> bool:
-    """Return True if these are the figures of a queue that does not exist: any blob has its braces at least."""
-    if isinstance(queue, StoreQueue):
+async def is_absent(queue: BlobQueue | StoreQueue, seen: QueueStats | QueueView) -> bool:
+    """Return True if this was seen of a queue that does not exist: any blob has its braces at least."""
+    if not isinstance(queue, BlobQueue):
         return not await in_a_thread(queue.store.exists)
-    return stats.size == 0
+    return seen.size == 0

@@ -1,20 +1,24 @@
-"""The output of the commands: lines that cannot control a terminal, tables that fit 80 columns."""
+"""The output of the commands: lines that cannot control a terminal, tables that fit 80 columns.
+
+Commands that print JSON do not import rich, which takes as long as reading a thousand jobs.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from jqueue.cli.columns import write_lines
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 UNUSABLE = 2
 """Exit code of a command that could not do its work."""
@@ -38,7 +42,12 @@ def show_json(values: Mapping[str, Any]) -> None:
 
 def show_line(values: Mapping[str, Any]) -> None:
     """Print one JSON object on a line of its own."""
-    typer.echo(json.dumps(values))
+    show_lines([values])
+
+
+def show_lines(several: Iterable[Mapping[str, Any]]) -> None:
+    """Print JSON objects, each on a line of its own, as they come."""
+    write_lines(map(json.dumps, several))
 
 
 def note(message: str) -> None:
@@ -48,11 +57,17 @@ def note(message: str) -> None:
 
 def show(*parts: Table | Text | str) -> None:
     """Print for people."""
+    from rich.console import Console
+    from rich.text import Text
+
     Console(highlight=False).print(*(Text(part) if isinstance(part, str) else part for part in parts), sep="\n")
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     """Return a table that folds texts that are too long, and never folds numbers."""
+    from rich import box
+    from rich.table import Table
+
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         number = column in numbers
@@ -62,6 +77,8 @@ def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 def count(number: int) -> Text:
     """Return a number, dimmed if it is zero."""
+    from rich.text import Text
+
     return Text(str(number), "" if number else "dim")
 
 

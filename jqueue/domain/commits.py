@@ -14,9 +14,9 @@ from enum import Enum
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.events import events_of
+from jqueue.domain.events import batches_of
 from jqueue.domain.header import Header
-from jqueue.domain.history import HistoryHeader, Moved, started, stopped, trimmed, with_events
+from jqueue.domain.history import HistoryHeader, Moved, started, stopped, trimmed, with_batches
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
@@ -135,8 +135,8 @@ def _history(draft: Draft, now: datetime, moved: Moved | None, new_series: Calla
     if settings.history is None:
         return stopped(history)
     history, payloads = started(history, now, new_series), settings.history_payloads
-    events = events_of(draft.moves, draft.placed, history.last + 1, now, payloads=payloads)
-    return with_events(history, events, payloads=payloads)
+    batches = batches_of(draft.moves, draft.placed, history.last + 1, now, payloads=payloads)
+    return with_batches(history, batches, payloads=payloads)
 
 
 def _added(draft: Draft) -> Mapping[str, int]:

@@ -1,4 +1,7 @@
-"""The events of a history: made from the transitions of a commit as JSON text, and read again."""
+"""The events of a history: made from the transitions of a commit as JSON text, and read again.
+
+The events of one commit are a *batch*: one text, which is encoded once. A commit with very many has several.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import json
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from jqueue.domain.history import time_text
 from jqueue.domain.limits import cut_error
@@ -21,9 +25,11 @@ PAYLOAD_BYTES = 64 << 10
 ERROR_BYTES = 256
 """Size of the largest error text that an event keeps."""
 
+EVENTS_PER_BATCH = 1000
+"""Largest number of events in a batch."""
+
 _quote = json.encoder.encode_basestring_ascii
-_VERBS = {verb: f'"{verb}"' for verb in Verb}
-_STATUSES = {status: f'"{status}"' for status in JobStatus}
+_NO_COLUMNS: list[Any] = [None] * 8
 _WITH_ERROR = frozenset((Verb.NACK, Verb.REVOKE))
 _ENDS_CLAIM = frozenset((Verb.ACK, Verb.NACK, Verb.HAND_BACK, Verb.REVOKE, Verb.DEPART))
 
@@ -68,42 +74,50 @@ class HistoryEvent:
     jobs: int = 1
 
 
-def event_of(text: str) -> HistoryEvent:
-    """Read an event.
+def events_in(batch: str) -> list[HistoryEvent]:
+    """Return the events of a batch, in order.
 
     Raises:
-        ValueError: the text is not an event.
+        ValueError: the text is not a batch of events.
     """
     try:
-        row = json.loads(text)
-        number, job_id, entrypoint, verb, before, after, attempt, holder, at = row[:9]
-        seconds, created, error, payload, jobs = (*row[9:14], *(None,) * (14 - len(row)))[:5]
-        claims = verb == Verb.CLAIM
-        return HistoryEvent(
-            number=int(number),
-            at=datetime.fromtimestamp(at, UTC),
-            verb=verb,
-            job_id=job_id,
-            entrypoint=entrypoint,
-            before=None if before is None else JobStatus(before),
-            after=None if after is None else JobStatus(after),
-            attempt=attempt,
-            holder=holder,
-            wait_seconds=seconds if claims else None,
-            run_seconds=None if claims else seconds,
-            created_at=None if created is None else datetime.fromtimestamp(created, UTC),
-            error=error,
-            payload=None if payload is None else a2b_base64(payload),
-            jobs=1 if jobs is None else jobs,
-        )
-    except (TypeError, OverflowError, OSError) as error:
-        raise ValueError(f"it is not an event of a history: {type(error).__name__}") from None
+        first, count, at, kinds, rows = json.loads(batch)
+        time = datetime.fromtimestamp(at, UTC)
+        events = [_event(first + row, time, kinds, columns) for row, columns in enumerate(rows)]
+    except (TypeError, IndexError, OverflowError, OSError) as error:
+        raise ValueError(f"it is not a batch of events: {type(error).__name__}") from None
+    if len(events) != count:
+        raise ValueError(f"it has {len(events)} events, and should have {count}")
+    return events
 
 
-def events_of(
+def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any]) -> HistoryEvent:
+    kind, job_id, attempt, seconds, age, error, payload, jobs = row + _NO_COLUMNS[len(row) :]
+    entrypoint, verb, before, after, holder = kinds[kind] + _NO_COLUMNS[3 + len(kinds[kind]) :]
+    claims = verb == Verb.CLAIM
+    return HistoryEvent(
+        number=number,
+        at=at,
+        verb=verb,
+        job_id=job_id,
+        entrypoint=entrypoint,
+        before=None if before is None else JobStatus(before),
+        after=None if after is None else JobStatus(after),
+        attempt=attempt or 0,
+        holder=holder,
+        wait_seconds=seconds if claims else None,
+        run_seconds=None if claims else seconds,
+        created_at=None if age is None else at - timedelta(seconds=age),
+        error=error,
+        payload=None if payload is None else a2b_base64(payload),
+        jobs=1 if jobs is None else jobs,
+    )
+
+
+def batches_of(
     moves: Iterable[Move], placed: Sequence[PlacedJobs], number: int, now: datetime, *, payloads: bool
 ) -> list[str]:
-    """Return the texts of the events of a commit. A heartbeat is no event.
+    """Return the events of a commit as the texts of batches. A heartbeat is no event.
 
     Args:
         moves: its transitions.
@@ -112,81 +126,93 @@ def events_of(
         now: its time.
         payloads: True if the events of enqueued jobs keep the payload.
     """
-    texts, at, rest = [], time_text(now), _Rest(now, payloads=payloads)
-    quoted: dict[str | None, str] = {None: "null"}  # entrypoints and holders, which are few
+    batches: list[str] = []
     for block in placed:
-        time = time_text(block.now)
+        lines = _Batch(block.now, payloads=payloads)
         for entrypoint, jobs in block.encoded.entrypoints.items():
-            texts.append(
-                f"[{number}, null, {_quote(entrypoint)}, {_VERBS[Verb.ENQUEUE]}, null, "
-                f"{_STATUSES[JobStatus.QUEUED]}, 0, null, {time}, null, null, null, null, {jobs}]"
-            )
-            number += 1
-    for verb, before, after in moves:
-        if verb is Verb.HEARTBEAT:
-            continue
-        job = after or before
-        assert job is not None
-        fields = job.__dict__  # quicker than the attributes of a model
-        old, new = "null", "null"
-        name, holder = fields["entrypoint"], fields["holder"]
-        if after is not None:
-            new = _STATUSES[fields["status"]]
-        if before is not None:
-            old = _STATUSES[before.status]
-            if verb is not Verb.CLAIM:
-                holder = before.holder
-        if name not in quoted:
-            quoted[name] = _quote(name)
-        if holder is not None and holder not in quoted:
-            quoted[holder] = _quote(holder)
-        texts.append(
-            f"[{number}, {_quote(fields['id'])}, {quoted[name]}, {_VERBS[verb]}, {old}, {new}, {fields['attempt']}, "
-            f"{quoted[holder]}, {at}{rest.text(verb, before, after)}]"
-        )
-        number += 1
-    return texts
+            lines.add_lines(entrypoint, jobs)
+        if lines.rows:
+            batches.append(lines.text(number))
+            number += len(lines.rows)
+    moves = [move for move in moves if move[0] is not Verb.HEARTBEAT]
+    for start in range(0, len(moves), EVENTS_PER_BATCH):
+        batch = _Batch(now, payloads=payloads)
+        batch.add(moves[start : start + EVENTS_PER_BATCH])
+        batches.append(batch.text(number))
+        number += len(batch.rows)
+    return batches
 
 
-class _Rest:
-    """The last columns of the events of a commit: seconds, time of creation, error and payload.
+class _Batch:
+    """The events of a commit. Those of one kind, such as all claims of a worker, share what they have in common.
 
-    Many jobs of a commit were created, or claimed, at the same moment. Its text is made once.
+    Attributes:
+        rows: the texts of the events.
     """
 
-    __slots__ = ("_created", "_created_text", "_now", "_payloads", "_seconds_text", "_since")
+    __slots__ = ("_age_text", "_created", "_kinds", "_now", "_payloads", "_seconds_text", "_since", "rows")
 
     def __init__(self, now: datetime, *, payloads: bool) -> None:
+        self.rows: list[str] = []
+        self._kinds: dict[tuple[str, Verb, JobStatus | None, JobStatus | None, str | None], int] = {}
         self._now = now
         self._payloads = payloads
         self._since: datetime | None = None
         self._created: datetime | None = None
-        self._seconds_text = self._created_text = ""
+        self._seconds_text = self._age_text = ""
 
-    def text(self, verb: Verb, before: Job | None, after: Job | None) -> str:
-        """Return the columns. Those at the end without a value are left out.
+    def add_lines(self, entrypoint: str, jobs: int) -> None:
+        """Add the event of a bulk enqueue."""
+        kind = self._kinds.setdefault((entrypoint, Verb.ENQUEUE, None, JobStatus.QUEUED, None), len(self._kinds))
+        self.rows.append(f"[{kind}, null, 0, null, null, null, null, {jobs}]")
 
-        The seconds are the wait of a claimed job, or the length of a claim that ends. The time of creation is kept
-        with the event by which a job leaves.
-        """
-        if before is None:
-            if self._payloads and verb is Verb.ENQUEUE and after is not None and _is_kept(after):
-                return f', null, null, null, "{b2a_base64(after.payload, newline=False).decode("ascii")}"'
+    def add(self, moves: Iterable[Move]) -> None:
+        """Add the events of transitions."""
+        kinds, rows, rest_of = self._kinds, self.rows, self._rest
+        for verb, before, after in moves:
+            fields = (after or before).__dict__  # quicker than the attributes of a model
+            new = None if after is None else fields["status"]
+            if before is None:
+                old, holder, rest = None, fields["holder"], self._payload(verb, after)
+            elif verb is Verb.CLAIM:
+                old, holder, rest = before.status, fields["holder"], f", {self._seconds(ready_since(before))}"
+            else:
+                old, holder, rest = before.status, before.holder, rest_of(verb, before, after)
+            key = (fields["entrypoint"], verb, old, new, holder)
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = len(kinds)
+            rows.append(f"[{kind}, {_quote(fields['id'])}, {fields['attempt']}{rest}]")
+
+    def text(self, number: int) -> str:
+        """Return the batch, given the number of its first event."""
+        kinds = json.dumps(list(self._kinds))
+        return f"[{number}, {len(self.rows)}, {time_text(self._now)}, {kinds}, [{', '.join(self.rows)}]]"
+
+    def _payload(self, verb: Verb, job: Job | None) -> str:
+        """Return the last columns of an event by which a job enters: its payload, if that is kept."""
+        if not self._payloads or verb is not Verb.ENQUEUE or job is None or not _is_kept(job):
             return ""
-        if verb is Verb.CLAIM:
-            return f", {self._seconds(ready_since(before))}"
+        return f', null, null, null, "{b2a_base64(job.payload, newline=False).decode("ascii")}"'
+
+    def _rest(self, verb: Verb, before: Job, after: Job | None) -> str:
+        """Return the last columns of an event: seconds, age and error. Those at the end without a value are left out.
+
+        The seconds are the length of a claim that ends. The age is kept with the event by which a job leaves.
+        """
         claimed = before.claimed_at if verb in _ENDS_CLAIM else None
         seconds = "null" if claimed is None else self._seconds(claimed)
         if after is None:
             created = before.created_at
             if created is not self._created:
-                self._created, self._created_text = created, time_text(created)
-            return f", {seconds}, {self._created_text}"
+                self._created, self._age_text = created, repr(round((self._now - created).total_seconds(), 6))
+            return f", {seconds}, {self._age_text}"
         if verb in _WITH_ERROR and (error := _error(before, after)):
             return f", {seconds}, null, {_quote(error)}"
         return "" if claimed is None else f", {seconds}"
 
     def _seconds(self, since: datetime) -> str:
+        """Return the seconds since a moment. Many jobs of a commit share the moment, and its text is made once."""
         if since is not self._since:
             self._since, self._seconds_text = since, f"{(self._now - since).total_seconds():.3f}"
         return self._seconds_text

@@ -4,7 +4,7 @@ Each commit appends its events to the *outbox* in the header of the blob. A writ
 object beside the queue, and a later commit drops the moved events. The numbers are computed from the draft at each try
 and are written with the commit. So they have no gap and no double, even if the answer to a write is lost.
 
-An event is kept as its JSON text, which is encoded once. A commit joins texts.
+The events of a commit are kept as a *batch*: one JSON text, which is encoded once. A commit joins texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OUTBOX_BYTES = 1 << 20
 """Size of the outbox above which a writer moves it, if it holds payloads."""
 
 MOST_EVENTS = 20_000
-"""Largest number of events in the outbox. If nobody can move them, the oldest are dropped and counted as lost."""
+"""Number of events that the outbox keeps if nobody can move them. Older batches are dropped, and counted as lost."""
 
 MOST_BYTES = 16 << 20
 """Largest size of an outbox with payloads."""
@@ -59,7 +59,7 @@ class HistoryHeader(BaseModel):
         stopped: True if the history is switched off; its events are kept.
         older: earlier series, the oldest first. A new one begins when the history is switched on again, and when a
             backup of the blob was restored and its numbers were used for other events.
-        events: the outbox: the JSON texts of events, in the order of their numbers.
+        batches: the outbox: the JSON texts of batches of events, in the order of their numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -69,24 +69,43 @@ class HistoryHeader(BaseModel):
     lost: Count = 0
     stopped: bool = False
     older: tuple[Series, ...] = ()
-    events: tuple[str, ...] = Field(default=(), repr=False)
+    batches: tuple[str, ...] = Field(default=(), repr=False)
 
     @property
     def first(self) -> int:
         """The number of the first event in the outbox; if it is empty, the number of the next event."""
-        return number_of(self.events[0]) if self.events else self.last + 1
+        return span_of(self.batches[0]).first if self.batches else self.last + 1
 
 
 class Moved(NamedTuple):
-    """Events that stand in an object."""
+    """Batches that stand in an object."""
 
     series: str
-    events: Sequence[str]
+    batches: Sequence[str]
 
 
-def number_of(event: str) -> int:
-    """Return the number of an event, given its text."""
-    return int(event[1 : event.index(",")])
+class Span(NamedTuple):
+    """The events of a batch.
+
+    Attributes:
+        first: number of its first event.
+        last: number of its last event.
+        at: time of all of them, in seconds since 1970.
+    """
+
+    first: int
+    last: int
+    at: float
+
+
+def span_of(batch: str) -> Span:
+    """Return the numbers and the time of the events in a batch, given its text. The rest is not read.
+
+    Raises:
+        ValueError: the text is not a batch.
+    """
+    first, count, at = batch[1:].split(",", 3)[:3]
+    return Span(int(first), int(first) + int(count) - 1, float(at.rstrip("]")))
 
 
 def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], str]) -> HistoryHeader:
@@ -100,10 +119,10 @@ def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], s
     if history is not None and not history.stopped:
         return history
     number = 1 if history is None else history.last + 1
-    event = f'[{number}, null, null, "{START}", null, null, 0, null, {time_text(now)}]'
+    batch = f'[{number}, 1, {time_text(now)}, [[null, "{START}"]], [[0]]]'
     if history is None:
-        return HistoryHeader(series=new_id(), last=1, events=(event,))
-    changes = {"stopped": False, "last": number, "events": (*history.events, event)}
+        return HistoryHeader(series=new_id(), last=1, batches=(batch,))
+    changes = {"stopped": False, "last": number, "batches": (*history.batches, batch)}
     return _in_new_series(history, new_id()).model_copy(update=changes)
 
 
@@ -112,20 +131,21 @@ def stopped(history: HistoryHeader | None) -> HistoryHeader | None:
     return history if history is None or history.stopped else history.model_copy(update={"stopped": True})
 
 
-def with_events(history: HistoryHeader, events: Sequence[str], *, payloads: bool) -> HistoryHeader:
+def with_batches(history: HistoryHeader, batches: Sequence[str], *, payloads: bool) -> HistoryHeader:
     """Return the history with more events. If the outbox has no room for all, its oldest are dropped, and counted.
 
     Args:
         history: the history.
-        events: the texts of the events that follow its last.
+        batches: the events that follow its last.
         payloads: True if events keep payloads, so that the size of the outbox counts, too.
     """
-    if not events:
+    if not batches:
         return history
-    kept = (*history.events, *events)
-    changes: dict[str, object] = {"events": kept, "last": history.last + len(events)}
-    if surplus := _surplus(kept, payloads=payloads):
-        changes |= {"events": kept[surplus:], "lost": history.lost + surplus}
+    kept, last = (*history.batches, *batches), span_of(batches[-1]).last
+    changes: dict[str, object] = {"batches": kept, "last": last}
+    if surplus := _surplus(kept, last, payloads=payloads):
+        lost = span_of(kept[surplus]).first - span_of(kept[0]).first
+        changes |= {"batches": kept[surplus:], "lost": history.lost + lost}
     return history.model_copy(update=changes)
 
 
@@ -134,38 +154,40 @@ def _in_new_series(history: HistoryHeader, series: str) -> HistoryHeader:
     return history.model_copy(update={"series": series, "older": older})
 
 
-def _surplus(events: Sequence[str], *, payloads: bool) -> int:
-    """Return the number of events at the beginning of the outbox for which it has no room."""
-    surplus = max(0, len(events) - MOST_EVENTS)
+def _surplus(batches: Sequence[str], last: int, *, payloads: bool) -> int:
+    """Return the number of batches at the beginning of the outbox for which it has no room. The last one is kept."""
+    surplus, most = 0, len(batches) - 1
+    while surplus < most and last - span_of(batches[surplus]).last >= MOST_EVENTS:
+        surplus += 1
     if payloads:
-        size = sum(map(len, events[surplus:]))
-        while size > MOST_BYTES and surplus < len(events) - 1:
-            size -= len(events[surplus])
+        size = sum(map(len, batches[surplus:]))
+        while size > MOST_BYTES and surplus < most:
+            size -= len(batches[surplus])
             surplus += 1
     return surplus
 
 
 def trimmed(history: HistoryHeader, moved: Moved, new_id: Callable[[], str]) -> HistoryHeader:
-    """Return the history without the events that are in an object.
+    """Return the history without the batches that are in an object.
 
     If the object has other events under the same numbers, or numbers that the blob has not used, a backup of the blob
     was restored. Then nothing is dropped, and the outbox will be moved to a new series.
     """
-    events = history.events
-    if moved.series != history.series or not events or not moved.events:
+    ours = history.batches
+    if moved.series != history.series or not ours or not moved.batches:
         return history
-    skipped = history.first - number_of(moved.events[0])
-    if not 0 <= skipped < len(moved.events):
+    first, last = history.first, span_of(moved.batches[-1]).last
+    if not span_of(moved.batches[0]).first <= first <= last:
         return history
-    there = moved.events[skipped : skipped + len(events)]
-    again = number_of(moved.events[-1]) > history.last
-    if again or any(ours != theirs and not _is_same(ours, theirs) for ours, theirs in zip(events, there, strict=False)):
+    theirs = [batch for batch in moved.batches if span_of(batch).first >= first]
+    pairs = zip(ours, theirs, strict=False)
+    if last > history.last or not all(one == other or _is_same(one, other) for one, other in pairs):
         return _in_new_series(history, new_id())
-    return history.model_copy(update={"events": events[len(there) :]})
+    return history.model_copy(update={"batches": ours[len(theirs) :]})
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Return True if two texts are the same event. A person may have changed the layout of one."""
+    """Return True if two texts are the same batch. A person may have changed the layout of one."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:
@@ -181,15 +203,15 @@ def is_due(history: HistoryHeader, settings: QueueSettings, now: float, most: in
         now: the time, in seconds since 1970.
         most: number of events above which it is moved.
     """
-    events = history.events
-    if not events:
+    batches = history.batches
+    if not batches:
         return False
-    if len(events) > most or settings.history is None:
+    oldest = span_of(batches[0])
+    if history.last - oldest.first >= most or settings.history is None:
         return True
-    if settings.history_payloads and sum(map(len, events)) > OUTBOX_BYTES:
+    if settings.history_payloads and sum(map(len, batches)) > OUTBOX_BYTES:
         return True
-    oldest: float = json.loads(events[0])[8]
-    return now - oldest > OUTBOX_SECONDS
+    return now - oldest.at > OUTBOX_SECONDS
 
 
 def time_text(now: datetime) -> str:

@@ -42,7 +42,7 @@ class Hasty(HistoryMover):
 
     async def _move(self, objects: SupportsObjects, history: HistoryHeader, queue: str) -> Moved:
         self._moving = asyncio.create_task(self._slowly(objects, history, queue))
-        return Moved(history.series, history.events)
+        return Moved(history.series, history.batches)
 
     async def _slowly(self, objects: SupportsObjects, history: HistoryHeader, queue: str) -> None:
         await asyncio.sleep(0.05)

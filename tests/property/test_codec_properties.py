@@ -159,7 +159,7 @@ workers = st.builds(
     entrypoints=st.lists(names, max_size=3).map(tuple),
     version=names,
 )
-events = st.tuples(counts, st.none() | texts, texts).map(json.dumps)
+batches = st.tuples(counts, counts, seconds, texts).map(json.dumps)
 histories = st.builds(
     HistoryHeader,
     series=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
@@ -167,7 +167,7 @@ histories = st.builds(
     lost=counts,
     stopped=st.booleans(),
     older=st.lists(st.builds(Series, names, counts), max_size=2).map(tuple),
-    events=st.lists(events, max_size=3).map(tuple),
+    batches=st.lists(batches, max_size=3).map(tuple),
 )
 decisions = st.fixed_dictionaries(
     {

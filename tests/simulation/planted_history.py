@@ -8,8 +8,8 @@ from jqueue.core.blob.history_mover import HistoryMover
 from jqueue.domain import commits
 from jqueue.domain.commits import next_header
 from jqueue.domain.errors import CASConflictError
-from jqueue.domain.events import events_of
-from jqueue.domain.history import Moved, number_of
+from jqueue.domain.events import batches_of
+from jqueue.domain.history import Moved, span_of
 from jqueue.ports.storage import SupportsObjects
 
 
@@ -18,7 +18,7 @@ def outbox_dropped_before_its_object_landed(patch):
     move = HistoryMover._move
 
     async def hasty(self, objects, history, queue):
-        self.moved = Moved(history.series, history.events)
+        self.moved = Moved(history.series, history.batches)
         return await move(self, objects, history, queue)
 
     patch.setattr(HistoryMover, "_move", hasty)
@@ -53,11 +53,12 @@ def numbers_used_again_after_a_lost_answer(patch):
         surplus = known.last - pending.setdefault(commit.writer, known.last)
         if not surplus:
             return header
-        kept = [event for event in header.history.events if number_of(event) <= known.last]
+        kept = [batch for batch in header.history.batches if span_of(batch).first <= known.last]
         new = [
-            f"[{number_of(event) - surplus},{event.partition(',')[2]}" for event in header.history.events[len(kept) :]
+            f"[{span_of(batch).first - surplus},{batch.partition(',')[2]}"
+            for batch in header.history.batches[len(kept) :]
         ]
-        changes = {"events": (*kept, *new), "last": header.history.last - surplus}
+        changes = {"batches": (*kept, *new), "last": header.history.last - surplus}
         return header.model_copy(update={"history": header.history.model_copy(update=changes)})
 
     def clean(self, header, size):
@@ -73,5 +74,7 @@ def numbers_used_again_after_a_lost_answer(patch):
 def lines_without_an_event(patch):
     """Jobs that were added as lines make no event"""
     patch.setattr(
-        commits, "events_of", lambda moves, placed, number, now, **options: events_of(moves, (), number, now, **options)
+        commits,
+        "batches_of",
+        lambda moves, placed, number, now, **options: batches_of(moves, (), number, now, **options),
     )

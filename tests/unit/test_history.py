@@ -175,14 +175,14 @@ async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_s
         await add(other, 1000)
     history = await header(other)
     assert (1001, 21_001, 1002) == (history.lost, history.last, history.first)
-    assert MOST_EVENTS == len(history.events)
+    assert MOST_EVENTS == history.last + 1 - history.first
     storage = queue_on(memory)
     await add(storage, 1)
     await storage.aclose()
     await add(storage := queue_on(memory), 1)
     with pytest.raises(InvalidJobError, match="history"):
         other.history()
-    assert list(range(21_003, 1002, -1)) == await numbers(storage)
+    assert list(range(21_003, 1001, -1)) == await numbers(storage)
 
 
 @in_virtual_time
@@ -190,7 +190,8 @@ async def test_events_that_are_missing_between_others_are_named():
     memory = InMemoryStorage(clock=VirtualClock())
     queue = queue_on(memory)
     await queue.configure(history=3600)
-    await add(queue, 3)
+    for _ in range(3):
+        await add(queue, 1)
     content, etag = await memory.read()
     lines = content.split(b",\t")
     await memory.write(b",\t".join([*lines[:1], *lines[3:]]), etag)

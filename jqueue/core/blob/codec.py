@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from jqueue.core.blob.history_text import history_pieces, with_event_texts
+from jqueue.core.blob.history_text import history_pieces, with_batch_texts
 from jqueue.core.blob.lines import (
     EDGES,
     NO_MEMBER,
@@ -498,7 +498,7 @@ def _read_header(content: Mapping[str, Any], head: bytes = b"") -> QueueState:
         named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
         tables["schedules"] = named
     if "history" in tables:
-        tables["history"] = with_event_texts(tables["history"], head)
+        tables["history"] = with_batch_texts(tables["history"], head)
     extra = {name: value for name, value in content.items() if name not in _TABLES and name not in ("format", "jobs")}
     try:
         state = QueueState.model_validate({**tables, "extra": extra})

@@ -22,7 +22,7 @@ from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.history_mover import HistoryMover
 from jqueue.core.blob.observers import Observers
-from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.engine import Engine, read_until
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.open_writes import SentWrite
 from jqueue.core.engine.requests import Outcome, Request
@@ -137,6 +137,21 @@ class CommitEngine(Engine):
     async def _read_all(self) -> tuple[bool, str, bytes, str | None]:
         existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change them meanwhile
         return existed, queue_id, *await self._call("read", self.storage.read)
+
+    async def look_if_changed(
+        self, etag: str | None, deadline: float
+    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
+        """As in the engine; the store is asked for another version than the known one."""
+
+        async def read() -> tuple[bool, str, bytes, str | None] | None:
+            if etag is None or self._read_if_changed is None:
+                return await self._read_all()
+            existed, queue_id, changed = self.existed, self.queue_id, self._read_if_changed
+            found = await self._call("read", lambda: changed(etag))
+            return None if found is None else (existed, queue_id, *found)
+
+        found = await read_until(deadline, read, self.entropy, "the queue")
+        return (etag, None) if found is None else (found[3], await self._lazy_state(found))
 
     async def _lazy_state(self, found: tuple[bool, str, bytes, str | None]) -> tuple[LazyState, int, int]:
         existed, queue_id, data, etag = found

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, encode_object, place_of
 from jqueue.domain.errors import CASConflictError, InvalidBlobError
-from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, number_of
+from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of
 from jqueue.domain.models import QueueState
 from jqueue.domain.rules import QueueSettings
 from jqueue.ports.clock import Clock
@@ -39,7 +39,7 @@ class HistoryMover:
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
-        moved: the events that the next commit drops from the outbox, as they are in an object.
+        moved: the batches that the next commit drops from the outbox, as they are in an object.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class HistoryMover:
             return
         waited = 0 if before is None else before.last + 1 - history.first  # events that another writer should move
         most = self.events_per_object
-        if waited > most and len(history.events) <= most * 1.5:
+        if waited > most and history.last + 1 - history.first <= most * 1.5:
             return
         if self._clock.monotonic() < self._not_before:
             return
@@ -115,11 +115,11 @@ class HistoryMover:
                 self._task = None
 
     async def _move(self, objects: SupportsObjects, history: HistoryHeader, queue: str) -> Moved:
-        """Create an object with the events of the outbox, and return the events that are in it."""
-        place, events = Place(history.series, history.first), history.events
+        """Create an object with the events of the outbox, and return what is in it."""
+        place, batches = Place(history.series, history.first), history.batches
         try:
             async with asyncio.timeout(self._call_timeout):
-                await objects.create_object(place.suffix, encode_object(queue, events))
+                await objects.create_object(place.suffix, encode_object(queue, batches))
         except CASConflictError:  # another writer was quicker, or this writer itself: an earlier try has landed
             async with asyncio.timeout(self._call_timeout):
                 content = await objects.read_object(place.suffix)
@@ -127,8 +127,8 @@ class HistoryMover:
                 return Moved(place.series, decode_object(content, queue, place.first))
             except InvalidBlobError as error:
                 logger.warning("%s is damaged, and the history goes on beside it: %s", place.suffix, error)
-                return Moved(place.series, (f"[{place.first}, null]",))  # fits no event: a new series begins
-        return Moved(place.series, events)
+                return Moved(place.series, (f"[{place.first}, 1, 0]",))  # fits no batch: a new series begins
+        return Moved(place.series, batches)
 
     async def _collect(self, objects: SupportsObjects, settings: QueueSettings) -> None:
         """Remove the objects that are older than the history is kept, and the oldest if all are too large."""
@@ -141,8 +141,8 @@ class HistoryMover:
 
 def _is_in(history: HistoryHeader, moved: Moved) -> bool:
     """Return True if the outbox may still hold events that were moved."""
-    last = number_of(moved.events[-1])
-    return history.series == moved.series and bool(history.events) and history.first <= last
+    last = span_of(moved.batches[-1]).last
+    return history.series == moved.series and bool(history.batches) and history.first <= last
 
 
 def surplus(listed: list[Listed], settings: QueueSettings, now: datetime) -> list[Listed]:

@@ -1,7 +1,7 @@
 """The objects of the history: events that have left the outbox, in immutable objects beside the queue's.
 
 An object is `.history/<series>/<number of its first event, 16 digits>`. Its first line is JSON with a checksum of the
-rest. Then comes one event a line, in the order of the numbers.
+rest. Then comes one batch of events a line, in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.history import number_of
+from jqueue.domain.history import span_of
 
 FORMAT = 1
 FOLDER = ".history/"
@@ -41,10 +41,10 @@ def place_of(suffix: str) -> Place | None:
     return None if found is None else Place(found[1], int(found[2]))
 
 
-def encode_object(queue: str, events: Sequence[str]) -> bytes:
-    """Return the content of an object with these events, of which there is at least one."""
-    rest = "\n".join((*events, "")).encode()
-    first, last = number_of(events[0]), number_of(events[-1])
+def encode_object(queue: str, batches: Sequence[str]) -> bytes:
+    """Return the content of an object with these batches of events, of which there is at least one."""
+    rest = "\n".join((*batches, "")).encode()
+    first, last = span_of(batches[0]).first, span_of(batches[-1]).last
     said = {"history": FORMAT, "queue": queue, "first": first, "last": last, "crc": zlib.crc32(rest)}
     return b"%b\n%b" % (dump_ascii(said).encode(), rest)
 
@@ -64,7 +64,7 @@ def _first_line(content: bytes) -> Any:
 
 
 def decode_object(content: bytes, queue: str, first: int) -> list[str]:
-    """Return the texts of the events in an object.
+    """Return the texts of the batches in an object.
 
     Args:
         content: its bytes.
@@ -83,4 +83,9 @@ def decode_object(content: bytes, queue: str, first: int) -> list[str]:
         raise InvalidBlobError("its checksum does not match: it is cut off, or was changed")
     if (said.get("queue"), said.get("first")) != (queue, first):
         raise InvalidBlobError("it belongs to another queue, or has another object's name")
-    return rest.decode().split("\n")[:-1]
+    batches = rest.decode().split("\n")[:-1]
+    try:
+        list(map(span_of, batches))
+    except ValueError:
+        raise InvalidBlobError("a line of it is not a batch of events") from None
+    return batches

@@ -15,8 +15,8 @@ from jqueue.domain.errors import (
     InvalidBlobError,
     ObjectMissingError,
 )
-from jqueue.domain.events import HistoryEvent, event_of
-from jqueue.domain.history import HistoryHeader, number_of
+from jqueue.domain.events import HistoryEvent, events_in
+from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.models import QueueState
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed, SupportsObjects
@@ -40,7 +40,8 @@ class HistoryReader:
         deadline: maximum seconds for a request, with its repetitions.
         call_timeout: maximum seconds for one try.
         since: events before this time are not needed; None: all are.
-        wanted: a text that every wanted event contains, so that the others need not be read; "" if there is none.
+        wanted: a text that the batch of every wanted event contains, so that the others need not be read; "" if there
+            is none.
         damaged: objects that are missing or cannot be read, each with the reason.
         gaps: first and last number of each range of events that is missing.
     """
@@ -69,7 +70,7 @@ class HistoryReader:
         if history is None:
             return
         self._below = history.last + 1
-        for number, event in enumerate(self._taken(history.events, history.last), 1):
+        for number, event in enumerate(self._taken(history.batches, history.last), 1):
             yield event
             if number % EVENTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -104,23 +105,24 @@ class HistoryReader:
                         yield event
                 await asyncio.sleep(0)
 
-    def _taken(self, texts: Iterable[str], through: int) -> Iterator[HistoryEvent]:
+    def _taken(self, batches: Iterable[str], through: int) -> Iterator[HistoryEvent]:
         """Yield the wanted events among these, the newest first. Those that were there before are left out."""
-        for text in reversed(list(texts)):
-            number = number_of(text)
-            if not number < self._below or number > through:
+        for batch in reversed(list(batches)):
+            first, last, at = span_of(batch)
+            above, last = self._below, min(last, self._below - 1, through)
+            if last < first:
                 continue
-            if number < self._below - 1:
-                self.gaps.append((number + 1, self._below - 1))
-            self._below = number
-            if self.wanted in text:
-                try:
-                    event = event_of(text)
-                except ValueError:
-                    self.gaps.append((number, number))
-                    continue
-                if self.since is None or event.at >= self.since:
-                    yield event
+            if last < above - 1:
+                self.gaps.append((last + 1, above - 1))
+            self._below = first
+            if self.wanted not in batch or (self.since is not None and at < self.since.timestamp()):
+                continue
+            try:
+                events = events_in(batch)
+            except ValueError:
+                self.gaps.append((first, last))
+                continue
+            yield from reversed(events[: last - first + 1])
 
     def _note_damaged(self, place: Place, why: str, last: int | None = None) -> None:
         """Note that an object cannot be read. Its events, up to the last if that is known, are not a gap."""

@@ -1,7 +1,7 @@
 """The history in the header of the blob, as text.
 
-A raw tab stands before each event. No JSON text holds a raw tab, so the events can be cut apart without being encoded
-again.
+A raw tab stands before each batch of events. No JSON text holds a raw tab, so the batches can be cut apart without
+being encoded again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from jqueue.core.blob.lines import dump_ascii
 from jqueue.domain.history import HistoryHeader
 
-EVENTS_OPEN, BETWEEN, EVENTS_CLOSE = '"events": [\t', ",\t", "\t]"
+OPEN, BETWEEN, CLOSE = '"batches": [\t', ",\t", "\t]"
 
 
 def history_pieces(history: HistoryHeader) -> tuple[str, str, str]:
-    """Return the history as a JSON object in three pieces. The one in the middle is long: it has the events."""
+    """Return the history as a JSON object in three pieces. The one in the middle is long: it has the batches."""
     fields: dict[str, Any] = {"series": history.series, "last": history.last}
     if history.lost:
         fields["lost"] = history.lost
@@ -24,33 +24,43 @@ def history_pieces(history: HistoryHeader) -> tuple[str, str, str]:
     if history.older:
         fields["older"] = history.older
     text = dump_ascii({**fields, **(history.__pydantic_extra__ or {})})
-    if not history.events:
+    if not history.batches:
         return text, "", ""
-    return f"{text[:-1]}, {EVENTS_OPEN}", BETWEEN.join(history.events), f"{EVENTS_CLOSE}}}"
+    return f"{text[:-1]}, {OPEN}", BETWEEN.join(history.batches), f"{CLOSE}}}"
 
 
-def with_event_texts(history: Any, head: bytes) -> Any:
-    """Return the JSON of a history with the text of each event in place of the event.
+def with_batch_texts(history: Any, head: bytes) -> Any:
+    """Return the JSON of a history with the text of each batch in place of the batch.
 
     Args:
         history: the JSON value.
         head: the text of the header; b"" if it is not known.
     """
-    rows = history.get("events") if isinstance(history, dict) else None
-    if not isinstance(rows, list):
-        return history
-    if not all(isinstance(row, list) and len(row) >= len(("number", "id")) and type(row[0]) is int for row in rows):
-        return history  # refused by the checks that follow
-    return {**history, "events": _cut(rows, head) or [dump_ascii(row) for row in rows]}
+    batches = history.get("batches") if isinstance(history, dict) else None
+    if not isinstance(batches, list) or not all(map(_has_a_span, batches)):
+        return history  # refused by the checks that follow, if there are any batches
+    return {**history, "batches": _cut(batches, head) or [dump_ascii(batch) for batch in batches]}
 
 
-def _cut(rows: list[list[Any]], head: bytes) -> list[str]:
-    """Return the texts of the events as they are in the header; an empty list if it has another layout."""
-    _, _, rest = head.partition(EVENTS_OPEN.encode())
-    text, end, _ = rest.partition(EVENTS_CLOSE.encode())
+def _has_a_span(batch: Any) -> bool:
+    """Return True if a batch begins with its first number, the number of its events, and a time."""
+    return (
+        isinstance(batch, list)
+        and len(batch) > len(("first", "count"))
+        and type(batch[0]) is int
+        and type(batch[1]) is int
+        and type(batch[2]) in (int, float)
+    )
+
+
+def _cut(batches: list[list[Any]], head: bytes) -> list[str]:
+    """Return the texts of the batches as they are in the header; an empty list if it has another layout."""
+    _, _, rest = head.partition(OPEN.encode())
+    text, end, _ = rest.partition(CLOSE.encode())
     texts = text.decode().split(BETWEEN) if end else []
-    if len(texts) != len(rows) or not all(
-        text.startswith(f"[{row[0]}, ") and text.endswith("]") for text, row in zip(texts, rows, strict=True)
+    if len(texts) != len(batches) or not all(
+        text.startswith(f"[{batch[0]}, {batch[1]}, ") and text.endswith("]")
+        for text, batch in zip(texts, batches, strict=True)
     ):
         return []
     return texts

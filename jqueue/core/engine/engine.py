@@ -236,6 +236,20 @@ class Engine(ABC):
         reading = read_until(deadline, self._read_all, self.entropy, "the queue")
         return await self._lazy_state(await reading)
 
+    async def look_if_changed(
+        self, etag: str | None, deadline: float
+    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
+        """Read the queue if its etag is another one. Return its etag, and None or what `look` returns.
+
+        Args:
+            etag: the etag of the version that is known; None if none is.
+            deadline: maximum seconds.
+
+        Raises:
+            StorageError: as for `look`.
+        """
+        return None, await self.look(deadline)
+
     @abstractmethod
     async def _read_all(self) -> Any:
         """Read everything once, independently of commits. `_lazy_state` converts the result."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Unpack
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
+from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
 from jqueue.domain.job_options import ScheduleOptions, takes_options
@@ -166,6 +167,23 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
         found = await self._done(Find(job_id), deadline)
         return found[0] if found else None
+
+    async def view(self, known: QueueView | None = None, *, deadline: Duration | None = None) -> QueueView:
+        """Return the queue as it is now, without making a model of each job.
+
+        Args:
+            known: an earlier view, returned again if the store says that the queue has not changed since.
+            deadline: maximum time for the call.
+
+        Raises:
+            StorageError: the store failed, or the queue's object is gone or cannot be read.
+        """
+        etag, found = await self._engine.look_if_changed(known.etag if known else None, self._seconds(deadline))
+        if found is None and known is not None:
+            return known
+        assert found is not None  # without an etag, the store was read
+        lazy, size, taken = found
+        return QueueView(lazy, self.options.limits, taken, size, etag)
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         lazy, _, _ = await self._engine.look(self._seconds(deadline))

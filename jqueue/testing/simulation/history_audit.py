@@ -45,10 +45,10 @@ class HistoryAudit:
             claimed: the jobs that it claimed.
         """
         last = before.history.get("last", 0)
-        kept = before.history.get("events") or [[last + 1]]
-        there = after.history.get("events") or [[after.history.get("last", 0) + 1]]
+        kept = before.history.get("batches") or [[last + 1]]
+        there = after.history.get("batches") or [[after.history.get("last", 0) + 1]]
         self.seen["outbox of the history moved"] += bool(before.history) and there[0][0] > kept[0][0]
-        rows: list[Row] = [row for row in after.history.get("events", ()) if row[0] > last]
+        rows: list[Row] = [row for batch in after.history.get("batches", ()) if batch[0] > last for row in _rows(batch)]
         if [row[0] for row in rows] != list(range(last + 1, after.history.get("last", 0) + 1)):
             raise Violation(HISTORY, f"events {[row[0] for row in rows]} follow event {last}", version=after)
         if after.settings.get("history") is None:
@@ -69,9 +69,9 @@ class HistoryAudit:
         states = {job_id: status_of(job) for job_id, job in before.jobs.items()}
         claims, placed = set(), 0
         for row in rows:
-            _, job_id, _, verb, old, new, attempt, *rest = row
+            _, job_id, _, verb, old, new, attempt, _, jobs = row
             if job_id is None:
-                placed += rest[6] if len(rest) > 6 else 0
+                placed += jobs
                 continue
             if states.get(job_id) != old:
                 what = f"event {row[0]} ({verb}) is of {job_id} as {old}, and it was {states.get(job_id)}"
@@ -103,7 +103,7 @@ class HistoryAudit:
         if read is None:
             return
         found = [(each.number, each.job_id, each.verb, each.before, each.after, _time(each.at)) for each in read]
-        there = [(row[0], row[1], row[3], row[4], row[5], round(row[8], 3)) for row in reversed(self._committed)]
+        there = [(row[0], row[1], row[3], row[4], row[5], round(row[7], 3)) for row in reversed(self._committed)]
         if found != there:
             wrong = [one for one, other in zip(found, there, strict=False) if one != other][:1]
             what = f"{len(there)} events were committed, and {len(found)} are in the history; the first wrong: {wrong}"
@@ -146,3 +146,16 @@ def _job(job_id: str, job: Fields) -> Job:
 
 def _time(moment: datetime) -> float:
     return round(moment.timestamp(), 3)
+
+
+def _rows(batch: list[Any]) -> list[Row]:
+    """Return the events of a batch: number, id, entrypoint, verb, status before and after, attempt, time, jobs."""
+    first, count, at, kinds, rows = batch
+    if len(rows) != count:
+        raise Violation(HISTORY, f"the batch of event {first} has {len(rows)} events, and says {count}")
+    found = []
+    for number, row in enumerate(rows, first):
+        kind, job_id, attempt, *rest = (*row, None, None)[: max(3, len(row))]
+        entrypoint, verb, old, new, _ = (*kinds[kind], None, None, None)[:5]
+        found.append([number, job_id, entrypoint, verb, old, new, attempt, at, rest[4] if len(rest) > 4 else 0])
+    return found

@@ -1,0 +1,142 @@
+"""Lists of many rows in columns, written as they come. On a terminal, no row is longer than its width."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import NamedTuple
+
+from jqueue.domain.printable import printable
+
+SAMPLE = 1000
+"""Number of rows that decide the widths of the columns. Rows that come later may be longer."""
+
+LEAST = 16
+"""Smallest width of a column that is cut."""
+
+GAP = "  "
+CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+class Cell(NamedTuple):
+    """One text in a row. It need not be printable."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        title: its title.
+        right: True for numbers.
+        cut: True if its texts may be cut to fit a terminal. The widest such column is cut first.
+    """
+
+    title: str
+    right: bool = False
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where rows are written.
+
+    Attributes:
+        width: columns of the terminal; None for a pipe or a file, where nothing is cut.
+        colours: True if it shows colours.
+    """
+
+    width: int | None = None
+    colours: bool = False
+
+    @classmethod
+    def of_stdout(cls) -> Terminal:
+        """Return the terminal of the standard output. `NO_COLOR` switches its colours off."""
+        if not sys.stdout.isatty():
+            return cls()
+        dumb = os.environ.get("TERM", "") in ("", "dumb") or bool(os.environ.get("NO_COLOR"))
+        return cls(shutil.get_terminal_size().columns, not dumb)
+
+    def styled(self, text: str, style: str) -> str:
+        """Return a text in a style, if there are colours. The text must be printable."""
+        return f"\x1b[{CODES[style]}m{text}\x1b[0m" if style and text and self.colours else text
+
+
+def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], terminal: Terminal) -> Iterator[str]:
+    """Yield the lines of a list: the titles, and a line for each row. No cell can control the terminal.
+
+    Args:
+        columns: the columns.
+        rows: the rows, each with a cell for each column.
+        terminal: the place where the lines will be written.
+    """
+    coming = iter(rows)
+    sample = [[_printable(cell) for cell in row] for row in islice(coming, SAMPLE)]
+    titles = [Cell(column.title, "dim") for column in columns]
+    widths = _widths(columns, [titles, *sample], terminal.width)
+    for row in chain([titles], sample, ([_printable(cell) for cell in row] for row in coming)):
+        yield _line(columns, row, widths, terminal)
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to the standard output as they come, some at a time."""
+    coming = iter(lines)
+    while some := list(islice(coming, SAMPLE)):
+        sys.stdout.write("\n".join(some) + "\n")
+    sys.stdout.flush()
+
+
+def width_of(text: str) -> int:
+    """Return the number of terminal columns that a printable text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return a printable text of at most this width, with an ellipsis if it was longer."""
+    if width_of(text) <= width:
+        return text
+    kept = text[: max(0, width - 1)]
+    while kept and width_of(kept) > width - 1:
+        kept = kept[:-1]
+    return f"{kept}…"
+
+
+def _printable(cell: Cell) -> Cell:
+    text = " ".join(cell.text.split()) if "\n" in cell.text else cell.text
+    return cell if text.isprintable() and text is cell.text else Cell(printable(text), cell.style)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[int]:
+    """Return the width of each column. On a terminal, the columns that may be cut share what the others leave."""
+    widths = [max(width_of(row[place].text) for row in rows) for place in range(len(columns))]
+    if width is None:
+        return widths
+    cuttable = [place for place, column in enumerate(columns) if column.cut and widths[place] > LEAST]
+    surplus = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while surplus > 0 and cuttable:
+        widest = max(cuttable, key=lambda place: widths[place])
+        widths[widest] -= 1
+        surplus -= 1
+        cuttable = [place for place in cuttable if widths[place] > LEAST]
+    return widths
+
+
+def _line(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], terminal: Terminal) -> str:
+    cells = []
+    for column, cell, width in zip(columns, row, widths, strict=True):
+        text = cut(cell.text, width) if column.cut and terminal.width is not None else cell.text
+        space = " " * (width - width_of(text))
+        styled = terminal.styled(text, cell.style)
+        cells.append(space + styled if column.right else styled + space)
+    return GAP.join(cells).rstrip()

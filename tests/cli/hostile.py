@@ -1,0 +1,48 @@
+"""Text that tries to command a terminal or to forge a line, and queues with it in every field."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+
+HOSTILE = "x\x1b[2J\x1b]0;pwn\x07\r\nforged  line\u202e\u2028\x9b31m\b\x00y"
+SECRET = "hunter2"
+FORBIDDEN = {"\x1b", "\r", "\x07", "\x08", "\x00", "\x9b", "\u202e", "\u2028"}
+
+
+def fill(path):
+    """Make a queue with a job in each phase, and hostile text in each field that takes any."""
+
+    async def work():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        jobs: dict[str, Any] = {
+            "ready": {"unique_key": "UNIQUE", "headers": {"token": SECRET}},
+            "later": {"delay": 3600},
+            "running": {"priority": -3, "concurrency_key": "TOGETHER"},
+            "dead": {"priority": -2, "max_attempts": 1},
+            "done": {"priority": -1, "keep_result": 3600},
+        }
+        for job_id, options in jobs.items():
+            await queue.enqueue("HOSTILE", SECRET.encode(), job_id=f"{job_id}-HOSTILE", **options)
+        running, dead, done = await queue.dequeue(batch_size=3)
+        await queue.nack(dead, error=ValueError("HOSTILE"))
+        await queue.ack(done, result={"a": SECRET, "b": "HOSTILE"})
+        await queue.schedule("nightly-HOSTILE", "0 3 * * *", "HOSTILE", SECRET.encode())
+        await queue.configure(history=timedelta(days=1))
+        await queue.enqueue("HOSTILE", SECRET.encode(), job_id="last")
+        return running.holder
+
+    holder = asyncio.run(work())
+    text = path.read_text().replace(f'"{holder}"', '"holder-HOSTILE"')
+    path.write_text(text.replace("HOSTILE", json.dumps(HOSTILE)[1:-1]))
+    return path
+
+
+def assert_harmless(text, *, colours=False):
+    """Check that a text cannot command a terminal, and that no job has forged a line of it."""
+    forbidden = FORBIDDEN - ({"\x1b"} if colours else set())
+    assert not forbidden & set(text)
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("forged")]
+    assert SECRET not in text

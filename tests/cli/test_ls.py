@@ -1,0 +1,180 @@
+"""`jqueue ls` lists jobs: all of them or chosen ones, in an order, for people, for pipes and as JSON."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.cli.app import app
+from jqueue.cli.columns import Cell, Column, Terminal, cut, lines_of
+from jqueue.cli.ls import Order, find_jobs, listing
+from jqueue.domain.selection import Selection
+from jqueue.domain.short_ids import short_ids
+from tests.cli.hostile import HOSTILE, assert_harmless, fill
+
+
+@pytest.fixture
+def path(tmp_path):
+    return fill(tmp_path / "queue.json")
+
+
+def ls(path, *arguments):
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["ls", str(path), *arguments], catch_exceptions=False)
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert_harmless(result.stdout)
+    return result.stdout
+
+
+def listed(path, *arguments):
+    return [json.loads(line) for line in ls(path, *arguments, "--json").splitlines()]
+
+
+def shown_at(path, terminal):
+    async def look():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        view = await queue.view()
+        found = find_jobs(view, datetime.now(UTC), Selection(), None, None, reverse=False)
+        return list(listing(found, terminal, every=True))
+
+    return asyncio.run(look())
+
+
+def test_jobs_are_listed_as_json_with_everything_but_their_payloads(path):
+    jobs = listed(path)
+    assert ["running", "ready", "last", "later", "dead", "done"] == [job["id"].partition("-")[0] for job in jobs]
+    assert ["in_progress", "ready", "ready", "scheduled", "dead", "completed"] == [job["status"] for job in jobs]
+    running, dead = jobs[0], jobs[4]
+    assert f"holder-{HOSTILE}" == running["holder"]
+    assert (HOSTILE, 1, "TOGETHER", 7) == tuple(
+        running[name] for name in ("entrypoint", "attempts", "concurrency_key", "payload_bytes")
+    )
+    assert (f"ValueError: {HOSTILE}", 1, None) == tuple(dead[name] for name in ("error", "max_attempts", "holder"))
+    assert datetime.fromisoformat(dead["since"]) <= datetime.now(UTC)
+    assert jobs[3]["seconds"] < 0 < jobs[0]["seconds"]
+
+
+def test_a_pipe_gets_one_line_for_each_job_with_nothing_cut(path):
+    titles, *lines = ls(path).splitlines()
+    assert ["id", "entrypoint", "status", "for", "attempts", "holder", "or", "error"] == titles.split()
+    assert 6 == len(lines)
+    assert all(r"\x1b[2J\x1b]0;pwn\x07" in line for line in lines)
+    assert "ValueError: x" in lines[4]
+    assert max(map(len, lines)) > 140
+
+
+@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_line_is_wider_than_the_terminal_if_the_ids_fit(tmp_path, width, colours):
+    path = tmp_path / "queue.json"
+
+    async def add():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        await queue.enqueue("an_entrypoint_with_a_long_name_" * 3, b"")
+        await queue.enqueue("漢字" * 30, b"", max_attempts=1)
+        for job in await queue.dequeue(batch_size=2):
+            await queue.nack(job, error="the server said 451 " * 20)
+
+    asyncio.run(add())
+    lines = shown_at(path, Terminal(width, colours))
+    assert ("\x1b[" in "".join(lines)) is colours
+    assert_harmless("\n".join(lines), colours=colours)
+    if not colours:
+        from rich.cells import cell_len
+
+        assert width == max(cell_len(line) for line in lines)
+    assert 2 == sum("…" in line for line in lines)
+
+
+def test_a_narrow_terminal_shows_the_beginnings_that_tell_ids_apart(tmp_path):
+    path = tmp_path / "queue.json"
+
+    async def add():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        for job_id in ("abcdefgh-1", "abcdefgh-2", "zzzzzzzzzzzz"):
+            await queue.enqueue("mail", job_id=job_id)
+
+    asyncio.run(add())
+    assert {"abcdefgh-1", "abcdefgh-2", "zzzzzzzz"} == {line.split()[0] for line in shown_at(path, Terminal(80))[1:4]}
+    assert "zzzzzzzzzzzz" in "".join(shown_at(path, Terminal(140)))
+    assert "3 jobs" in shown_at(path, Terminal(80))[-1]
+
+
+def test_short_ids_are_unique():
+    ids = ["a", "ab", "job-0001", "job-00011", "job-00012", "x" * 40]
+    assert ["a", "ab", "job-0001", "job-00011", "job-00012", "x" * 8] == list(short_ids(ids).values())
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [
+        ("age", "running"),
+        ("attempts", "running"),
+        ("created", "ready"),
+        ("due", "ready"),
+        ("id", "dead"),
+        ("priority", "running"),
+        ("run-time", "running"),
+        ("size", "ready"),
+        ("entrypoint", "ready"),
+    ],
+)
+def test_jobs_are_sorted(path, order, first):
+    in_order = [job["id"] for job in listed(path, "--sort", order)]
+    assert order in {str(each) for each in Order}
+    assert 6 == len(in_order)
+    if order not in ("age", "attempts"):
+        assert first == in_order[0].partition("-")[0]
+    assert in_order[:2] == [job["id"] for job in listed(path, "--sort", order, "--limit", "2")]
+    assert set(in_order) == {job["id"] for job in listed(path, "--sort", order, "--reverse")}
+
+
+def test_an_empty_list_says_so(path, tmp_path):
+    assert "no job matches\n" == ls(path, "--entrypoint", "absent")
+    assert [] == listed(path, "--entrypoint", "absent")
+    empty = tmp_path / "empty.json"
+
+    async def make():
+        queue = DirectQueue(LocalFileSystemStorage(empty))
+        await queue.cancel((await queue.enqueue("mail")).id)
+
+    asyncio.run(make())
+    assert "no jobs\n" == ls(empty)
+
+
+def test_rows_after_the_sample_may_be_longer_and_texts_are_cut_at_their_cells():
+    rows = ([Cell("a" * (number % 3)), Cell("b" * 50)] for number in range(5))
+    lines = list(lines_of([Column("first", right=True), Column("second", cut=True)], rows, Terminal(30)))
+    assert {"     ", "    a", "   aa"} == {line[:5] for line in lines[1:]}
+    assert all(30 == len(line) for line in lines[1:])
+    assert ["漢…", "漢字", "", "…"] == [cut("漢字", 3), cut("漢字", 4), cut("", 3), cut("abc", 1)]
+
+
+def test_a_closed_pipe_ends_quietly(path):
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "jqueue", "ls", str(path)], stdout=write, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(write)
+    assert b"" == result.stderr
+
+
+def test_a_view_is_returned_again_if_nothing_changed(path):
+    async def look():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        first = await queue.view()
+        assert first is await queue.view(first)
+        await queue.enqueue("mail")
+        second = await queue.view(first)
+        assert (len(first) + 1, first.header.version + 1) == (len(second), second.header.version)
+        assert (await queue.stats()).depth == second.stats(datetime.now(UTC) + timedelta(seconds=1)).depth
+
+    asyncio.run(look())
