@@ -23,7 +23,10 @@ class Commands(CommandGroup):
         "doctor": "Check whether a store is safe for a queue.",
         "worker": "Run the worker of a program on a queue.",
         "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key or error.",
-        "stats": "Show the figures of a queue: jobs by entrypoint, limits, cron entries, size.",
+        "show": "Show one job with its whole life: attempts, errors, holder, times, events.",
+        "stats": "Show the figures of a queue: jobs by entrypoint, rates, times, limits, size.",
+        "workers": "List the workers of a queue, and other holders of its jobs.",
+        "schedules": "List the cron entries of a queue, the next one first.",
         "metrics": "Print the metrics of a queue in the text format of Prometheus, or serve them.",
         "dead": "List dead jobs and their last errors, the latest last.",
         "redrive": "Queue dead jobs again: one by its ID, several by filters, or --all.",
@@ -40,6 +43,7 @@ class Commands(CommandGroup):
         "schedule": "Set a cron entry: at each of its times, one job is enqueued, whatever the number of workers.",
         "unschedule": "Remove a cron entry. The jobs that it has enqueued stay.",
         "migrate": "Move the jobs of one queue to another.",
+        "version": "Show the versions of jqueue and Python, and the extras that are installed.",
         "spark": 'Work on many jobs with Spark; needs pip install "jqueue[spark]" and Java.',
     }
 

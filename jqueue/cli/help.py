@@ -96,7 +96,7 @@ class _Commands(Mapping[str, Any]):
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module with all that it needs. The garbage collector would look in vain at what stays until the end."""
+    """Import a module with all that it needs. Its objects live until the end: the garbage collector skips them."""
     gc.disable()
     try:
         return import_module(name.replace("-", "_"))

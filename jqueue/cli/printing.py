@@ -96,6 +96,17 @@ def length(duration: timedelta | float) -> str:
     return f"{seconds:.3g} s" if 0 < seconds < 1 else f"{int(seconds)} s"
 
 
+def brief(seconds: float) -> str:
+    """Return a rounded duration, in milliseconds if it is below one second."""
+    return length(seconds) if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def ago(time: datetime, now: datetime) -> str:
+    """Return a time in UTC, and its distance from now."""
+    seconds = (now - time).total_seconds()
+    return f"{moment(time)} UTC, {f'in {length(-seconds)}' if seconds < 0 else f'{length(seconds)} ago'}"
+
+
 def size(number: int) -> str:
     """Return a number of bytes, in words."""
     if number < 1 << 10:

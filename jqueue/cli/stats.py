@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
+from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
 
@@ -50,7 +52,10 @@ class QueueInfo:
 
 
 def stats(url: URL, as_json: AsJSON = False) -> None:
-    """Show the figures of a queue: jobs by entrypoint, limits, cron entries, size.
+    """Show the figures of a queue: jobs by entrypoint, rates, times, limits, size.
+
+    Jobs wait from the moment they are ready until they are claimed, and run until they are acked or nacked. The median
+    and the 95% are rounded up to a power of two, in milliseconds.
 
     This command only reads, and shows no payloads.
 
@@ -60,9 +65,16 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
     if as_json:
         show_json(as_values(info))
         return
+    from rich.text import Text
+
+    from jqueue.cli.throughput import claims_line, rates, times
+
     figures = info.stats
     show(Text(info.name, "bold"), f"{_extent(info)}\n")
     show(_jobs(info))
+    for figured in (rates(figures.totals), times(info.entrypoints, figures.totals), claims_line(figures)):
+        if figured is not None:
+            show("", figured)
     if limits := _limits(info):
         show("", limits)
     if info.schedules:
@@ -82,8 +94,7 @@ def _extent(info: QueueInfo) -> str:
 
 
 async def _read_info(opened: OpenedQueue) -> QueueInfo:
-    state = await opened.queue.read_state()
-    now = opened.now()
+    state, now = opened.view.header, opened.now()
     schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
     return QueueInfo(
         name=opened.name,
@@ -107,9 +118,13 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
         "unreadable": figures.unreadable,
         "warnings": list(figures.warnings),
         **_counts(figures),
+        **totals_values(figures.totals),
+        "workers": len(figures.workers),
+        "holders": dict(figures.holders or {}),
         "entrypoints": {
             name: {
                 **_counts(known),
+                **totals_values(known.totals),
                 "paused": known.paused,
                 **{key: getattr(info.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
             }
@@ -132,7 +147,7 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
 
 
 def _counts(figures: EntrypointStats) -> dict[str, Any]:
-    oldest = figures.oldest_ready_age
+    oldest, claim = figures.oldest_ready_age, figures.oldest_claim_age
     return {
         "ready": figures.depth,
         "scheduled": figures.scheduled,
@@ -142,6 +157,7 @@ def _counts(figures: EntrypointStats) -> dict[str, Any]:
         "results_dropped": figures.results_dropped,
         "errors_dropped": figures.errors_dropped,
         "oldest_ready_seconds": None if oldest is None else oldest.total_seconds(),
+        "oldest_claim_seconds": None if claim is None else claim.total_seconds(),
     }
 
 
@@ -149,6 +165,8 @@ def _jobs(info: QueueInfo) -> Table | str:
     shown = {name: known for name, known in info.entrypoints.items() if name in info.rules or has_jobs(known)}
     if not shown:
         return "no jobs"
+    from rich.text import Text
+
     made = table("entrypoint", *COUNTS, numbers=COUNTS)
     for name, known in shown.items():
         label = Text(printable(name))
@@ -167,6 +185,8 @@ def has_jobs(figures: EntrypointStats) -> bool:
 
 
 def _cells(figures: EntrypointStats) -> list[Text]:
+    from rich.text import Text
+
     dead = Text(str(figures.dead), "red") if figures.dead else count(0)
     oldest = figures.oldest_ready_age
     counted = [count(number) for number in (figures.depth, figures.scheduled, figures.in_progress)]
@@ -177,6 +197,8 @@ def _limits(info: QueueInfo) -> Table | None:
     limited = {name: rules for name, rules in info.rules.items() if rules.max_running or rules.rate}
     if not limited:
         return None
+    from rich.text import Text
+
     made = table("limits", "in progress", "claims", numbers=("in progress", "claims"))
     for name, rules in sorted(limited.items()):
         running = f"{info.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
@@ -186,6 +208,8 @@ def _limits(info: QueueInfo) -> Table | None:
 
 
 def _schedules(info: QueueInfo) -> Table:
+    from rich.text import Text
+
     made = table("cron entry", "entrypoint", "when", "next (UTC)", "in", numbers=("next (UTC)", "in"))
     for schedule in info.schedules:
         made.add_row(

@@ -17,7 +17,8 @@ def fill(path):
 
     async def work():
         queue = DirectQueue(LocalFileSystemStorage(path))
-        jobs: dict[str, Any] = {
+        await queue.configure(history=timedelta(days=1))
+        jobs: dict[str, dict[str, Any]] = {
             "ready": {"unique_key": "UNIQUE", "headers": {"token": SECRET}},
             "later": {"delay": 3600},
             "running": {"priority": -3, "concurrency_key": "TOGETHER"},
@@ -30,7 +31,6 @@ def fill(path):
         await queue.nack(dead, error=ValueError("HOSTILE"))
         await queue.ack(done, result={"a": SECRET, "b": "HOSTILE"})
         await queue.schedule("nightly-HOSTILE", "0 3 * * *", "HOSTILE", SECRET.encode())
-        await queue.configure(history=timedelta(days=1))
         await queue.enqueue("HOSTILE", SECRET.encode(), job_id="last")
         return running.holder
 

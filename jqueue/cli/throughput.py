@@ -1,0 +1,70 @@
+"""Rates, times and claims of a queue for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jqueue.cli.printing import brief, length, table
+from jqueue.domain.counting import counted
+from jqueue.domain.printable import printable
+from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.domain.totals import Totals
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+RATED = ("enqueued", "claimed", "done", "failed")
+WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
+
+
+def rates(totals: Totals | None) -> Table | None:
+    """Return a table of the jobs of the last minute, hour and day, and of all; None if nothing has happened."""
+    from rich.text import Text
+
+    if totals is None or not totals.enqueued:
+        return None
+    made = table("jobs", *RATED, numbers=RATED)
+    for name, seconds in WINDOWS.items():
+        known = getattr(totals, name.replace(" ", "_"))
+        made.add_row(name, *(_count(round(getattr(known, kind) * seconds), kind) for kind in RATED))
+    made.add_row(Text("since the first", "bold"), *(_count(getattr(totals, kind), kind) for kind in RATED))
+    return made
+
+
+def _count(number: int, kind: str) -> Text:
+    from rich.text import Text
+
+    return Text(f"{number:,}", "dim" if not number else "red" if kind == "failed" else "")
+
+
+def times(entrypoints: Mapping[str, EntrypointStats], totals: Totals | None) -> Table | None:
+    """Return a table of the times for which jobs waited and ran, by entrypoint; None if none was claimed."""
+    from rich.text import Text
+
+    known = {name: each.totals for name, each in entrypoints.items() if each.totals and each.totals.waits.count}
+    if totals is None or not known:
+        return None
+    columns = ("median wait", "95% wait", "median run", "95% run")
+    made = table("entrypoint", *columns, numbers=columns)
+    for name, each in known.items():
+        made.add_row(Text(printable(name)), *_times(each))
+    if len(known) > 1:
+        made.add_section()
+        made.add_row(Text("all", "bold"), *_times(totals))
+    return made
+
+
+def _times(totals: Totals) -> list[str]:
+    bounds = [each.quantile(share) for each in (totals.waits, totals.runs) for share in (0.5, 0.95)]
+    return ["" if bound is None else brief(bound) for bound in bounds]
+
+
+def claims_line(figures: QueueStats) -> str | None:
+    """Return a sentence on the jobs in progress and their holders; None if there are none."""
+    if not figures.in_progress or figures.oldest_claim_age is None:
+        return None
+    holders = counted(len(figures.holders or {}), "holder")
+    oldest = length(figures.oldest_claim_age)
+    return f"{counted(figures.in_progress, 'job')} in progress with {holders}, the oldest for {oldest}"

@@ -1,0 +1,109 @@
+"""`jqueue workers URL`: the workers of a queue, and other holders of its jobs. It only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
+from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
+from jqueue.cli.printing import instant, length, show_lines
+from jqueue.domain.models import JobStatus
+from jqueue.domain.workers import WorkerRecord
+
+COLUMNS = (
+    Column("holder"),
+    Column("jobs", right=True),
+    Column("oldest", right=True),
+    Column("last commit", right=True),
+    Column("runs for", right=True),
+    Column("version"),
+    Column("entrypoints", cut=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A worker, or another holder of jobs.
+
+    Attributes:
+        name: name of the holder, as claims have it.
+        jobs: number of its jobs in progress.
+        oldest: time of its oldest claim; None without claims.
+        record: its record; None if it is not a worker, or has not committed within the last hour.
+    """
+
+    name: str
+    jobs: int
+    oldest: datetime | None
+    record: WorkerRecord | None
+
+
+def workers(url: URL, as_json: OneALine = False) -> None:
+    """List the workers of a queue, and other holders of its jobs.
+
+    A worker is listed until an hour after its last commit. An idle worker does not commit. Jobs of a worker that has
+    died are claimed again when its claims time out.
+
+    The column "jobs" has the number of jobs in progress, and the number that the worker can run at once.
+    """
+
+    async def read(opened: OpenedQueue) -> tuple[list[Holder], datetime]:
+        return find_holders(opened), opened.now()
+
+    found, now = on_queue(url, read, as_json=as_json)
+    if as_json:
+        show_lines(_values(holder, now) for holder in found)
+    else:
+        write_lines(_lines(found, now, Terminal.of_stdout()))
+
+
+def find_holders(opened: OpenedQueue) -> list[Holder]:
+    """Return the workers of a queue by name, and the other holders of jobs after them."""
+    claims: dict[str, list[datetime]] = {}
+    for job in opened.view.jobs():
+        if job.status is JobStatus.IN_PROGRESS:
+            claims.setdefault(job.holder or "?", []).append(job.claimed_at or job.created_at)
+    records = opened.stats.workers
+    known = [Holder(each.holder, each.busy, min(claims.get(each.holder, []), default=None), each) for each in records]
+    others = sorted(claims.keys() - {each.holder for each in records})
+    return [*known, *(Holder(name, len(claims[name]), min(claims[name]), None) for name in others)]
+
+
+def _values(holder: Holder, now: datetime) -> dict[str, Any]:
+    record = holder.record
+    return {
+        "holder": holder.name,
+        "worker": record is not None,
+        "jobs": holder.jobs,
+        "oldest_claim_at": instant(holder.oldest),
+        "name": record and record.name,
+        "host": record and record.host,
+        "pid": record and record.pid,
+        "slots": record and record.slots,
+        "last_commit_at": record and instant(record.last_seen),
+        "last_commit_seconds": record and round(now.timestamp() - record.at, 3),
+        "runs_seconds": record and round(now.timestamp() - record.started, 3),
+        "entrypoints": record and list(record.entrypoints),
+        "version": record and record.version,
+    }
+
+
+def _lines(found: Sequence[Holder], now: datetime, terminal: Terminal) -> Iterator[str]:
+    if not found:
+        yield "no worker has committed within the last hour, and no job is in progress"
+        return
+    yield from lines_of(COLUMNS, (_row(holder, now) for holder in found), terminal)
+
+
+def _row(holder: Holder, now: datetime) -> Sequence[Cell]:
+    record = holder.record
+    jobs = Cell(str(holder.jobs) if record is None else f"{holder.jobs} of {record.slots}")
+    oldest = Cell("" if holder.oldest is None else length((now - holder.oldest).total_seconds()))
+    if record is None:
+        return (Cell(holder.name), jobs, oldest, *map(Cell, ("", "", "")), Cell("(no record of a worker)", "dim"))
+    seen, started = (length(max(0.0, now.timestamp() - time)) for time in (record.at, record.started))
+    names = ", ".join(record.entrypoints)
+    return (Cell(holder.name), jobs, oldest, Cell(f"{seen} ago"), Cell(started), Cell(record.version), Cell(names))

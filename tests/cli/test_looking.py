@@ -1,0 +1,181 @@
+"""Each command that looks: on a good queue with hostile text, on older formats, and on what is not a queue."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from jqueue.cli.app import app
+from jqueue.cli.raw_bytes import lines_of_bytes
+from tests.cli.hostile import HOSTILE, SECRET, assert_harmless, fill
+
+OBJECTS = {"show", "stats"}
+"""The commands that print one JSON object; the others print one a line."""
+
+LOOKING = {
+    "ls": [],
+    "show": ["dead"],
+    "stats": [],
+    "workers": [],
+    "schedules": [],
+}
+"""The commands that look, each with the arguments after its URL."""
+
+
+MORE = "  … 88 bytes more; --json has them all"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return fill(tmp_path / "queue.json")
+
+
+def run(command, url, *arguments, width=80):
+    given = [command, str(url), *map(str, [*LOOKING[command], *arguments])]
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(app, given, catch_exceptions=False)
+
+
+def text(command, url, *arguments):
+    result = run(command, url, *arguments)
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert_harmless(result.stdout)
+    return result.stdout
+
+
+def values(command, url, *arguments):
+    printed = text(command, url, *arguments, "--json")
+    return [json.loads(printed)] if command in OBJECTS else [json.loads(line) for line in printed.splitlines()]
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_no_text_of_a_queue_commands_the_terminal_or_forges_a_line(path, command):
+    before = path.read_bytes()
+    shown = text(command, path)
+    assert r"\x1b[2J" in shown
+    assert values(command, path)
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("command", LOOKING)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"this is no queue, {SECRET}", "is not a queue"),
+        ("", "the queue's object is empty"),
+        ('{"format": 3, "jobs": {}}', "has format 3, and this version of jqueue reads only format 2"),
+        ('{"format": 2, "version": 1, "queue": "q", "critical": ["tomorrow"], "jobs": {}}', "upgrade jqueue"),
+        ('{"format": 2, "version": 1, "queue": "q", "jobs"', "seems to be cut off"),
+    ],
+)
+def test_what_is_not_a_queue_of_ours_is_a_one_line_error(tmp_path, command, content, said):
+    path = tmp_path / "queue.json"
+    path.write_text(content)
+    result = run(command, path)
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert said in result.stderr
+    assert SECRET not in result.stderr
+    as_json = run(command, path, "--json")
+    assert (2, "", ["error"]) == (as_json.exit_code, as_json.stderr, list(json.loads(as_json.stdout)))
+    assert content == path.read_text()
+
+
+@pytest.mark.parametrize("command", LOOKING)
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("{}/missing.json", "there is no queue at"),
+        ("{}/missing/queue.json", "does not exist; correct the path"),
+        ("{}", "is a folder"),
+        (f"s3://key:{SECRET}@bucket", "names a bucket, but no object in it"),
+        ("memory://", "visible only to its own process"),
+    ],
+)
+def test_a_url_without_a_queue_is_a_one_line_error(tmp_path, command, url, said):
+    result = run(command, url.format(tmp_path))
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert said in result.stderr
+    assert SECRET not in result.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_show_tells_the_life_of_a_job(path):
+    shown = text("show", path)
+    assert "dead for" in shown
+    assert "1, 1 failed; dead after 1 failure" in shown
+    assert re.search(r"enqueue -> queued\n.* dequeue attempt 1 by .* after .* of waiting -> in progress\n", shown)
+    [found] = values("show", path)
+    assert (f"dead-{HOSTILE}", "dead", 1, 7) == tuple(
+        found[name] for name in ("id", "status", "attempts", "payload_bytes")
+    )
+    assert ["enqueue", "dequeue", "nack"] == [event["event"] for event in found["events"]]
+    assert "payload" not in found
+
+
+def test_show_takes_the_beginning_of_an_id_that_names_one_job(path):
+    def show(job_id):
+        result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", str(path), job_id])
+        return result.exit_code, result.stdout, result.stderr
+
+    assert "scheduled, ready in 59 min" in show("later")[1]
+    missing = f"jqueue: there is no job with this id in {path}: it may have finished\n"
+    assert (2, "", missing) == show(f"s3://{SECRET}")
+    assert (2, "", "jqueue: the id of the job is empty\n") == show("")
+    status, shown, said = show("l")
+    assert (2, "") == (status, shown)
+    assert said.startswith("jqueue: 2 jobs have ids that begin like this: give more of the id. They are later-x")
+    assert_harmless(said)
+
+
+def test_show_shows_the_payload_and_the_result_on_request_only(path):
+    def show(job_id, *options):
+        result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", str(path), job_id, "--payload", *options])
+        assert (0, "") == (result.exit_code, result.stderr)
+        return result.stdout
+
+    assert show("dead").endswith(f"\npayload\n  | {SECRET}\n")
+    assert "aHVudGVyMg==" == json.loads(show("dead", "--json"))["payload"]
+    assert f'\nresult\n  | {{"a": "{SECRET}", "b": "x\\u001b[2J' in show("done")
+    assert {"a": SECRET, "b": HOSTILE} == json.loads(show("done", "--json"))["result"]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", ["  (empty)"]),
+        ('{\n\t"a": \u202e1\r\n}'.encode(), ["  | {", r'  |         "a": \u202e1', "  | }"]),
+        (b"a\x1b[2Jb\xff", ["  | 0000  61 1b 5b 32 4a 62 ff                             a.[2Jb."]),
+        (b"\x00" * 600, [*[f"  | {row:04x}  {' '.join(['00'] * 16)}  {'.' * 16}" for row in range(0, 512, 16)], MORE]),
+        (b"x" * 70_000, ["  | " + "x" * 65536, "  … 4.4 KiB more; --json has them all"]),
+        (b"x" * 65_535 + "é".encode(), ["  | " + "x" * 65535, "  … 1 bytes more; --json has them all"]),
+    ],
+    ids=["empty", "text", "escape", "long", "long text", "cut character"],
+)
+def test_bytes_are_shown_as_text_or_as_numbers(content, lines):
+    assert lines == list(lines_of_bytes(content))
+
+
+def test_workers_and_other_holders_are_listed(path):
+    [holder] = values("workers", path)
+    assert (f"holder-{HOSTILE}", False, 1) == (holder["holder"], holder["worker"], holder["jobs"])
+
+
+def test_stats_have_totals_rates_and_times(path):
+    [found] = values("stats", path)
+    assert (6, 3, 1, 1) == tuple(found["totals"][name] for name in ("enqueued", "claimed", "done", "failed"))
+    assert found["rates"]["last_hour"]["enqueued"] == pytest.approx(6 / 3600)
+    assert 3 == found["wait_seconds"]["count"]
+    assert found["run_seconds"]["median"] <= found["run_seconds"]["p95"]
+    assert found["entrypoints"][HOSTILE]["totals"] == found["totals"]
+    assert found["oldest_claim_seconds"] > 0
+    shown = " ".join(text("stats", path).split())
+    assert "last hour 6 3 1 1" in shown
+    assert "1 job in progress with 1 holder" in shown
+
+
+def test_schedules_are_listed_with_their_next_times(path):
+    [found] = values("schedules", path)
+    assert (f"nightly-{HOSTILE}", "0 3 * * *", "UTC", 7) == tuple(
+        found[name] for name in ("name", "cron", "timezone", "payload_bytes")
+    )
+    assert 0 < found["seconds"] <= 86400
