@@ -80,13 +80,70 @@ def test_a_waiting_job_is_cancelled(url):
     assert 0 == json.loads(text("stats", url, "--json"))["ready"]
 
 
-@pytest.mark.parametrize("command", ["pause", "resume"])
-def test_a_command_unsupported_by_a_format_gives_a_one_line_error(url, command):
+def test_jobs_are_chosen_by_filters(url):
     prepare(url)
-    result = run(command, url, "mail")
+    found = json.loads(text("cancel", url, "--entrypoint", "mail", "--yes", "--json"))
+    assert (1, 1) == (found["matched"], found["cancelled"])
+    assert 1 == json.loads(text("redrive", url, "--error", "address", "--json"))["redriven"]
+    assert "1 job was cancelled" == text("cancel", url, "--all", "--yes")
+    assert "no job was purged: none matches" == text("purge", url, "--yes")
+
+
+def test_dead_jobs_are_purged_by_id_and_by_filters(url):
+    dead, _ = prepare(url)
+    assert "1 job would be purged" == text("purge", url, "--entrypoint", "mail", "--dry-run")
+    assert "the job (mail) was removed" == text("purge", url, dead)
+    assert 0 == json.loads(text("stats", url, "--json"))["dead"]
+
+
+def test_a_job_is_enqueued_with_the_options_that_the_format_has(url, tmp_path):
+    result = run("enqueue", url, "mail", "secret")
     assert 2 == result.exit_code
-    assert "the format of this queue has no limits, so nothing was done" in result.stderr
+    assert "add --create to make the queue" in result.stderr
+    text("enqueue", url, "mail", "secret", "--create")
+    (tmp_path / "payload").write_bytes(b"secret" * 1000)
+    text("enqueue", url, "mail", "--file", str(tmp_path / "payload"), "--header", "a=b")
+    assert "mail 2" in text("stats", url)
+
+
+UNSUPPORTED = [
+    (("pause", "mail"), "limits"),
+    (("resume", "mail"), "limits"),
+    (("limit", "mail"), "limits"),
+    (("limit", "mail", "--running", "2"), "limits"),
+    (("configure", "--aging", "60"), "limits"),
+    (("configure", "--dead-retention", "60"), "retention"),
+    (("schedule", "n", "--cron", "0 2 * * *", "--entrypoint", "x"), "schedules"),
+    (("unschedule", "n"), "schedules"),
+    (("run-now", "--schedule", "n"), "schedules"),
+    (("reschedule", "--all", "--delay", "60"), "reschedule"),
+    (("reprioritise", "--all", "--priority", "1"), "reschedule"),
+    (("edit", "some-id"), "reschedule"),
+    (("edit", "--settings"), "limits"),
+    (("edit", "--limits", "mail"), "limits"),
+    (("edit", "--schedule", "n"), "schedules"),
+    (("cancel", "--all", "--running", "--yes"), "cancel_running"),
+    (("enqueue", "mail", "--unique-key", "k"), "unique_keys"),
+    (("enqueue", "mail", "--keep-result", "60"), "results"),
+]
+"""Each command with the arguments after its URL, and the missing capability that its error names."""
+
+
+@pytest.mark.parametrize(("command", "lacking"), UNSUPPORTED, ids=lambda value: " ".join(value))
+def test_a_command_unsupported_by_a_format_gives_a_one_line_error(url, command, lacking):
+    prepare(url)
+    name, *more = command
+    result = run(name, url, *more)
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "the format of this queue has no " in result.stderr
+    assert f"no {lacking}" in result.stderr
     assert 1 == len(result.stderr.splitlines())
+
+
+def test_an_empty_queue_of_a_format_is_created_by_its_first_job(url):
+    result = run("init", url)
+    assert (2, 1) == (result.exit_code, len(result.stderr.splitlines()))
+    assert "is created by its first job" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [("doctor",)])

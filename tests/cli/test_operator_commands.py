@@ -25,6 +25,15 @@ ON_A_QUEUE = [
     ("cancel", "some-id"),
     ("pause", "mail"),
     ("resume", "mail"),
+    ("limit", "mail"),
+    ("configure",),
+    ("schedule", "nightly", "--cron", "0 2 * * *", "--entrypoint", "clean"),
+    ("unschedule", "nightly"),
+    ("run-now", "some-id"),
+    ("requeue-stale", "--timeout", "5m"),
+    ("reschedule", "some-id", "--delay", "60"),
+    ("reprioritise", "--all", "--priority", "1"),
+    ("edit", "--settings"),
 ]
 """Each command with the arguments after its URL."""
 
@@ -348,7 +357,7 @@ def test_a_missing_folder_is_named_and_not_created(tmp_path, command, url):
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", [*ON_A_QUEUE, ("enqueue", "mail"), ("init",)], ids=lambda command: command[0])
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -366,7 +375,19 @@ def test_a_wrong_url_is_a_one_line_error_without_its_secrets(command, url, said)
     assert SECRET not in result.stderr
 
 
-@pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", [*ON_A_QUEUE, ("enqueue", "mail")], ids=lambda command: command[0])
+def test_a_newer_format_is_a_one_line_error_and_stays_unchanged(path, queue, command):
+    queue.enqueue("mail", SECRET.encode())
+    path.write_text(path.read_text().replace('"critical": []', '"critical": ["what-comes-next"]'))
+    before = path.read_bytes()
+    name, *more = command
+    result = jqueue(name, path, *more)
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert "what-comes-next" in result.stderr
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("command", [*ON_A_QUEUE, ("enqueue", "mail"), ("init",)], ids=lambda command: command[0])
 def test_an_object_that_is_not_a_queue_is_a_one_line_error_and_stays_unchanged(path, command):
     path.write_text(f"this is no queue, {SECRET}")
     name, *more = command
