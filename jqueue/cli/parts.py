@@ -73,7 +73,7 @@ async def read_schedule(opened: OpenedQueue, name: str, *, with_payload: bool) -
     """
     entry = {each.name: each for each in await opened.queue.schedules()}.get(name)
     if entry is None:
-        raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
+        raise RefusedError("there is no cron entry of this name: `jqueue schedules` lists them")
     own = ("cron", "timezone", "entrypoint")
     values = {field: plain(getattr(entry, field)) for field in (*own, *SCHEDULE_OPTIONS)}
     if with_payload:

@@ -15,7 +15,7 @@ def unschedule(url: URL, name: EntryName, as_json: AsJSON = False) -> None:
 
     async def remove(opened: OpenedQueue) -> None:
         if not await certain(opened.queue.unschedule(name)):
-            raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
+            raise RefusedError("there is no cron entry of this name: `jqueue schedules` lists them")
 
     on_queue(url, remove, as_json=as_json)
     if as_json:
