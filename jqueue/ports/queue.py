@@ -169,7 +169,7 @@ class SupportsHistory(Protocol):
 
 @runtime_checkable
 class SupportsWorkers(Protocol):
-    """A queue whose claims name their worker, and that keeps a record of each. Commits made anyway write it."""
+    """A queue that keeps a record of each worker. It is written with commits that are made anyway."""
 
     def attend(self, run: str, describe: Callable[[float], WorkerRecord]) -> None:
         """Add a worker.

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jqueue.core.queue_options import options_of
+from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import Consumer, SupportsWorkers
+from jqueue.ports.queue import Consumer
 from jqueue.runtime.system import process_name
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import RunState, Signal
@@ -74,7 +75,7 @@ class Claimer:
         self._options: dict[str, Any] = {}
         if claim_timeout is not None and queue.capabilities.claim_timeout:
             self._options["claim_timeout"] = claim_timeout
-        if isinstance(queue, SupportsWorkers):  # its claims can name a worker
+        if queue.capabilities.holders or isinstance(queue, QueueSet):  # a set tells those of its queues that keep one
             self._options["holder"] = f"{name}@{process_name()}"
         state.wake_claimer = self.wake
 

@@ -389,19 +389,21 @@ def test_a_queue_that_closes_ends_calls_that_store_payloads():
     run(story())
 
 
-def test_a_queue_that_closes_hands_back_jobs_whose_payloads_are_not_loaded():
+@pytest.mark.parametrize("latency", [0.0, 0.5])
+def test_a_queue_that_closes_hands_back_jobs_whose_payloads_are_not_loaded(latency):
     async def story():
         storage, options = on_objects_that_fail()
+        storage.latency = latency
         async with BrokerQueue(storage, **options) as queue:
             await queue.enqueue("work", LARGE)
             storage.on_object(Fault.HANGS)
             call = asyncio.create_task(queue.dequeue("work", deadline=100))
             await asyncio.sleep(1)
+        [job] = (await DirectQueue(storage.storage, **options).read_state()).jobs  # at once: no more time passes
         assert call.done(), "a call must be answered when its queue has been left"
         with pytest.raises(UnknownOutcomeError, match="handed back") as error:
             await call
         assert [] == await error.value.resolve()
-        [job] = (await DirectQueue(storage, **options).read_state()).jobs
         assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
 
     run(story())

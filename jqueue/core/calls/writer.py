@@ -132,7 +132,8 @@ class Writer:
         until = loop.time() + deadline
         await self.objects.end_storing()
         await self._wait_for_task(until)
-        await self.objects.end_loading(until)
+        await self.objects.end_loading(until - deadline / 4)  # what is not loaded by then can still be handed back
+        await self._wait_for_task(until)
         if self._may_owe_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
