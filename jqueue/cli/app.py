@@ -43,6 +43,7 @@ class Commands(CommandGroup):
         "configure": "Change the settings of a queue; without options, show them.",
         "schedule": "Set a cron entry: at each of its times, one job is enqueued, whatever the number of workers.",
         "unschedule": "Remove a cron entry. The jobs that it has enqueued stay.",
+        "dashboard": "Show a queue live in the browser, and change it there.",
         "migrate": "Move the jobs of one queue to another.",
         "version": "Show the versions of jqueue and Python, and the extras that are installed.",
         "spark": 'Work on many jobs with Spark; needs pip install "jqueue[spark]" and Java.',

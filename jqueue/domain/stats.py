@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.counting import counted
+from jqueue.domain.job_table import Packed, created_at_of, place_of, unpacked
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.totals import Totals, totals_of
@@ -95,6 +96,17 @@ class Census:
         tally.count(job, self._now)
         if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
             self._holders[job.holder] += 1
+
+    def count_entry(self, job_id: str, entry: Job | Packed) -> None:
+        """Count one entry of a table of jobs. A packed job that only waits for its turn is not unpacked."""
+        waiting = place_of(entry) if isinstance(entry, tuple) else None
+        if waiting is None:
+            self.count(unpacked(job_id, entry))
+            return
+        tally = self._tallies.get(waiting[2])
+        if tally is None:
+            tally = self._tallies[waiting[2]] = _Tally()
+        tally.count_waiting(created_at_of(entry))
 
     def figures(
         self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
@@ -196,10 +208,12 @@ class _Tally:
         elif job.run_at is not None and job.run_at > now:
             self.scheduled += 1
         elif job.expires_at is None or job.expires_at > now:
-            self.ready += 1
-            since = job.run_at or job.created_at
-            if self.oldest is None or since < self.oldest:
-                self.oldest = since
+            self.count_waiting(job.run_at or job.created_at)
+
+    def count_waiting(self, since: datetime) -> None:
+        self.ready += 1
+        if self.oldest is None or since < self.oldest:
+            self.oldest = since
 
     def figures(self, now: datetime, paused: bool, totals: Totals | None) -> EntrypointStats:
         return EntrypointStats(

@@ -192,8 +192,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         lazy, size, taken = await self._engine.look(self._seconds(deadline))
         census = Census(self._engine.now())
-        for number, job in enumerate(lazy.jobs(), 1):
-            census.count(job)
+        for number, (job_id, entry) in enumerate(lazy.entries.items(), 1):
+            census.count_entry(job_id, entry)
             if number % JOBS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return census.figures(lazy.header, lazy.set_aside, size, taken, self.options.limits)

@@ -1,0 +1,247 @@
+"""The actions of the page. Each is one commit, made only if what the operator saw still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from jqueue.domain.errors import (
+    ChangedMeanwhileError,
+    InvalidJobError,
+    JobNotFoundError,
+    JobStateError,
+    JQueueError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.job_table import unpacked
+from jqueue.domain.models import EntrypointRules, Job, JobStatus
+from jqueue.domain.operations import (
+    Cancel,
+    Guard,
+    Guarded,
+    JobAsSeen,
+    LimitsAsSeen,
+    Operation,
+    Pause,
+    Purge,
+    Redrive,
+    Reprioritise,
+    Reschedule,
+    Resume,
+    RunSchedule,
+    ScheduleAsSeen,
+    SetLimits,
+)
+from jqueue.domain.selection import phase_of
+from jqueue.ports.queue import JobQueue
+from jqueue.server.dead import dead_jobs, pattern_of
+from jqueue.server.jobs import seen_of
+from jqueue.server.view import View
+
+LARGEST = 1e15
+"""No number of an action is as large as this."""
+
+SECOND_THOUGHT = 10.0
+"""Seconds within which the outcome of an action must be found out if the store has not answered."""
+
+CHUNK = 1000
+"""Maximum number of jobs that one redrive of a group changes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """An action as the page has asked for it.
+
+    Attributes:
+        queue: the queue.
+        view: the queue as it was read last.
+        body: the arguments, as JSON.
+    """
+
+    queue: JobQueue
+    view: View
+    body: Mapping[str, Any] = field(repr=False)
+
+    def text(self, name: str) -> str:
+        """Return an argument that must be a text.
+
+        Raises:
+            InvalidJobError: it is not one.
+        """
+        value = self.body.get(name)
+        if not isinstance(value, str) or not value:
+            raise InvalidJobError(f"the action needs {name!r}, a text")
+        return value
+
+    def number(self, name: str) -> float | None:
+        """Return an argument that must be a number or null.
+
+        Raises:
+            InvalidJobError: it is something else.
+        """
+        value = self.body.get(name)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST):
+            return value
+        raise InvalidJobError(f"{name!r} must be a number")
+
+    def time(self, name: str) -> datetime | None:
+        """Return an argument that must be a time in seconds since 1970, or null.
+
+        Raises:
+            InvalidJobError: it is something else.
+        """
+        value = self.number(name)
+        try:
+            return None if value is None else datetime.fromtimestamp(value, UTC)
+        except (OverflowError, OSError, ValueError):
+            raise InvalidJobError(f"{name!r} is no time in seconds since 1970") from None
+
+    def integer(self, name: str) -> int | None:
+        """Return an argument that must be an integer or null.
+
+        Raises:
+            InvalidJobError: it is something else.
+        """
+        value = self.number(name)
+        if value is not None and value != int(value):
+            raise InvalidJobError(f"{name!r} must be an integer")
+        return None if value is None else int(value)
+
+    async def on_job(self, operation: Callable[[str], Operation]) -> Any:
+        """Carry out an operation on a job that must still be as the operator saw it, and return its result."""
+        job_id = self.text("id")
+        entry = self.view.entries.get(job_id)
+        if entry is None:
+            raise ChangedMeanwhileError(f"job {job_id!r} has left the queue meanwhile")
+        job = unpacked(job_id, entry)
+        if seen_of(job) != self.body.get("seen"):
+            state = phase_of(job, self.view.now).replace("_", " ")
+            raise ChangedMeanwhileError(f"job {job_id!r} has changed meanwhile: it is {state} now. Look at it again")
+        return await self._guarded(JobAsSeen(job), operation(job_id))
+
+    async def on_rules(self, operation: Callable[[str], Operation]) -> dict[str, Any]:
+        """Change the rules of an entrypoint, which must still be as the operator saw them. Return how to undo it."""
+        name, seen = self.text("entrypoint"), self.body.get("seen")
+        known = self.view.header.entrypoints.get(name, EntrypointRules())
+        if not isinstance(seen, dict) or seen != rules_seen(known):
+            raise ChangedMeanwhileError("the limits of this entrypoint have changed meanwhile")
+        await self._guarded(LimitsAsSeen(name, known), operation(name))
+        return {"entrypoint": name, "running": known.max_running, "rate": known.rate, "per": known.per}
+
+    async def _guarded(self, guard: Guard, operation: Operation) -> Any:
+        return await self.done(Guarded(guard, operation))
+
+    async def done(self, operation: Operation) -> Any:
+        """Carry out an operation, and return its result. If the outcome is not known at first, try to find out.
+
+        Raises:
+            JQueueError: it was refused, or its outcome is not known.
+        """
+        try:
+            [result] = await self.queue.apply_each(operation)
+        except UnknownOutcomeError as error:
+            [result] = await error.resolve(SECOND_THOUGHT)
+        if isinstance(result, JQueueError):
+            raise result
+        return result
+
+
+def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
+    """Return the rules of an entrypoint as the page shows them and sends them back."""
+    return {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": rules.per}
+
+
+async def _cancel(request: Request) -> dict[str, Any]:
+    running = request.body.get("running") is True
+    await request.on_job(lambda job_id: Cancel(job_id, running))
+    return {"done": 1}
+
+
+async def _redrive(request: Request) -> dict[str, Any]:
+    return {"done": await request.on_job(lambda job_id: Redrive(job_id))}
+
+
+async def _redrive_group(request: Request) -> dict[str, Any]:
+    """Redrive the dead jobs of an entrypoint with one pattern of error, as far as they are still dead."""
+    entrypoint, pattern = request.text("entrypoint"), request.body.get("pattern")
+    group = [job for job in dead_jobs(request.view) if job.entrypoint == entrypoint and pattern_of(job) == pattern]
+    results = await request.queue.apply_each(*(Redrive(job.id) for job in group[:CHUNK])) if group else []
+    changed = sum(isinstance(result, JobNotFoundError | JobStateError) for result in results)
+    refused = [result for result in results if isinstance(result, JQueueError)]
+    if len(refused) > changed:
+        raise next(error for error in refused if not isinstance(error, JobNotFoundError | JobStateError))
+    return {"done": len(results) - changed, "changed": changed, "left": max(0, len(group) - CHUNK)}
+
+
+async def _purge(request: Request) -> dict[str, Any]:
+    """Remove dead jobs that were dead when the operator looked."""
+    entrypoint, seen_at = request.body.get("entrypoint"), request.time("seen_at")
+    if seen_at is None:
+        raise InvalidJobError("the action needs 'seen_at', the time of the page")
+    name = None if entrypoint is None else request.text("entrypoint")
+    age = max(timedelta(), request.view.now - seen_at)
+    return {"done": await request.done(Purge(JobStatus.DEAD, name, age))}
+
+
+async def _reschedule(request: Request) -> dict[str, Any]:
+    """Set the time of a queued job; null means at once."""
+    run_at = request.time("run_at")
+    when: dict[str, Any] = {"delay": 0} if run_at is None else {"run_at": run_at}
+    return _changed(await request.on_job(lambda job_id: Reschedule(job_id, **when)))
+
+
+async def _reprioritise(request: Request) -> dict[str, Any]:
+    priority = request.integer("priority")
+    if priority is None:
+        raise InvalidJobError("the action needs 'priority', an integer")
+    return _changed(await request.on_job(lambda job_id: Reprioritise(job_id, priority)))
+
+
+def _changed(job: Job) -> dict[str, Any]:
+    """Return the answer to a change that can be undone: the job as it is now."""
+    return {"done": 1, "seen": seen_of(job)}
+
+
+async def _pause(request: Request) -> dict[str, Any]:
+    return await request.on_rules(Pause)
+
+
+async def _resume(request: Request) -> dict[str, Any]:
+    return await request.on_rules(Resume)
+
+
+async def _limit(request: Request) -> dict[str, Any]:
+    running, rate, per = request.integer("running"), request.integer("rate"), request.number("per")
+    return await request.on_rules(lambda name: SetLimits(name, running=running, rate=rate, per=per))
+
+
+async def _run_schedule(request: Request) -> dict[str, Any]:
+    """Enqueue a job of a cron entry now, if the entry is still as the operator saw it."""
+    entry = request.view.header.schedules.get(request.text("name"))
+    if entry is None or request.body.get("seen") != [entry.cron, entry.timezone, entry.entrypoint]:
+        raise ChangedMeanwhileError("this cron entry has changed meanwhile, or was removed")
+    job = await request.done(Guarded(ScheduleAsSeen(entry), RunSchedule(entry.name)))
+    return {"done": 1, "id": job.id}
+
+
+ACTIONS: Mapping[str, tuple[Callable[[Request], Awaitable[dict[str, Any]]], tuple[str, ...]]] = {
+    "cancel": (_cancel, ()),
+    "redrive": (_redrive, ("dead_letters",)),
+    "redrive-group": (_redrive_group, ("dead_letters",)),
+    "purge": (_purge, ("dead_letters",)),
+    "reschedule": (_reschedule, ("reschedule",)),
+    "reprioritise": (_reprioritise, ("reschedule",)),
+    "pause": (_pause, ("limits",)),
+    "resume": (_resume, ("limits",)),
+    "limit": (_limit, ("limits",)),
+    "run-schedule": (_run_schedule, ("schedules",)),
+}
+"""Each action with the capabilities that the queue needs for it."""
+
+
+def actions_of(queue: JobQueue) -> list[str]:
+    """Return the names of the actions that a queue can carry out."""
+    missing = set(queue.capabilities.missing)
+    return [name for name, (_, needed) in ACTIONS.items() if missing.isdisjoint(needed)]

@@ -1,0 +1,173 @@
+"""Jobs for the page: a list by filters, a part at a time, and one job with its whole life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import nsmallest
+from typing import Any
+
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_table import Packed, place_of, unpacked
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.selection import Phase, Selection, phase_of, since
+from jqueue.server.view import View
+
+PAGE = 50
+"""Number of jobs in a page of a list."""
+
+ERROR_SHOWN = 200
+"""Characters of an error in a list of jobs."""
+
+ORDERS: Mapping[str, Callable[[Job], Any]] = {
+    "served": lambda job: (job.priority, job.sequence),
+    "oldest": lambda job: (since(job), job.sequence),
+    "newest": lambda job: (-since(job).timestamp(), -job.sequence),
+    "attempts": lambda job: (-job.tries, job.sequence),
+    "id": lambda job: job.id,
+}
+"""The orders of a list, each by the key of a job."""
+
+_WAITING: Mapping[str, Callable[[str, Packed], Any]] = {
+    "served": lambda job_id, entry: (entry[3], entry[5]),
+    "oldest": lambda job_id, entry: (entry[4], entry[5]),
+    "newest": lambda job_id, entry: (-entry[4].timestamp(), -entry[5]),
+    "attempts": lambda job_id, entry: (-entry[6], entry[5]),
+    "id": lambda job_id, entry: job_id,
+}
+"""The same keys, of a packed job that waits only for its turn. Such jobs are the many, and are not unpacked."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The filters of a list of jobs.
+
+    Attributes:
+        selection: phases, entrypoints and holders, as for commands.
+        text: part of an id, an entrypoint, a holder, a key or an error, in any case.
+    """
+
+    selection: Selection
+    text: str = ""
+
+    def matches_waiting(self, job_id: str, entrypoint: str) -> bool:
+        """Return True if the filters pick a job that waits only for its turn, and has no optional fields."""
+        chosen = self.selection
+        if chosen.holder is not None or (chosen.phases and Phase.READY not in chosen.phases):
+            return False
+        if chosen.entrypoints and entrypoint not in chosen.entrypoints:
+            return False
+        return not self.text or any(self.text.casefold() in name.casefold() for name in (job_id, entrypoint))
+
+    def matches(self, job: Job, now: datetime) -> bool:
+        """Return True if the filters pick a job."""
+        return self.selection.matches(job, now) and (
+            not self.text or any(self.text.casefold() in text.casefold() for text in _texts(job))
+        )
+
+
+def search_of(asked: Mapping[str, str]) -> Search:
+    """Return the filters in the query of a URL.
+
+    Raises:
+        InvalidJobError: a phase is not known.
+    """
+    try:
+        phases = frozenset(Phase(name) for name in asked.get("state", "").split(",") if name)
+    except ValueError:
+        raise InvalidJobError(f"there is no state of this name: the states are {', '.join(Phase)}") from None
+    entrypoint, holder = asked.get("entrypoint"), asked.get("holder")
+    chosen = Selection(phases, frozenset((entrypoint,) if entrypoint else ()), holder=holder or None)
+    return Search(chosen, asked.get("text", ""))
+
+
+def _texts(job: Job) -> list[str]:
+    found = (job.id, job.entrypoint, job.holder, job.unique_key, job.concurrency_key, job.error)
+    return [text for text in found if text]
+
+
+def job_page(view: View, search: Search, order: str, start: int) -> dict[str, Any]:
+    """Return some jobs of a list, and the number of all jobs in it.
+
+    Args:
+        view: the queue.
+        search: the filters.
+        order: one of `ORDERS`.
+        start: number of jobs to leave out at the beginning.
+
+    Raises:
+        InvalidJobError: there is no such order.
+    """
+    if order not in ORDERS:
+        raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
+    now, found = view.now, _found(view, search, order)
+    shown = nsmallest(start + PAGE, found)[start:]
+    return {
+        "now": now.timestamp(),
+        "total": len(found),
+        "start": start,
+        "page": PAGE,
+        "jobs": [row_of(unpacked(job_id, view.entries[job_id]), now) for _, job_id in shown],
+    }
+
+
+def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
+    """Return the jobs that the filters pick, each as its key in the order and its id."""
+    key, waiting_key = ORDERS[order], _WAITING[order]
+    found = []
+    for job_id, entry in view.entries.items():
+        if isinstance(entry, tuple) and place_of(entry) is not None:
+            if search.matches_waiting(job_id, entry[0]):
+                found.append((waiting_key(job_id, entry), job_id))
+            continue
+        job = unpacked(job_id, entry)
+        if search.matches(job, view.now):
+            found.append((key(job), job_id))
+    return found
+
+
+def row_of(job: Job, now: datetime) -> dict[str, Any]:
+    """Return a job as a row of a list. It has no payload, no result and no whole error."""
+    return {
+        "id": job.id,
+        "entrypoint": job.entrypoint,
+        "state": phase_of(job, now),
+        "since": since(job).timestamp(),
+        "priority": job.priority,
+        "tries": job.tries,
+        "max_attempts": job.max_attempts,
+        "holder": job.holder,
+        "error": None if job.error is None else job.error[:ERROR_SHOWN],
+        "cancel_requested": job.cancel_requested,
+        "seen": seen_of(job),
+    }
+
+
+def seen_of(job: Job) -> list[Any]:
+    """Return what the page sends back with an action: the job is changed only if this still holds."""
+    run_at = None if job.run_at is None else job.run_at.isoformat()
+    return [job.status.value, job.attempt, job.sequence, job.priority, run_at, job.cancel_requested]
+
+
+_TIMES = ("created_at", "run_at", "expires_at", "queued_at", "claimed_at", "heartbeat_at", "dead_at", "finished_at")
+_PLAIN = (
+    "failures", "attempt", "sequence", "unique_key", "unique_for", "claim_timeout", "concurrency_key",
+    "concurrency_limit", "keep_result", "error_dropped", "result_dropped",
+)  # fmt: skip
+
+
+def job_details(job: Job, now: datetime) -> dict[str, Any]:
+    """Return all that a queue knows of a job, except its payload and its result."""
+    times = {name: getattr(job, name) for name in _TIMES}
+    return {
+        **row_of(job, now),
+        "now": now.timestamp(),
+        "times": {name: None if time is None else time.timestamp() for name, time in times.items()},
+        **{name: getattr(job, name) for name in _PLAIN},
+        "error": job.error,
+        "errors": [{"attempt": each.attempt, "at": each.at.timestamp(), "text": each.text} for each in job.errors],
+        "headers": dict(job.headers),
+        "payload_bytes": len(job.payload) if job.payload_object is None else job.payload_object.size,
+        "has_result": job.status is JobStatus.COMPLETED and (job.result is not None or job.result_object is not None),
+    }

@@ -1,0 +1,238 @@
+// The frame of the page: which view is shown, what it needs from the source, and when it is asked for again.
+
+import { Actions, note } from "./actions.js";
+import { foreign, h, patch } from "./dom.js";
+import { ago, count } from "./format.js";
+import { list, one, payloadText } from "./jobs.js";
+import { Samples } from "./statistics.js";
+import { dead, limits, overview, schedules, store, workers } from "./views.js";
+
+const POLL = 1000; // milliseconds between two polls
+const POLL_HIDDEN = 15000; // the same while nobody can see the page
+const SLOWEST = 30000; // the same when the source does not answer
+
+const VIEWS = [
+  ["/", "Overview", overview], ["/jobs", "Jobs", list], ["/workers", "Workers", workers],
+  ["/schedules", "Schedules", schedules], ["/limits", "Limits", limits], ["/dead", "Dead letters", dead],
+  ["/store", "Storage", store], ["/job", "Job", one],
+];
+
+export class App {
+  constructor(source) {
+    this.source = source;
+    this.samples = new Samples();
+    this.actions = new Actions(source, () => this.poll(true));
+    this.state = null;
+    this.view = {}; // what the current view has loaded
+    this.failures = 0;
+    this.round = 0;
+    this.asked = null; // timelines asked for
+  }
+
+  start() {
+    this.frame();
+    window.addEventListener("hashchange", () => this.show(true));
+    document.addEventListener("visibilitychange", () => document.hidden || this.poll());
+    this.show(false);
+    this.poll();
+  }
+
+  // Where the address says that we are.
+  place() {
+    const [path, query] = location.hash.slice(1).split("?");
+    const known = VIEWS.find(([each]) => each === (path || "/")) || VIEWS[0];
+    return { path: known[0], title: known[1], render: known[2], query: new URLSearchParams(query || "") };
+  }
+
+  frame() {
+    const theme = h("button", { type: "button", class: "quiet", id: "theme", onclick: () => this.turnTheme() }, "Theme");
+    document.body.append(
+      h("a", { class: "skip", href: "#main", onclick: (event) => {
+        event.preventDefault();
+        document.getElementById("main").focus();
+      } }, "Skip to the content"),
+      h("header", {}, h("div", { class: "bar" },
+        h("strong", { class: "brand" }, "jqueue"), h("span", { id: "name" }),
+        h("span", { id: "live", class: "live", role: "status" }, "connecting…"), theme)),
+      h("nav", { id: "views", "aria-label": "Views" }, h("ul", {})),
+      h("div", { id: "trouble", role: "alert" }),
+      h("main", { id: "main", tabindex: "-1" }),
+      h("div", { id: "notes", role: "status", "aria-live": "polite" }),
+      h("div", { id: "alerts", role: "alert" }),
+    );
+    this.applyTheme(this.theme());
+  }
+
+  theme() {
+    try {
+      return localStorage.getItem("jqueue-theme") || "";
+    } catch {
+      return ""; // no storage here: the choice holds as long as the page is open
+    }
+  }
+
+  applyTheme(theme) {
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    const text = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" }[theme];
+    document.getElementById("theme").textContent = text;
+  }
+
+  turnTheme() {
+    const now = document.documentElement.dataset.theme || "";
+    const next = { "": "dark", dark: "light", light: "" }[now];
+    try {
+      localStorage.setItem("jqueue-theme", next);
+    } catch {
+      // as above
+    }
+    this.applyTheme(next);
+  }
+
+  // Go to another view. Its heading gets the focus, so that a screen reader says where we are.
+  show(moved) {
+    if (moved && location.hash.startsWith("#token=")) return;
+    const place = this.place();
+    this.view = {};
+    const dialog = document.querySelector("dialog");
+    if (dialog) dialog.close("no");
+    this.render();
+    this.load();
+    if (moved) {
+      window.scrollTo(0, 0);
+      document.querySelector("main h1")?.focus({ preventScroll: true });
+    }
+    document.title = `${place.title} · jqueue`;
+  }
+
+  // Ask the source for news, and then again and again.
+  async poll(now = false) {
+    clearTimeout(this.timer);
+    const round = ++this.round;
+    try {
+      const values = await this.source.overview();
+      if (round !== this.round) return;
+      this.failures = 0;
+      this.heard = Date.now();
+      this.trouble(null);
+      if (values) {
+        this.state = values;
+        this.samples.add(values);
+        this.actions.allowed = new Set(values.actions);
+      }
+      if (values || now) await this.load();
+      this.render();
+    } catch (error) {
+      if (round !== this.round) return;
+      this.failures += 1;
+      this.trouble(error);
+    }
+    const pause = this.failures ? Math.min(SLOWEST, POLL * 2 ** this.failures) : document.hidden ? POLL_HIDDEN : POLL;
+    this.timer = setTimeout(() => this.poll(), pause);
+  }
+
+  // Load what the current view needs besides the overview.
+  async load() {
+    if (!this.state) return;
+    const { path, query } = this.place(), view = this.view, source = this.source;
+    try {
+      if (path === "/") this.loadTimeline(query.get("entrypoint") || "");
+      if (path === "/jobs") view.page = await source.jobs(Object.fromEntries(query));
+      if (path === "/dead") view.groups = await source.dead();
+      if (path === "/job") await this.loadJob(view, query.get("id") || "");
+    } catch (error) {
+      if (view !== this.view) return;
+      this.trouble(error);
+    }
+    if (view === this.view) this.render();
+  }
+
+  async loadJob(view, id) {
+    const [job, events] = await Promise.allSettled([this.source.job(id), this.source.events(id)]);
+    if (events.status === "fulfilled") view.events = events.value;
+    else view.events = { events: [], reason: events.reason.message };
+    if (job.status === "fulfilled") view.job = job.value;
+    else if (job.reason.status === 404) [view.job, view.missing] = [null, `Not here any longer: ${job.reason.message}.`];
+    else throw job.reason;
+    if (job.status === "fulfilled") view.missing = null;
+  }
+
+  // The last hour from the history, once for each entrypoint.
+  async loadTimeline(entrypoint) {
+    if (this.samples.earlier.has(entrypoint)) return;
+    this.samples.earlier.set(entrypoint, []);
+    try {
+      this.samples.earlier.set(entrypoint, (await this.source.timeline(entrypoint)).points);
+      this.render();
+    } catch (error) {
+      note(["The past could not be read: ", foreign(error.message)], { error: true });
+    }
+  }
+
+  async reveal(kind) {
+    const view = this.view, id = this.place().query.get("id") || "";
+    try {
+      if (kind === "payload") view.payload = payloadText(await this.source.payload(id));
+      else view.result = (await this.source.result(id)).text ?? "It is too large to be shown here.";
+    } catch (error) {
+      note(foreign(error.message), { error: true });
+    }
+    this.render();
+  }
+
+  trouble(error) {
+    const live = document.getElementById("live"), place = document.getElementById("trouble");
+    live.className = error ? "live lost" : "live";
+    live.textContent = error ? "not up to date" : this.state ? `live, version ${count(this.state.version)}` : "connecting…";
+    const since = error && this.heard ? ` The figures are from ${ago(this.heard / 1000, Date.now() / 1000)}.` : "";
+    const text = error && h("p", { class: "warning" }, foreign(error.message), since,
+      error.status === 401 ? " Use the link that `jqueue dashboard` has printed, or give the token here." : "",
+      error.status === 401 ? this.signIn() : null);
+    if (!text) place.replaceChildren();
+    else if (place.firstChild && place.dataset.kind === `${error.status}`) {
+      if (error.status !== 401) patch(place.firstChild, text);
+    } else place.replaceChildren(text);
+    place.dataset.kind = error ? `${error.status}` : "";
+  }
+
+  signIn() {
+    const submit = async (event) => {
+      event.preventDefault();
+      const token = event.target.elements.token.value.trim();
+      try {
+        await this.source.signIn(token);
+        this.poll(true);
+      } catch (error) {
+        note(foreign(error.message), { error: true });
+      }
+    };
+    return h("form", { class: "sign-in", onsubmit: submit },
+      h("label", {}, "Token ", h("input", { type: "password", name: "token", autocomplete: "off", required: true })),
+      h("button", { type: "submit" }, "Sign in"));
+  }
+
+  render() {
+    const { path, render, query } = this.place();
+    const dead = this.state?.figures.dead;
+    const links = VIEWS.filter(([each]) => each !== "/job").map(([each, title]) => {
+      const current = each === path || (path === "/job" && each === "/jobs");
+      return h("li", {}, h("a", { href: `#${each}`, "aria-current": current ? "page" : null }, title,
+        each === "/dead" && dead ? h("span", { class: "number-badge" }, count(dead)) : null));
+    });
+    patch(document.querySelector("#views ul"), h("ul", {}, links));
+    const main = document.getElementById("main");
+    if (!this.state) {
+      if (!main.firstChild) main.append(h("p", { class: "empty" }, "Loading…"));
+      return;
+    }
+    document.getElementById("name").replaceChildren(foreign(this.state.name),
+      this.state.role === "viewer" ? h("span", { class: "badge" }, "read only") : "");
+    const shown = render({ state: this.state, samples: this.samples, actions: this.actions, query, ...this.view,
+      mayShow: this.state.role !== "viewer" || this.source.live === false,
+      showPayload: () => this.reveal("payload"), showResult: () => this.reveal("result") });
+    patch(main, h("main", { id: "main", tabindex: "-1" }, shown));
+    for (const select of main.querySelectorAll("select")) {
+      if (select !== document.activeElement) select.value = select.querySelector("option[selected]")?.value ?? select.value;
+    }
+  }
+}

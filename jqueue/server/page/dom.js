@@ -1,0 +1,82 @@
+// Makes and updates elements. Texts become text nodes and attributes; nothing is ever read as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+// Control characters, and the characters that reverse or hide text, are shown as escapes.
+const HIDDEN = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+export function visible(text) {
+  return String(text).replace(HIDDEN, (sign) => "\\u" + sign.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+function fill(node, properties, children) {
+  for (const [name, value] of Object.entries(properties || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node[name] = value;
+    else if (name === "value") node.value = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+
+export function h(name, properties, ...children) {
+  return fill(document.createElement(name), properties, children);
+}
+
+export function svg(name, properties, ...children) {
+  return fill(document.createElementNS(SVG, name), properties, children);
+}
+
+// A text that somebody has written into the queue: made visible, and kept from turning the line around.
+export function foreign(text, properties) {
+  return h("bdi", properties, visible(text));
+}
+
+const HANDLERS = ["onclick", "onsubmit", "onchange", "oninput"];
+
+// Make `old` look like `made`, and keep its nodes: focus, selection and scroll positions survive an update.
+export function patch(old, made) {
+  if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName) {
+    old.replaceWith(made);
+    return;
+  }
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== made.data) old.data = made.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) {
+    const kept = name === "open" && (old.nodeName === "DETAILS" || old.nodeName === "DIALOG");
+    if (!made.hasAttribute(name) && !kept) old.removeAttribute(name);
+  }
+  for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const name of HANDLERS) if (old[name] !== made[name]) old[name] = made[name];
+  if (old !== document.activeElement && "value" in old && old.nodeName !== "LI" && old.value !== made.value) {
+    old.value = made.value;
+  }
+  if (old.nodeName !== "TEXTAREA") patchChildren(old, made);
+}
+
+function patchChildren(old, made) {
+  const keyed = new Map();
+  for (const child of old.childNodes) if (child.dataset?.key) keyed.set(child.dataset.key, child);
+  let place = old.firstChild;
+  for (const child of [...made.childNodes]) {
+    const known = child.dataset?.key ? keyed.get(child.dataset.key) : place;
+    if (!known || (!child.dataset?.key && known.dataset?.key)) {
+      old.insertBefore(child, place);
+      continue;
+    }
+    if (known !== place) old.insertBefore(known, place);
+    const next = known.nextSibling;
+    patch(known, child);
+    place = next;
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}

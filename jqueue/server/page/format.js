@@ -1,0 +1,56 @@
+// Numbers, sizes, times and durations as texts.
+
+export function count(number) {
+  return number.toLocaleString("en");
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 0) seconds = 0;
+  if (seconds < 0.001) return "< 1 ms";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.floor(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+export function ago(at, now) {
+  if (at === null || at === undefined) return "–";
+  const seconds = now - at;
+  if (seconds < -1) return `in ${duration(-seconds)}`;
+  return seconds < 1 ? "now" : `${duration(Math.floor(seconds))} ago`.replace(".0 s", " s");
+}
+
+export function moment(at) {
+  if (at === null || at === undefined) return "–";
+  const date = new Date(at * 1000);
+  return Number.isNaN(date.getTime()) ? "–" : date.toLocaleString("sv");
+}
+
+export function bytes(number) {
+  if (number < 1024) return `${number} bytes`;
+  if (number < 1 << 20) return `${(number / 1024).toFixed(1)} KiB`;
+  return `${(number / (1 << 20)).toFixed(1)} MiB`;
+}
+
+export function rate(perSecond) {
+  if (!perSecond) return "0/s";
+  if (perSecond >= 10) return `${count(Math.round(perSecond))}/s`;
+  if (perSecond >= 0.1) return `${perSecond.toFixed(1)}/s`;
+  return perSecond * 60 >= 0.1 ? `${(perSecond * 60).toFixed(1)}/min` : `${(perSecond * 3600).toFixed(1)}/h`;
+}
+
+export function jobs(number) {
+  return number === 1 ? "1 job" : `${count(number)} jobs`;
+}
+
+export const STATES = {
+  ready: "ready",
+  scheduled: "scheduled",
+  expired: "expired",
+  in_progress: "in progress",
+  dead: "dead",
+  completed: "completed",
+};

@@ -1,0 +1,181 @@
+// The views of jobs: a list with filters, and one job with its whole life.
+
+import { foreign, h, visible } from "./dom.js";
+import { STATES, ago, bytes, count, duration, jobs as inWords, moment } from "./format.js";
+import { table } from "./views.js";
+
+const ORDERS = {
+  served: "next to be served", newest: "newest first", oldest: "oldest first", attempts: "most attempts", id: "by id",
+};
+
+export function badge(job) {
+  const stopping = job.cancel_requested ? ", told to stop" : "";
+  return h("span", { class: `badge ${job.state}` }, STATES[job.state] + stopping);
+}
+
+function attempts(job) {
+  return job.max_attempts ? `${job.tries} of ${job.max_attempts}` : String(job.tries);
+}
+
+function buttons(job, actions, now) {
+  const queued = job.state === "ready" || job.state === "scheduled";
+  const button = (label, act, danger) => h("button", { type: "button", class: danger ? "danger" : null, onclick: act },
+    label, h("span", { class: "unseen" }, " ", foreign(job.id)));
+  return h("span", { class: "row-actions" },
+    queued && actions.may("cancel") && button("Cancel…", () => actions.cancel(job), true),
+    job.state === "in_progress" && actions.may("cancel") && !job.cancel_requested
+      && button("Stop…", () => actions.cancel(job), true),
+    job.state === "dead" && actions.may("redrive") && button("Queue again…", () => actions.redrive(job)),
+    now !== undefined && job.state === "scheduled" && actions.may("reschedule") && button("Run now…", () => actions.runNow(job)),
+    now !== undefined && queued && actions.may("reschedule") && button("Run later…", () => actions.postpone(job, now)),
+    now !== undefined && queued && actions.may("reprioritise") && button("Priority…", () => actions.reprioritise(job)));
+}
+
+function filters(query, state) {
+  const chosen = new Set((query.get("state") || "").split(",").filter(Boolean));
+  const go = (form) => {
+    const values = new FormData(form), asked = new URLSearchParams();
+    if (values.getAll("state").length) asked.set("state", values.getAll("state").join(","));
+    for (const name of ["entrypoint", "text", "holder", "order"]) if (values.get(name)) asked.set(name, values.get(name));
+    if (asked.get("order") === "served") asked.delete("order");
+    const hash = `#/jobs?${asked}`;
+    if (location.hash !== hash) location.hash = hash;
+  };
+  const change = (event) => go(event.target.form);
+  const submit = (event) => {
+    event.preventDefault();
+    go(event.target);
+  };
+  const names = state.entrypoints.filter((row) => row.name !== null).slice(0, 200);
+  return h("form", { class: "filters", onsubmit: submit, role: "search", "aria-label": "Filters" },
+    h("fieldset", {}, h("legend", { class: "unseen" }, "States"),
+      Object.entries(STATES).map(([name, label]) => h("label", { class: "chip" },
+        h("input", { type: "checkbox", name: "state", value: name, checked: chosen.has(name), onchange: change }), label))),
+    h("label", {}, "Entrypoint", h("input", { name: "entrypoint", list: "entrypoints", autocomplete: "off",
+      value: query.get("entrypoint") || "", onchange: change })),
+    h("datalist", { id: "entrypoints" }, names.map((row) => h("option", { value: row.name }))),
+    h("label", {}, "Id, key, holder or error", h("input", { type: "search", name: "text", autocomplete: "off",
+      value: query.get("text") || "", onchange: change })),
+    query.get("holder") && h("label", {}, "Holder", h("input", { name: "holder", autocomplete: "off",
+      value: query.get("holder"), onchange: change })),
+    h("label", {}, "Order", h("select", { name: "order", onchange: change, value: query.get("order") || "served" },
+      Object.entries(ORDERS).map(([name, label]) =>
+        h("option", { value: name, selected: name === (query.get("order") || "served") }, label)))),
+    h("button", { type: "submit" }, "Find"));
+}
+
+function pager(page, query) {
+  if (page.total <= page.page && !page.start) return null;
+  const to = (start) => {
+    const asked = new URLSearchParams(query);
+    if (start > 0) asked.set("start", start);
+    else asked.delete("start");
+    return `#/jobs?${asked}`;
+  };
+  const next = page.start + page.page;
+  return h("nav", { class: "pager", "aria-label": "Pages" },
+    page.start > 0 ? h("a", { href: to(page.start - page.page), rel: "prev" }, "← Back") : h("span", {}, "← Back"),
+    h("span", {}, `${count(page.start + 1)} – ${count(Math.min(next, page.total))} of ${count(page.total)}`),
+    next < page.total ? h("a", { href: to(next), rel: "next" }, "More →") : h("span", {}, "More →"));
+}
+
+export function list({ state, page, query, actions }) {
+  const columns = [{ label: "Id" }, { label: "Entrypoint" }, { label: "State" }, { label: "Since" },
+    { label: "Attempts", number: true }, { label: "Priority", number: true }, { label: "Holder or error" },
+    { label: "Actions", hidden: true }];
+  const rows = (page?.jobs || []).map((job) => ({ key: `j:${job.id}`, cells: [
+    h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id)),
+    foreign(job.entrypoint), badge(job), h("time", { title: moment(job.since) }, ago(job.since, state.now)),
+    attempts(job), job.priority, h("span", { class: "error-text" }, foreign(job.holder || job.error || "")),
+    buttons(job, actions),
+  ] }));
+  return [
+    h("h1", { tabindex: "-1" }, "Jobs"),
+    filters(query, state),
+    page && h("p", { class: "hint", role: "status" }, page.total ? inWords(page.total) : ""),
+    page ? table("Jobs", columns, rows, "No job is like this.") : h("p", { class: "empty" }, "Loading…"),
+    page && pager(page, query),
+  ];
+}
+
+const TIMES = [["created_at", "Enqueued"], ["run_at", "Not before"], ["expires_at", "Expires"], ["queued_at", "Queued again"],
+  ["claimed_at", "Claimed"], ["heartbeat_at", "Last heartbeat"], ["dead_at", "Dead"], ["finished_at", "Finished"]];
+
+function facts(job) {
+  const row = (label, value) => (value === null || value === undefined || value === "" ? null
+    : [h("dt", {}, label), h("dd", {}, value)]);
+  const text = (value) => (value === null || value === undefined ? null : foreign(value));
+  const running = job.state === "in_progress" ? duration(job.now - (job.times.claimed_at ?? job.since)) : null;
+  return h("dl", { class: "facts" },
+    row("Entrypoint", h("a", { href: `#/jobs?${new URLSearchParams({ entrypoint: job.entrypoint })}` }, foreign(job.entrypoint))),
+    row("Holder", job.holder && h("a", { href: `#/jobs?${new URLSearchParams({ holder: job.holder })}` }, foreign(job.holder))),
+    row("Runs for", running),
+    TIMES.map(([name, label]) => job.times[name] !== null
+      && row(label, [moment(job.times[name]), h("small", {}, ` ${ago(job.times[name], job.now)}`)])),
+    row("Attempts", `${attempts(job)}, ${count(job.failures)} charged as failures`),
+    row("Priority", job.priority),
+    row("Claim timeout", job.claim_timeout && duration(job.claim_timeout)),
+    row("Unique key", text(job.unique_key)),
+    row("Concurrency key", job.concurrency_key && [foreign(job.concurrency_key), `, ${job.concurrency_limit ?? 1} at once`]),
+    row("Result is kept", job.keep_result && duration(job.keep_result)),
+    Object.entries(job.headers).map(([name, value]) => row(["Header ", foreign(name)], foreign(value))),
+    row("Payload", bytes(job.payload_bytes)));
+}
+
+function life(events) {
+  if (!events) return h("p", { class: "empty" }, "Loading…");
+  if (!events.events.length) {
+    return h("p", { class: "empty" }, events.reason || "The history has no events of this job. Is it switched on?");
+  }
+  const columns = [{ label: "Time" }, { label: "Event" }, { label: "State after" }, { label: "Attempt", number: true },
+    { label: "Took", number: true }, { label: "Holder or error" }];
+  const rows = events.events.map((event, number) => ({ key: `${events.events.length - number}`, cells: [
+    moment(event.at), foreign(event.verb), event.after ? foreign(event.after.replace("_", " ")) : "left the queue",
+    String(event.attempt),
+    event.wait !== null ? `waited ${duration(event.wait)}` : event.run !== null ? `ran ${duration(event.run)}` : "",
+    h("span", { class: "error-text" }, foreign(event.error || event.holder || "")),
+  ] }));
+  return [table("Events", columns, rows, ""), events.more && h("p", {}, "Earlier events are not shown."),
+    events.damaged && h("p", { class: "warning" }, foreign(events.damaged))];
+}
+
+function errors(job) {
+  if (!job.error && !job.errors.length) return null;
+  const columns = [{ label: "Attempt", number: true }, { label: "Time" }, { label: "Error" }];
+  const rows = [...job.errors].reverse().map((error) => ({ key: `${error.attempt}-${error.at}`, cells: [
+    String(error.attempt), moment(error.at), h("span", { class: "error-text" }, foreign(error.text))] }));
+  return [h("h2", {}, "Errors"),
+    job.error && h("pre", { class: "block", tabindex: "0", "aria-label": "Last error" }, visible(job.error)),
+    job.error_dropped ? h("p", { class: "hint" }, `${count(job.error_dropped)} bytes of it were not kept.`) : null,
+    rows.length ? table("Errors of attempts", columns, rows, "") : null];
+}
+
+function secret(shown, { title, load, hint }) {
+  return [h("h2", {}, title),
+    shown === undefined
+      ? h("p", {}, h("button", { type: "button", onclick: load }, `Show the ${title.toLowerCase()}`), h("small", {}, ` ${hint}`))
+      : h("pre", { class: "block", tabindex: "0", "aria-label": title }, shown)];
+}
+
+// A payload as text: as it is, or in base64 if it is no text.
+export function payloadText(found) {
+  const text = found.text === null ? `base64: ${found.base64}` : visible(found.text);
+  const rest = found.bytes > found.shown ? `\n… ${count(found.bytes - found.shown)} more bytes` : "";
+  return found.bytes ? text + rest : "(empty)";
+}
+
+export function one({ job, missing, events, payload, result, actions, showPayload, showResult, mayShow }) {
+  const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
+  if (missing) return [back, h("h1", { tabindex: "-1" }, "Job"), h("p", { class: "empty", role: "status" }, missing), life(events)];
+  if (!job) return [back, h("h1", { tabindex: "-1" }, "Job"), h("p", { class: "empty" }, "Loading…")];
+  return [
+    back,
+    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),
+    buttons(job, actions, job.now),
+    facts(job),
+    errors(job),
+    mayShow && secret(payload, { title: "Payload", load: showPayload, hint: "It may hold personal data." }),
+    mayShow && job.has_result && secret(result, { title: "Result", load: showResult, hint: "It may hold personal data." }),
+    h("h2", {}, "Life"), life(events),
+  ];
+}

@@ -1,0 +1,92 @@
+// The queue as the server beside this page tells it. static.js has the same methods without a server.
+
+export class Refusal extends Error {
+  constructor(message, status, kind) {
+    super(message);
+    this.status = status;
+    this.kind = kind;
+  }
+}
+
+async function call(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { credentials: "same-origin", cache: "no-store", redirect: "error", ...options });
+  } catch {
+    throw new Refusal("the dashboard's server does not answer: is it still running?", 0, "away");
+  }
+  if (answer.status === 304) return { unchanged: true };
+  let values = null;
+  try {
+    values = await answer.json();
+  } catch {
+    throw new Refusal(`the server gave an answer that is no JSON (status ${answer.status})`, answer.status, "away");
+  }
+  if (!answer.ok) throw new Refusal(values.error || `status ${answer.status}`, answer.status, values.kind);
+  return { values, etag: answer.headers.get("ETag") };
+}
+
+function send(path, body) {
+  const headers = { "Content-Type": "application/json", "X-Jqueue-Dashboard": "1" };
+  return call(path, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+export class ServerSource {
+  constructor() {
+    this.etag = null;
+    this.live = true;
+  }
+
+  // Exchange the token of the printed link for a cookie. The token stands after the "#", which no server is sent.
+  async signIn(token) {
+    await send("api/session", { token });
+    this.etag = null;
+  }
+
+  // Everything but the jobs; null if nothing has changed since the last call.
+  async overview() {
+    const found = await call("api/overview", this.etag ? { headers: { "If-None-Match": this.etag } } : {});
+    if (found.unchanged) return null;
+    this.etag = found.etag;
+    return found.values;
+  }
+
+  async get(path, query = {}) {
+    const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+    return (await call(`api/${path}?${asked}`)).values;
+  }
+
+  jobs(query) {
+    return this.get("jobs", query);
+  }
+
+  job(id) {
+    return this.get("job", { id });
+  }
+
+  payload(id) {
+    return this.get("job/payload", { id });
+  }
+
+  result(id) {
+    return this.get("job/result", { id });
+  }
+
+  events(id) {
+    return this.get("job/events", { id });
+  }
+
+  dead() {
+    return this.get("dead");
+  }
+
+  timeline(entrypoint) {
+    return this.get("timeline", { entrypoint });
+  }
+
+  async act(name, body) {
+    const { values } = await send(`api/actions/${name}`, body);
+    this.etag = null;
+    return values;
+  }
+}

@@ -1,0 +1,215 @@
+// The views of figures: overview, workers, cron entries, limits, dead letters, the store. Each returns elements.
+
+import { chart } from "./charts.js";
+import { foreign, h } from "./dom.js";
+import { ago, bytes, count, duration, jobs, moment, rate } from "./format.js";
+
+export function table(caption, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "empty" }, empty);
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null },
+    column.hidden ? h("span", { class: "unseen" }, column.label) : column.label)));
+  const body = rows.map(({ key, cells }) => h("tr", { "data-key": key }, cells.map((cell, number) =>
+    h("td", { "data-label": columns[number].hidden ? null : columns[number].label,
+      class: columns[number].number ? "number" : null }, cell))));
+  return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption },
+    h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body)));
+}
+
+export function link(query, ...parts) {
+  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+  return h("a", { href: `#/jobs?${asked}` }, ...parts);
+}
+
+function when(at, now) {
+  return h("time", { title: moment(at) }, ago(at, now));
+}
+
+function card(label, value, { href = null, tone = "", hint = null } = {}) {
+  const body = [h("span", { class: "label" }, label), h("span", { class: "value" }, value), hint && h("small", {}, hint)];
+  return h("li", { class: `card ${tone}` }, href ? h("a", { href }, body) : h("div", {}, body));
+}
+
+function cards(figures, lately, now) {
+  const oldest = figures.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(now - figures.oldest_ready)));
+  return h("ul", { class: "cards" },
+    card("Ready", count(figures.ready), { href: "#/jobs?state=ready" }),
+    card("Scheduled", count(figures.scheduled), { href: "#/jobs?state=scheduled" }),
+    card("In progress", count(figures.in_progress), { href: "#/jobs?state=in_progress" }),
+    card("Dead", count(figures.dead), { href: "#/dead", tone: figures.dead ? "bad" : "" }),
+    card("Oldest ready job", oldest, { href: "#/jobs?state=ready&order=oldest", hint: "waits for" }),
+    figures.totals && card("Done", rate(lately.done), { hint: `${count(figures.totals.done)} in all` }),
+    figures.totals && card("Failed", rate(lately.failed),
+      { tone: lately.failed ? "warn" : "", hint: `${count(figures.totals.failed)} in all` }));
+}
+
+function charts(points) {
+  return h("div", { class: "charts" },
+    chart("Jobs", points, [["queued", "queued"], ["in_progress", "in progress"], ["dead", "dead"]],
+      (value) => count(Math.round(value))),
+    chart("Rates", points, [["enqueued", "enqueued"], ["done", "done"], ["failed", "failed"]], rate),
+    chart("Wait", points, [["wait50", "median"], ["wait95", "95th percentile"]], duration),
+    chart("Run time", points, [["run50", "median"], ["run95", "95th percentile"]], duration));
+}
+
+function pair(low, high) {
+  if (low === null || low === undefined) return "–";
+  return low === high ? `≤ ${duration(high)}` : `${duration(low)} / ${duration(high)}`;
+}
+
+export function overview({ state, samples, query, actions }) {
+  const name = query.get("entrypoint") || "";
+  const row = name ? state.entrypoints.find((each) => each.name === name) : null;
+  const figures = row || state.figures, chosen = row ? name : "";
+  const choices = state.entrypoints.filter((each) => each.name !== null).slice(0, 200);
+  const go = (event) => {
+    location.hash = event.target.value ? `#/?${new URLSearchParams({ entrypoint: event.target.value })}` : "#/";
+  };
+  return [
+    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Overview"),
+      choices.length > 1 && h("label", { class: "choice" }, "Show ",
+        h("select", { onchange: go, value: chosen },
+          h("option", { value: "", selected: !chosen }, "all entrypoints"),
+          choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, foreignText(each.name)))))),
+    cards(figures, samples.lately(chosen), state.now),
+    charts(samples.points(chosen)),
+    h("h2", {}, "Entrypoints"),
+    entrypoints(state, samples, actions),
+  ];
+}
+
+function foreignText(text) {
+  return foreign(text).textContent;
+}
+
+function entrypoints(state, samples, actions) {
+  const columns = [
+    { label: "Entrypoint" }, { label: "Ready", number: true }, { label: "Scheduled", number: true },
+    { label: "In progress", number: true }, { label: "Dead", number: true }, { label: "Oldest", number: true },
+    { label: "Done", number: true }, { label: "Failed", number: true }, { label: "Wait p50/p95", number: true },
+    { label: "Run p50/p95", number: true }, { label: "Actions", hidden: true },
+  ];
+  const rows = state.entrypoints.map((row) => {
+    const lately = row.name === null ? {} : samples.lately(row.name);
+    const cell = (name) => (row[name] ? link({ state: name, entrypoint: row.name }, count(row[name])) : "0");
+    return { key: `e:${row.name}`, cells: [
+      row.name === null ? "others, counted together" : [link({ entrypoint: row.name }, foreign(row.name)),
+        row.limits?.paused && h("span", { class: "badge paused" }, "paused")],
+      cell("ready"), cell("scheduled"), cell("in_progress"), cell("dead"),
+      row.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(state.now - row.oldest_ready))),
+      row.totals ? rate(lately.done) : "–", row.totals ? rate(lately.failed) : "–",
+      pair(lately.wait50, lately.wait95), pair(lately.run50, lately.run95),
+      row.limits && actions.may("pause") && h("button", { type: "button", onclick: () => actions.pause(row) },
+        row.limits.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, " ", foreign(row.name))),
+    ] };
+  });
+  return table("Entrypoints", columns, rows, "No entrypoints yet: the first job brings one.");
+}
+
+export function workers({ state }) {
+  const columns = [{ label: "Worker" }, { label: "Host" }, { label: "Busy", number: true }, { label: "Entrypoints" },
+    { label: "Started" }, { label: "Last commit" }, { label: "Version" }];
+  const known = new Set(state.workers.map((worker) => worker.holder));
+  const rows = state.workers.map((worker) => ({ key: `w:${worker.holder}`, cells: [
+    foreign(worker.name), [foreign(worker.host), `:${worker.pid}`],
+    link({ holder: worker.holder }, `${worker.busy} of ${worker.slots}`),
+    h("span", { class: "list" }, worker.entrypoints.map((name, number) => [number ? ", " : "", foreign(name)])),
+    when(worker.started, state.now), when(worker.at, state.now), foreign(worker.version),
+  ] }));
+  const others = Object.entries(state.holders).filter(([holder]) => !known.has(holder));
+  return [h("h1", { tabindex: "-1" }, "Workers"),
+    h("p", { class: "hint" }, "A worker is shown for an hour after its last commit. An idle worker does not commit."),
+    table("Workers", columns, rows, "No worker has committed within the last hour."),
+    others.length ? [h("h2", {}, "Other holders of jobs"),
+      table("Other holders of jobs", [{ label: "Holder" }, { label: "Jobs", number: true }], others.map(([holder, number]) =>
+        ({ key: `h:${holder}`, cells: [foreign(holder), link({ holder }, count(number))] })), "")] : null];
+}
+
+export function schedules({ state, actions }) {
+  const columns = [{ label: "Name" }, { label: "Cron" }, { label: "Time zone" }, { label: "Entrypoint" },
+    { label: "Next" }, { label: "Last" }, { label: "Actions", hidden: true }];
+  const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
+    foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
+    link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
+    [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)], when(entry.last_at, state.now),
+    actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.runSchedule(entry) }, "Run now…",
+      h("span", { class: "unseen" }, " ", foreign(entry.name))),
+  ] }));
+  const more = state.schedules_total - state.schedules.length;
+  return [h("h1", { tabindex: "-1" }, "Schedules"),
+    table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…)."),
+    more > 0 && h("p", {}, `${count(more)} more are not shown.`)];
+}
+
+export function limits({ state, actions }) {
+  const columns = [{ label: "Entrypoint" }, { label: "In progress", number: true }, { label: "At most", number: true },
+    { label: "Rate", number: true }, { label: "Claims" }, { label: "Actions", hidden: true }];
+  const known = state.entrypoints.filter((row) => row.limits);
+  const rows = known.map((row) => ({ key: `l:${row.name}`, cells: [
+    foreign(row.name), count(row.in_progress), row.limits.running === null ? "no limit" : count(row.limits.running),
+    row.limits.rate === null ? "no limit" : `${count(row.limits.rate)} in ${duration(row.limits.per)}`,
+    row.limits.paused ? h("span", { class: "badge paused" }, "paused") : "open",
+    h("span", { class: "row-actions" },
+      actions.may("limit") && h("button", { type: "button", onclick: () => actions.limit(row) }, "Limits…",
+        h("span", { class: "unseen" }, " ", foreign(row.name))),
+      actions.may("pause") && h("button", { type: "button", onclick: () => actions.pause(row) },
+        row.limits.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, " ", foreign(row.name)))),
+  ] }));
+  return [h("h1", { tabindex: "-1" }, "Limits"), table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
+}
+
+export function dead({ state, groups, actions }) {
+  if (!groups) return [h("h1", { tabindex: "-1" }, "Dead letters"), h("p", { class: "empty" }, "Loading…")];
+  const columns = [{ label: "Error" }, { label: "Entrypoint" }, { label: "Jobs", number: true }, { label: "First" },
+    { label: "Last" }, { label: "Actions", hidden: true }];
+  const rows = groups.groups.map((group) => ({ key: `d:${group.entrypoint}:${group.pattern}`, cells: [
+    h("span", { class: "error-text" }, group.pattern ? foreign(group.pattern) : "no error was kept"),
+    foreign(group.entrypoint), link({ state: "dead", entrypoint: group.entrypoint,
+      text: group.pattern.split("#").reduce((a, b) => (b.length > a.length ? b : a), "").trim() }, count(group.jobs)),
+    when(group.first, state.now),
+    h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
+    h("span", { class: "row-actions" }, actions.may("redrive-group") && h("button", { type: "button",
+      onclick: () => actions.redriveGroup(group) }, "Queue again", h("span", { class: "unseen" }, " ", foreign(group.pattern)))),
+  ] }));
+  const purge = () => actions.purge(null, groups.total, groups.now);
+  return [
+    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Dead letters"),
+      groups.total > 0 && actions.may("purge") && h("button", { type: "button", class: "danger", onclick: purge }, "Remove all…")),
+    h("p", { class: "hint" }, groups.total
+      ? `${jobs(groups.total)} with ${groups.groups_total === 1 ? "1 error" : `${count(groups.groups_total)} different errors`}. `
+        + "Numbers and ids in an error count as the same: #."
+      : ""),
+    table("Dead letters by error", columns, rows, "No dead letters."),
+  ];
+}
+
+export function store({ state }) {
+  const { store: facts } = state, { settings } = facts;
+  const say = (seconds, none) => (seconds === null || seconds === undefined ? none : duration(seconds));
+  const share = facts.size_limit ? facts.size / facts.size_limit : 0;
+  const columns = [{ label: "Writer" }, { label: "Last commit" }, { label: "Version", number: true },
+    { label: "Commits", number: true }, { label: "Read and write", number: true }];
+  const rows = facts.commits.map((row) => ({ key: `c:${row.writer}`, cells: [
+    h("code", {}, foreign(row.writer)), when(row.at, state.now), count(row.version), count(row.sequence),
+    duration(row.cycle) ] }));
+  const row = (label, ...value) => [h("dt", {}, label), h("dd", {}, ...value)];
+  return [
+    h("h1", { tabindex: "-1" }, "Storage and commits"),
+    facts.warnings.map((warning) => h("p", { class: "warning" }, foreign(warning))),
+    h("dl", { class: "facts" },
+      row("Object", foreign(state.name)),
+      facts.size_limit ? row("Size", h("meter", { min: 0, max: 1, low: 0.5, high: 0.8, optimum: 0, value: share.toFixed(3),
+        "aria-label": "share of the limit" }), ` ${bytes(facts.size)} of ${bytes(facts.size_limit)}`) : row("Size", bytes(facts.size)),
+      state.version ? row("Version", count(state.version)) : null,
+      facts.queue ? row("Queue id", h("code", {}, foreign(facts.queue))) : null,
+      row("Unreadable lines", count(facts.unreadable)),
+      row("Features", facts.critical.length ? foreign(facts.critical.join(", ")) : "none beyond the basic ones"),
+      row("History", settings.history === null ? "off: queue.configure(history=…) switches it on"
+        : `kept for ${say(settings.history)}, ${count(facts.history_events)} events so far`
+          + (facts.history_lost ? `, ${count(facts.history_lost)} lost` : "")),
+      row("Dead jobs are kept", say(settings.dead_retention, "until they are removed")),
+      row("Waiting raises priority", settings.aging === null ? "no" : `one step each ${say(settings.aging)}`),
+      row("Remembered", `${count(facts.finished)} finished ids, ${count(facts.holds)} unique keys`)),
+    h("h2", {}, "Writers"),
+    table("Writers and their last commits", columns, rows, "No commit yet."),
+  ];
+}

@@ -1,0 +1,142 @@
+"""The past of a queue for the page, from its history: the events of one job, and the last hour minute by minute."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+from jqueue.domain.errors import HistoryDamagedError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.models import JobStatus
+from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.server.view import View
+
+EVENTS_SHOWN = 200
+"""Maximum number of events of one job in the page, the newest first."""
+
+MINUTES = 60
+"""Length of the time that the page draws."""
+
+EVENTS_READ = 200_000
+"""Maximum number of events that are read for the drawing. A busier queue is drawn for a shorter time."""
+
+SECONDS = 30.0
+"""Seconds within which a history must be read."""
+
+_KIND = {"enqueue": "enqueued", "dequeue": "claimed", "ack": "done", "nack": "failed", "stale": "failed"}
+
+
+async def events_of_job(queue: JobQueue, job_id: str) -> dict[str, Any]:
+    """Return the events of a job, the newest first. Without a history there are none."""
+    if not queue.capabilities.history:
+        return {"events": [], "more": False, "damaged": None}
+    rows: list[dict[str, Any]] = []
+    damaged = None
+    history = cast(SupportsHistory, queue).history(job_id=job_id, deadline=SECONDS)
+    try:
+        async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
+            async for event in events:
+                if len(rows) == EVENTS_SHOWN:
+                    return {"events": rows, "more": True, "damaged": None}
+                rows.append(_row(event))
+    except HistoryDamagedError as error:
+        damaged = str(error)
+    except TimeoutError:
+        return {"events": rows, "more": True, "damaged": None}
+    return {"events": rows, "more": False, "damaged": damaged}
+
+
+def _row(event: HistoryEvent) -> dict[str, Any]:
+    return {
+        "at": event.at.timestamp(),
+        "verb": event.verb,
+        "before": event.before,
+        "after": event.after,
+        "attempt": event.attempt,
+        "holder": event.holder,
+        "wait": event.wait_seconds,
+        "run": event.run_seconds,
+        "error": event.error,
+    }
+
+
+@dataclass
+class _Minute:
+    """The events of one minute."""
+
+    enqueued: int = 0
+    claimed: int = 0
+    done: int = 0
+    failed: int = 0
+    queued: int = 0
+    dead: int = 0
+    waits: list[float] = field(default_factory=list)
+    runs: list[float] = field(default_factory=list)
+
+    def add(self, event: HistoryEvent) -> None:
+        kind = _KIND.get(event.verb)
+        if kind is not None:
+            setattr(self, kind, getattr(self, kind) + event.jobs)
+        self.queued += event.jobs * ((event.after is JobStatus.QUEUED) - (event.before is JobStatus.QUEUED))
+        self.dead += event.jobs * ((event.after is JobStatus.DEAD) - (event.before is JobStatus.DEAD))
+        if event.wait_seconds is not None:
+            self.waits.append(event.wait_seconds)
+        if event.run_seconds is not None:
+            self.runs.append(event.run_seconds)
+
+
+async def timeline(queue: JobQueue, view: View) -> dict[str, Any]:
+    """Return the last hour of a queue, minute by minute, the oldest first; no points if it keeps no history."""
+    if view.header.settings.history is None or not queue.capabilities.history:
+        return {"points": []}
+    end = int(view.now.timestamp() // 60) + 1
+    minutes: dict[int, _Minute] = {}
+    first = end - MINUTES
+    since = view.now - timedelta(minutes=MINUTES)
+    number = 0
+    try:
+        history = cast(SupportsHistory, queue).history(since=since, deadline=SECONDS)
+        async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
+            async for event in events:
+                number += 1
+                minute = int(event.at.timestamp() // 60)
+                if number > EVENTS_READ:
+                    first = max(first, minute + 1)  # a minute of which only a part was read is left out
+                    break
+                minutes.setdefault(minute, _Minute()).add(event)
+                if number % 1024 == 0:
+                    await asyncio.sleep(0)
+    except (HistoryDamagedError, TimeoutError):
+        first = max(first, min(minutes, default=end))
+    return {"points": _points(minutes, first, end, view)}
+
+
+def _points(minutes: dict[int, _Minute], first: int, end: int, view: View) -> list[dict[str, Any]]:
+    """Return a point for each minute. Depths are counted back from the figures of now."""
+    queued, dead = view.stats.depth + view.stats.scheduled, view.stats.dead
+    points = []
+    for number in range(end - 1, first - 1, -1):
+        minute = minutes.get(number, _Minute())
+        points.append(
+            {
+                "at": min((number + 1) * 60.0, view.now.timestamp()),
+                "queued": max(0, queued),
+                "dead": max(0, dead),
+                **{name: getattr(minute, name) / 60 for name in ("enqueued", "claimed", "done", "failed")},
+                "wait50": _quantile(minute.waits, 0.5),
+                "wait95": _quantile(minute.waits, 0.95),
+                "run50": _quantile(minute.runs, 0.5),
+                "run95": _quantile(minute.runs, 0.95),
+            }
+        )
+        queued, dead = queued - minute.queued, dead - minute.dead
+    return points[::-1]
+
+
+def _quantile(values: list[float], share: float) -> float | None:
+    if not values:
+        return None
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]

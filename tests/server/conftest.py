@@ -1,0 +1,33 @@
+"""A queue in a file, with a dashboard of it for an operator."""
+
+import pytest
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.server import dashboard
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.json"
+
+
+@pytest.fixture
+async def queue(path):
+    async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+        yield queue
+
+
+@pytest.fixture
+def other(path):
+    """Another program's queue object on the same file."""
+    return DirectQueue(LocalFileSystemStorage(path))
+
+
+@pytest.fixture
+def app(queue):
+    return dashboard(queue, authorize=lambda request: "operator")
+
+
+@pytest.fixture
+def viewer(queue):
+    return dashboard(queue, authorize=lambda request: "viewer")

@@ -1,0 +1,195 @@
+"""The dashboard against foreign sites, foreign names, foreign frames and users without the right."""
+
+import pytest
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.domain.errors import InvalidJobError
+from jqueue.server import dashboard
+from jqueue.server.access import Role, Tokens, read_tokens
+from tests.server.asgi import PROOF, act, get, post, request
+
+TOKEN, GUEST = "operator-token-000000", "viewer-token-00000000"
+
+
+@pytest.fixture
+def guarded(queue):
+    tokens = Tokens({TOKEN: Role.OPERATOR, GUEST: Role.VIEWER}, "jqueue-8000")
+    return dashboard(queue, authorize=tokens, hosts=("queue.example.org",))
+
+
+async def sign_in(app, token):
+    answer = await post(app, "/api/session", {"token": token})
+    return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+async def test_without_a_token_there_is_a_page_and_no_data(guarded):
+    assert 200 == (await get(guarded, "/")).status
+    for target in ("overview", "jobs", "dead", "timeline", "job?id=a", "job/payload?id=a", "job/events?id=a"):
+        assert 401 == (await get(guarded, f"/api/{target}")).status
+    assert 401 == (await act(guarded, "cancel", {"id": "a"})).status
+
+
+async def test_the_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_can_use(guarded):
+    answer = await post(guarded, "/api/session", {"token": TOKEN})
+    cookie = answer.headers["set-cookie"]
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert TOKEN not in cookie
+    values = (await get(guarded, "/api/overview", headers={"cookie": cookie.partition(";")[0]})).values
+    assert "operator" == values["role"]
+
+
+@pytest.mark.parametrize("token", ["", "operator-token-00000", TOKEN + "0", None, 7])
+async def test_a_wrong_token_gets_no_cookie(guarded, token):
+    answer = await post(guarded, "/api/session", {"token": token})
+    assert (403, False) == (answer.status, "set-cookie" in answer.headers)
+
+
+@pytest.mark.parametrize("cookie", ["jqueue-8000=", f"jqueue-8000={TOKEN}", "jqueue-8000=é", "jqueue-1=x"])
+async def test_a_cookie_cannot_be_made_up(guarded, cookie):
+    assert 401 == (await get(guarded, "/api/overview", headers={"cookie": cookie})).status
+
+
+async def test_a_viewer_looks_and_changes_nothing(queue, guarded):
+    job = await queue.enqueue("mail", b"")
+    cookie = await sign_in(guarded, GUEST)
+    overview = (await get(guarded, "/api/overview", headers=cookie)).values
+    assert ("viewer", []) == (overview["role"], overview["actions"])
+    shown = (await get(guarded, f"/api/job?id={job.id}", headers=cookie)).values
+    for action in (
+        "cancel",
+        "redrive",
+        "redrive-group",
+        "purge",
+        "reschedule",
+        "reprioritise",
+        "pause",
+        "resume",
+        "limit",
+    ):
+        assert 403 == (await act(guarded, action, {"id": job.id, "seen": shown["seen"]}, headers=cookie)).status
+    assert 403 == (await get(guarded, f"/api/job/payload?id={job.id}", headers=cookie)).status
+    assert 403 == (await get(guarded, f"/api/job/result?id={job.id}", headers=cookie)).status
+    assert await queue.find(job.id) is not None
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "queue.example.org.evil.example", "", "127.0.0.1.evil.example", "[", "x@["]
+)
+async def test_a_foreign_name_of_this_host_is_refused(guarded, host):
+    assert 403 == (await get(guarded, "/", host=host)).status
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000", "queue.example.org", "QUEUE.example.org."]
+)
+async def test_names_of_this_host_are_accepted(guarded, host):
+    assert 200 == (await get(guarded, "/", host=host)).status
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-jqueue-dashboard": None},
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:9"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+async def test_a_change_that_another_site_sends_is_refused(queue, app, headers):
+    job = await queue.enqueue("mail", b"")
+    shown = (await get(app, f"/api/job?id={job.id}")).values
+    body = {"id": job.id, "seen": shown["seen"]}
+    assert 403 == (await act(app, "cancel", body, headers=headers)).status
+    assert await queue.find(job.id) is not None
+    good = {"origin": "http://127.0.0.1:8000", "sec-fetch-site": "same-origin"}
+    assert 200 == (await act(app, "cancel", body, headers=good)).status
+
+
+async def test_nothing_is_changed_by_get(queue, app):
+    assert 405 == (await request(app, "GET", "/api/actions/purge", headers=PROOF)).status
+
+
+@pytest.mark.parametrize("target", ["/", "/app.js", "/style.css", "/api/overview", "/api/job?id=x", "/nothing"])
+async def test_every_answer_has_the_protecting_headers(queue, app, target):
+    headers = (await get(app, target)).headers
+    policy = headers["content-security-policy"]
+    for part in (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    ):
+        assert part in policy
+    assert "unsafe" not in policy
+    assert ("DENY", "nosniff", "no-referrer", "no-store") == tuple(
+        headers[name] for name in ("x-frame-options", "x-content-type-options", "referrer-policy", "cache-control")
+    )
+
+
+async def test_no_answer_invites_another_site_to_read_it(app):
+    answer = await get(app, "/api/overview", headers={"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "target", ["/../access.py", "/page/__init__.py", "/__init__.py", "/..%2fapp.py", "//etc/passwd"]
+)
+async def test_only_the_files_of_the_page_are_served(app, target):
+    assert 404 == (await get(app, target)).status
+
+
+async def test_the_user_of_a_mounted_dashboard_is_whoever_the_application_says(path):
+    async def authorize(request):
+        return {"ada": "operator", "bob": "viewer"}.get(request.headers.get("x-user"))
+
+    async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+        await queue.enqueue("mail", b"")
+        app = dashboard(queue, authorize=authorize)
+        roles = [await get(app, "/api/overview", headers={"x-user": user}) for user in ("ada", "bob", "eve")]
+        assert [200, 200, 401] == [answer.status for answer in roles]
+        assert ["operator", "viewer"] == [answer.values["role"] for answer in roles[:2]]
+        assert 403 == (await post(app, "/api/session", {"token": "x"}, headers={"x-user": "ada"})).status
+
+
+def write(path, text, mode=0o600):
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_token_file_has_a_role_and_a_token_in_each_line(tmp_path):
+    file = write(tmp_path / "tokens", f"# the team\noperator {TOKEN}\n\nviewer   {GUEST}\n")
+    assert {TOKEN: Role.OPERATOR, GUEST: Role.VIEWER} == read_tokens(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no tokens"),
+        ("admin 0123456789abcdef", "line 1"),
+        ("viewer short", "shorter than 16"),
+        ("viewer", "line 1"),
+        ("# x\nviewer hunter2hunter2hunter2 more", "line 2"),
+    ],
+)
+def test_a_wrong_token_file_is_refused_without_its_tokens(tmp_path, text, said):
+    with pytest.raises(InvalidJobError, match=said) as refused:
+        read_tokens(write(tmp_path / "tokens", text))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_token_file_that_others_can_read_is_refused(tmp_path):
+    with pytest.raises(InvalidJobError, match="chmod 600"):
+        read_tokens(write(tmp_path / "tokens", f"viewer {GUEST}", 0o644))
+
+
+def test_a_missing_token_file_is_refused(tmp_path):
+    with pytest.raises(InvalidJobError, match="cannot be read"):
+        read_tokens(tmp_path / "nothing")
+
+
+def test_tokens_do_not_show_in_a_repr():
+    assert TOKEN not in repr(Tokens({TOKEN: Role.VIEWER}, "x"))
