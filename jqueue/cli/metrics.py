@@ -35,7 +35,7 @@ def metrics(
     """
     try:
         from jqueue.telemetry.listener import Listener, Page
-        from jqueue.telemetry.prometheus import CONTENT_TYPE, PrometheusMetrics
+        from jqueue.telemetry.prometheus import PrometheusMetrics
     except ImportError as error:
         raise refusal(str(error)) from None
 
@@ -46,7 +46,7 @@ def metrics(
                 return await exporter.fresh_text()
 
             async def page() -> Page:
-                return Page(await exporter.fresh_text(), kind=CONTENT_TYPE)
+                return Page(await exporter.fresh_text(), kind=exporter.content_type)
 
             async with Listener(listen, {"/metrics": page}) as listener:
                 typer.echo(f"serving http://{listener.address}/metrics", err=True)

@@ -78,6 +78,14 @@ def worker(
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080.",
+            show_default=False,
+        ),
+    ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
     create: Create = False,
     log_level: Annotated[
@@ -97,6 +105,7 @@ def worker(
     found.grace = found.grace if grace is None else grace
     found.give_up_after = found.give_up_after if give_up_after is None else give_up_after
     found.show_errors = found.show_errors or show_errors
+    found.health = health or found.health
     try:
         queue = connect_queue(url, create=create)
     except (InvalidURLError, InvalidJobError, ImportError) as error:

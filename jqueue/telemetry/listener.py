@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import logger_of
+from jqueue.telemetry.addresses import address_of
 
 logger = logger_of("jqueue.telemetry")
 
@@ -41,18 +42,6 @@ class Page(NamedTuple):
 
 Pages = Mapping[str, Callable[[], Awaitable[Page]]]
 """A function for each path, which makes the page."""
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return the host and the port of a text such as "127.0.0.1:8080".
-
-    Raises:
-        InvalidJobError: it is not an address.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidJobError(f"an address to listen on is HOST:PORT, such as 127.0.0.1:8080, got {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Listener:

@@ -17,10 +17,10 @@ except ImportError as error:  # pragma: no cover
 from jqueue.domain.totals import Histogram
 from jqueue.ports.queue import Operator
 from jqueue.telemetry.catalog import Metric
+from jqueue.telemetry.exporters import WorkerFigures
 from jqueue.telemetry.figures import Sample, cumulative
-from jqueue.telemetry.watching import EVERY, WatchedQueues, WorkerFigures
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from jqueue.telemetry.recorder import Recorder
+from jqueue.telemetry.watching import EVERY, WatchedQueues
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -34,13 +34,18 @@ class PrometheusMetrics(Collector):
         registry: takes the metrics. By default a new one, which `text` prints.
         every: seconds between two looks at the figures of a queue; None: only `fresh_text` looks.
         commits: True to count the commits of this process as well.
+
+    Attributes:
+        content_type: the type of the text, for HTTP.
     """
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(
         self, registry: CollectorRegistry | None = None, every: float | None = EVERY, *, commits: bool = True
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._queues = WatchedQueues(every, commits=commits)
+        self._queues = WatchedQueues(every, Recorder if commits else None)
         self.registry.register(self)
 
     def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AbstractAsyncContextManager[None]:

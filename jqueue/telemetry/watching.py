@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
-from jqueue.ports.observer import Observer, SupportsObservers
+from jqueue.ports.observer import SupportsObservers
 from jqueue.ports.queue import Operator
 from jqueue.telemetry import catalog
+from jqueue.telemetry.exporters import WorkerFigures
 from jqueue.telemetry.figures import Figures, Sample
+from jqueue.telemetry.observing import observed
 from jqueue.telemetry.places import place_name
 from jqueue.telemetry.recorder import Recorder
 
@@ -23,37 +24,11 @@ logger = logger_of("jqueue.telemetry")
 DEADLINE = 10.0
 """Seconds for one look at a queue."""
 
+MakeRecorder = Callable[[str], Recorder]
+"""Makes what counts the commits of a queue object. It is given the name of the queue."""
+
 EVERY = 15.0
 """Seconds between two looks at a queue, by default."""
-
-
-class WorkerFigures(Protocol):
-    """The figures of one run of a worker."""
-
-    @property
-    def name(self) -> str:
-        """Name of the worker."""
-
-    @property
-    def running(self) -> int:
-        """Number of handlers that run."""
-
-    @property
-    def outcomes(self) -> Mapping[str, int]:
-        """Number of its jobs so far, by outcome."""
-
-
-@contextmanager
-def observed(queue: object, observer: Observer | None) -> Iterator[None]:
-    """Have an observer told of the commits of a queue object while the block runs."""
-    if observer is None or not isinstance(queue, SupportsObservers):
-        yield
-        return
-    queue.observe(observer)
-    try:
-        yield
-    finally:
-        queue.unobserve(observer)
 
 
 class WatchedQueue:
@@ -62,12 +37,12 @@ class WatchedQueue:
     Args:
         queue: the queue.
         worker: the figures of the worker that runs on it; None without one.
-        commits: True to count the commits of the queue object.
+        recorder: makes what counts the commits of the queue object; None: they are not counted.
     """
 
-    def __init__(self, queue: Operator, worker: WorkerFigures | None, *, commits: bool) -> None:
+    def __init__(self, queue: Operator, worker: WorkerFigures | None, recorder: MakeRecorder | None) -> None:
         self.name = place_name(queue)
-        self.recorder = Recorder(self.name) if commits and isinstance(queue, SupportsObservers) else None
+        self.recorder = recorder(self.name) if recorder and isinstance(queue, SupportsObservers) else None
         self._queue = queue
         self._worker = worker
         self._figures = Figures(self.name)
@@ -108,18 +83,18 @@ class WatchedQueues:
 
     Args:
         every: seconds between two looks at the figures of a queue; None: only `look` looks.
-        commits: True to count the commits of this process as well.
+        recorder: makes what counts the commits of a queue object; None: they are not counted.
     """
 
-    def __init__(self, every: float | None, *, commits: bool) -> None:
+    def __init__(self, every: float | None, recorder: MakeRecorder | None) -> None:
         self._every = every
-        self._commits = commits
+        self._recorder = recorder
         self._present: tuple[WatchedQueue, ...] = ()
 
     @asynccontextmanager
     async def watch(self, queue: Operator, worker: WorkerFigures | None) -> AsyncIterator[None]:
         """Watch a queue while the context lasts."""
-        watched = WatchedQueue(queue, worker, commits=self._commits)
+        watched = WatchedQueue(queue, worker, self._recorder)
         looking = None
         self._present = (*self._present, watched)
         if self._every is not None:

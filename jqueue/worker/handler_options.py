@@ -12,6 +12,8 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
 from jqueue.domain.option_names import checks_option_names
+from jqueue.telemetry.addresses import address_of
+from jqueue.telemetry.exporters import Exporter
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
@@ -170,6 +172,8 @@ class WorkerSettings:
         settle: time to go on sending outcomes at the end.
         give_up_after: time for which a worker that can do nothing goes on; None: for ever.
         show_errors: True to log messages and tracebacks of failed handlers.
+        health: the address of the probes; None without them.
+        metrics: exports metrics; None without them.
     """
 
     concurrency: int
@@ -179,6 +183,8 @@ class WorkerSettings:
     settle: float
     give_up_after: float | None
     show_errors: bool
+    health: str | None
+    metrics: Exporter | None
 
 
 def settings_of(worker: Any) -> WorkerSettings:
@@ -198,4 +204,20 @@ def settings_of(worker: Any) -> WorkerSettings:
         settle=to_seconds("settle_timeout", worker.settle_timeout),
         give_up_after=None if worker.give_up_after is None else to_seconds("give_up_after", worker.give_up_after),
         show_errors=bool(worker.show_errors),
+        health=_address("health", worker.health),
+        metrics=_exporter(worker.metrics),
     )
+
+
+def _address(name: str, value: str | None) -> str | None:
+    if value is not None:
+        if not isinstance(value, str):
+            raise InvalidJobError(f"{name} must be HOST:PORT, such as 127.0.0.1:8080, got {type(value).__name__}")
+        address_of(value)
+    return value
+
+
+def _exporter(value: Any) -> Exporter | None:
+    if value is not None and not isinstance(value, Exporter):
+        raise InvalidJobError(f"metrics must be PrometheusMetrics() or the like, got {type(value).__name__}")
+    return value

@@ -38,6 +38,7 @@ class QueueHealth:
 
     Attributes:
         given_up: future that fails with the reason when the worker gives up.
+        has_answered: True once a call has succeeded.
     """
 
     def __init__(self, name: str, give_up_after: float | None) -> None:
@@ -51,6 +52,12 @@ class QueueHealth:
         self._give_up_timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: asyncio.TimerHandle | None = None
         self.given_up: asyncio.Future[None] = self._loop.create_future()
+        self.has_answered = False
+
+    @property
+    def trouble(self) -> list[str]:
+        """The reasons for which the worker cannot do its work now."""
+        return [f"{what} fails" for what in self._failing] + ["no slot is free"] * ("slots" in self._give_up_timers)
 
     def expect_answer(self) -> None:
         """Note that the first call to the store begins. If no answer comes soon, that is logged."""
@@ -83,6 +90,7 @@ class QueueHealth:
 
     def answered(self, what: str, failures: int) -> None:
         """Note that a call succeeded, after this number of failures of its kind."""
+        self.has_answered = True
         self._end_silence()
         self.unblock(what)
         self._fatal.pop(what, None)

@@ -1,11 +1,13 @@
-"""The result of a worker's run, in numbers."""
+"""A worker's run in numbers: while it lasts, and its result."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields
+from typing import get_args
 
 from jqueue.worker.retries import OutcomeKind
+from jqueue.worker.run_state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +48,26 @@ class RunReport:
 def report_of(counts: Counter[OutcomeKind], stuck: int = 0) -> RunReport:
     """Return the report of these counts, with the number of handlers that go on."""
     return RunReport(**{str(kind): count for kind, count in counts.items()}, stuck=stuck)
+
+
+class Figures:
+    """The figures of one run of a worker, for its metrics.
+
+    Args:
+        name: name of the worker.
+        state: the state of the run.
+    """
+
+    def __init__(self, name: str, state: RunState) -> None:
+        self.name = name
+        self._state = state
+
+    @property
+    def running(self) -> int:
+        """Number of handlers that run."""
+        return self._state.running
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of jobs so far, by outcome."""
+        return {kind: self._state.counts[kind] for kind in get_args(OutcomeKind)}

@@ -21,6 +21,8 @@ from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsWorkers
 from jqueue.runtime.system import process_name
+from jqueue.telemetry.exporters import Exporter
+from jqueue.telemetry.observing import observed
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
@@ -33,7 +35,7 @@ from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
 from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.queue_health import QueueHealth
-from jqueue.worker.report import RunReport, report_of
+from jqueue.worker.report import Figures, RunReport, report_of
 from jqueue.worker.run_state import RunState
 from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
@@ -87,6 +89,7 @@ class Run:
         self._stopping = asyncio.Event()
         self._hurried = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
+
         self._id = options_of(queue).entropy.new_id()[:13]
         self._started = options_of(queue).clock.now().timestamp()
         self._task_of_all: asyncio.Task[RunReport] | None = None
@@ -96,6 +99,11 @@ class Run:
     def is_over(self) -> bool:
         """True if the event loop of the run is closed, so that it will never end by itself."""
         return self._loop.is_closed()
+
+    @property
+    def phase(self) -> str:
+        """The phase of the run, in one word."""
+        return "stopping" if self._phase == "working" and self._stopping.is_set() else self._phase
 
     def stop(self) -> None:
         """Stop in order. A second call stops at once."""
@@ -156,8 +164,11 @@ class Run:
         async with AsyncExitStack() as stack:
             if self._signals:
                 self._handles_signals = stack.enter_context(handle_signals(self.stop))
+            exporter = await self._open_probes(stack)
             await open_queue(self._queue, stack, tuple(config.handlers))
             await check_writable(self._queue)
+            if exporter is not None:
+                await stack.enter_async_context(exporter.watch(self._queue, Figures(config.name, self._state)))
             resources = None
             if config.lifespan is not None:
                 resources = await stack.enter_async_context(config.lifespan())
@@ -168,6 +179,19 @@ class Run:
                 self._phase = "working"
                 await self._work(self._job_runner(resources, threads, processes))
             self._phase = "closing"
+
+    async def _open_probes(self, stack: AsyncExitStack) -> Exporter | None:
+        """Serve the probes, if there is an address for them. Return what exports the metrics of this run, if any."""
+        settings = self._settings
+        if settings.health is None:
+            return settings.metrics
+        from jqueue.worker.probes import Probes, exporter_for, open_probes  # loads an HTTP server
+
+        exporter = exporter_for(settings.metrics)
+        probes = Probes(self._config.name, self._queue, self, self._state, self._health)
+        await open_probes(stack, settings.health, probes, exporter)
+        stack.enter_context(observed(self._queue, probes))
+        return exporter
 
     def _job_runner(self, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
         config = self._config

@@ -13,6 +13,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import JobQueue
+from jqueue.telemetry.exporters import Exporter
 from jqueue.worker.calls import Middleware
 from jqueue.worker.declaring import Cron
 from jqueue.worker.handler_options import (
@@ -79,6 +80,8 @@ class Worker:
             nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do not stop take all slots.
             A store that does not answer is waited for regardless.
         show_errors: log the message and the traceback of each failure. They may quote the payload.
+        health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
+        metrics: an exporter of metrics, such as `PrometheusMetrics()`.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class Worker:
         settle_timeout: Duration = 30,
         give_up_after: Duration | None = 300,
         show_errors: bool = False,
+        health: str | None = None,
+        metrics: Exporter | None = None,
     ) -> None:
         self.concurrency = concurrency
         self.grace = grace
@@ -102,6 +107,8 @@ class Worker:
         self.settle_timeout = settle_timeout
         self.give_up_after = give_up_after
         self.show_errors = show_errors
+        self.health = health
+        self.metrics = metrics
         self.handlers: dict[str, Handler[..., Any]] = {}
         self.crons: list[Cron] = []
         self._middlewares: list[Middleware] = []

@@ -1,0 +1,173 @@
+"""The probes of a worker, by HTTP, and the metrics of its run."""
+
+import asyncio
+import json
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, LocalFileSystemStorage
+from jqueue.telemetry.prometheus import PrometheusMetrics
+from jqueue.worker import Worker
+from tests.telemetry.samples import samples_of
+from tests.worker.scenes import SECRET, CountingStorage, working
+
+
+def free_address():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+async def get(address, path, method="GET"):
+    """The status and the body of a page."""
+
+    def fetch():
+        request = urllib.request.Request(f"http://{address}{path}", method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    return await asyncio.to_thread(fetch)
+
+
+async def until_status(address, path, status):
+    async with asyncio.timeout(60):
+        while (answer := await get(address, path))[0] != status:
+            await asyncio.sleep(0.02)
+        return answer
+
+
+def worker_at(address, **options):
+    worker = Worker(name="w", health=address, **options)
+
+    @worker.handler("mail")
+    async def mail(): ...
+
+    @worker.handler("fails", max_attempts=1)
+    async def fails(text: str):
+        raise ValueError(text)
+
+    return worker
+
+
+async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path):
+    address = free_address()
+    queue = BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json"))
+    async with queue:
+        for _ in range(3):
+            await queue.enqueue("mail", b"")
+        await queue.enqueue("fails", SECRET.encode())
+        async with working(worker_at(address), queue):
+            _, body = await until_status(address, "/readyz", 200)
+            facts = json.loads(body)
+            assert ("ready", "w", "working", 50) == tuple(facts[k] for k in ("status", "worker", "phase", "slots"))
+            assert str(tmp_path / "queue.json") == facts["queue"]
+            assert 200 == (await get(address, "/healthz"))[0]
+            found: dict[tuple[str, ...], float] = {}
+            async with asyncio.timeout(60):
+                while found.get(("jqueue_done_total", "mail")) != 3 or not found["jqueue_dead_total", "fails"]:
+                    _, text = await get(address, "/metrics")
+                    found = samples_of(text)
+            assert 3 == found["jqueue_worker_outcomes_total", "succeeded", "w"]
+            assert 1 == found["jqueue_worker_outcomes_total", "dead", "w"]
+            assert (1, 50) == (found["jqueue_workers", "w"], found["jqueue_worker_slots", "w"])
+            assert found["jqueue_commits_total",] > 0
+            assert SECRET not in text.decode() + body.decode()
+        assert 0 == (await get(address, "/healthz"))[0]  # the listener is closed
+
+
+async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead():
+    address = free_address()
+    failing = asyncio.Event()
+
+    class Store(CountingStorage):
+        async def read(self):
+            if failing.is_set():
+                raise OSError("the connection was reset")
+            return await super().read()
+
+    async with BrokerQueue(Store(), poll_interval=0.05) as queue, working(worker_at(address), queue):
+        await until_status(address, "/readyz", 200)
+        failing.set()
+        _, body = await until_status(address, "/readyz", 503)
+        assert "the store fails to read: transient" == json.loads(body)["status"]
+        assert 200 == (await get(address, "/healthz"))[0]
+        failing.clear()
+        await until_status(address, "/readyz", 200)
+
+
+async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish():
+    address, release = free_address(), asyncio.Event()
+    worker = worker_at(address)
+    began = asyncio.Event()
+
+    @worker.handler("slow")
+    async def slow():
+        began.set()
+        await release.wait()
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("slow", b"")
+        async with working(worker, queue) as task:
+            await asyncio.wait_for(began.wait(), 60)
+            worker.stop()
+            _, body = await until_status(address, "/readyz", 503)
+            assert ("stopping", 1) == (json.loads(body)["status"], json.loads(body)["running"])
+            assert 200 == (await get(address, "/healthz"))[0]
+            release.set()
+            assert 1 == (await task).succeeded
+
+
+async def test_other_paths_and_methods_are_refused():
+    address = free_address()
+    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(address), queue):
+        await until_status(address, "/healthz", 200)
+        assert (404, True) == ((answer := await get(address, "/"))[0], b"/metrics" in answer[1])
+        assert 501 == (await get(address, "/healthz", "POST"))[0]
+        assert (200, b"") == await get(address, "/healthz?verbose", "HEAD")
+
+
+async def test_metrics_of_a_worker_without_probes_go_where_the_program_exports_them():
+    metrics = PrometheusMetrics()
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        worker = Worker(name="w", metrics=metrics)
+
+        @worker.handler("mail")
+        async def mail():
+            assert 1 == samples_of(metrics.text())["jqueue_worker_running", "w"]
+
+        await queue.enqueue("mail", b"")
+        report = await worker.run(queue, drain=True, signals=False)
+    assert 1 == report.succeeded
+    assert {} == samples_of(metrics.text())
+
+
+async def test_an_address_in_use_ends_the_worker_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            with pytest.raises(InvalidJobError, match=f"cannot listen on {address}"):
+                await worker_at(address).run(queue, signals=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"health": 8080}, "health must be HOST:PORT"),
+        ({"health": "8080"}, "an address to listen on is HOST:PORT"),
+        ({"metrics": True}, "metrics must be PrometheusMetrics"),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(options, message):
+    with pytest.raises(InvalidJobError, match=message):
+        Worker(**options)
