@@ -35,11 +35,8 @@ from jqueue.runtime.threads import in_a_thread
 AT_ONCE = 8
 """Number of objects of one call that are stored or loaded at the same time."""
 
-PIECE_BYTES = 4 << 20
-"""Number of bytes of a payload that are read at once."""
-
-FILE_PIECE_BYTES = 1 << 20
-"""Number of bytes of a file that are read at once."""
+PIECE_BYTES = 1 << 20
+"""Number of bytes of a payload, or of a file, that are read at once. Each of several threads keeps some in memory."""
 
 HASHED_INLINE = 256 << 10
 """Number of bytes above which a digest is computed in a thread."""
@@ -185,7 +182,7 @@ class ValueObjects:
         return content
 
     async def pieces(self, stored: StoredObject, seconds: float) -> AsyncIterator[bytes]:
-        """Yield the content of an object in pieces of 4 MiB, and check it at the end.
+        """Yield the content of an object in pieces of 1 MiB, and check it at the end.
 
         Args:
             stored: the object.
@@ -339,7 +336,7 @@ async def _pieces_of_file(path: SupportsPath) -> AsyncGenerator[bytes, None]:
     try:
         while True:
             try:
-                piece = await in_a_thread(file.read, FILE_PIECE_BYTES)
+                piece = await in_a_thread(file.read, PIECE_BYTES)
             except OSError as error:
                 raise _unreadable(path, error) from error
             if not piece:
