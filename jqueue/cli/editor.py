@@ -31,7 +31,7 @@ class EditedFile:
         self.write(text)
 
     def write(self, text: str) -> None:
-        """Replace the text. What the user has changed before is in the new text."""
+        """Replace the text by one that has the user's changes in it."""
         self.path.write_text(text, encoding="utf-8")
 
     def edit(self) -> str:

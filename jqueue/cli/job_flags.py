@@ -25,7 +25,7 @@ _NAMED = re.compile(r"`(\w+)`")
 
 
 def with_job_flags(listed: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a job as flags. Its parameter `options` receives those that were given.
+    """Give a command the options of a job as flags. Its parameter `options` receives the given ones.
 
     A wrong value ends the command before it has done anything.
 

@@ -73,8 +73,8 @@ class Chosen(NamedTuple):
     """The jobs that were chosen.
 
     Attributes:
-        jobs: those that can be changed.
-        others: number of those that cannot.
+        jobs: jobs that can be changed.
+        others: number of jobs that match, and cannot be changed.
     """
 
     jobs: Sequence[Job]

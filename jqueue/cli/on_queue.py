@@ -14,7 +14,7 @@ import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
-from jqueue.cli.printing import refusal
+from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
@@ -140,6 +140,9 @@ async def certain(call: Awaitable[Answer]) -> Answer:
     except UnknownOutcomeError as error:
         answer: Answer = await error.resolve(SECOND_THOUGHT)
         return answer
+    except asyncio.CancelledError:  # Ctrl-C
+        note("interrupted: it is not known whether the last change was made")
+        raise
 
 
 async def _perform(

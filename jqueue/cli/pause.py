@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.counting import counted
 from jqueue.domain.stats import EntrypointStats
@@ -21,7 +21,7 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     """
 
     async def pause_entrypoint(opened: OpenedQueue) -> EntrypointStats:
-        await opened.queue.pause(entrypoint)
+        await certain(opened.queue.pause(entrypoint))
         return opened.figures(entrypoint)
 
     before = on_queue(url, pause_entrypoint, as_json=as_json)

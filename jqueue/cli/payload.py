@@ -54,10 +54,13 @@ async def payload_of(text: str | None, file: str | None, limits: Limits, capabil
     if file is None or file == STDIN:
         return await _from(sys.stdin.buffer, whole, streams=capabilities.objects)
     try:
-        start = await in_a_thread(lambda: _start_of(file, whole))
+        if await in_a_thread(Path(file).is_file):
+            start = await in_a_thread(lambda: _start_of(file, whole))
+            return Path(file) if capabilities.objects and len(start) == whole else start
+        pipe = await in_a_thread(lambda: Path(file).open("rb"))  # noqa: SIM115 - it is read later, and then closed
+        return await _from(pipe, whole, streams=capabilities.objects)
     except OSError as error:
         raise RefusedError(f"the file of the payload cannot be read: {error.strerror}") from None
-    return Path(file) if capabilities.objects and len(start) == whole else start
 
 
 def _start_of(file: str, size: int) -> bytes:
@@ -66,13 +69,24 @@ def _start_of(file: str, size: int) -> bytes:
 
 
 async def _from(stream: BinaryIO, whole: int, *, streams: bool) -> PayloadSource:
-    """Return the bytes of a stream, or an async iterable if there are more than fit."""
+    """Return the bytes of a stream that cannot be read twice, or an async iterable if there are more than fit."""
     start = await in_a_thread(lambda: stream.read(whole))
-    return _pieces(start, stream) if streams and len(start) == whole else start
+    if streams and len(start) == whole:
+        return _pieces(start, stream)
+    _close(stream)
+    return start
 
 
 async def _pieces(start: bytes, stream: BinaryIO) -> AsyncIterator[bytes]:
     piece = start
-    while piece:
-        yield piece
-        piece = await in_a_thread(lambda: stream.read(PIECE))
+    try:
+        while piece:
+            yield piece
+            piece = await in_a_thread(lambda: stream.read(PIECE))
+    finally:
+        _close(stream)
+
+
+def _close(stream: BinaryIO) -> None:
+    if stream is not sys.stdin.buffer:
+        stream.close()

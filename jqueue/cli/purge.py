@@ -33,7 +33,7 @@ CHANGE = JobChange(
 )
 
 
-@selecting()
+@selecting("holder")
 def purge(
     url: URL,
     job_id: JobID = None,

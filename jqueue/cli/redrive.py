@@ -22,7 +22,7 @@ CHANGE = JobChange(
 )
 
 
-@selecting("status")
+@selecting("status", "holder")
 def redrive(
     url: URL,
     job_id: JobID = None,

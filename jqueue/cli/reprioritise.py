@@ -16,7 +16,7 @@ from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Selection
 
 
-@selecting()
+@selecting("holder")
 def reprioritise(
     url: URL,
     job_id: JobID = None,

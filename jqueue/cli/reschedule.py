@@ -17,7 +17,7 @@ from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Selection
 
 
-@selecting()
+@selecting("holder")
 def reschedule(
     url: URL,
     job_id: JobID = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.pause import Entrypoint
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.counting import counted
@@ -13,7 +13,7 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     """End the pause of an entrypoint: workers claim its jobs again."""
 
     async def resume_entrypoint(opened: OpenedQueue) -> EntrypointStats:
-        await opened.queue.resume(entrypoint)
+        await certain(opened.queue.resume(entrypoint))
         return opened.figures(entrypoint)
 
     before = on_queue(url, resume_entrypoint, as_json=as_json)

@@ -18,7 +18,7 @@ from jqueue.domain.selection import the_job
 def run_now(
     url: URL,
     job_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Id of the job, or its beginning.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help="Id of the job, or its beginning.", show_default=False)
     ] = None,
     schedule: Annotated[
         str | None, typer.Option("--schedule", metavar="NAME", help="Name of a cron entry.", show_default=False)

@@ -55,7 +55,7 @@ BY_FILTERS = [
 
 
 def signatures(queue):
-    """What each command of this module may change in a job."""
+    """The fields of each job that a command of this module may change."""
     return {
         job_id: (job.status, job.run_at, job.priority, job.cancel_requested) for job_id, job in queue.jobs().items()
     }

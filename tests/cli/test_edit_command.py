@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def editor(tmp_path, monkeypatch):
             return self.seen.read_text().split("\0")[:-1]
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(module.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     return Editor()
 
 

@@ -1,6 +1,8 @@
 """`jqueue enqueue` and `jqueue init`: every option of a job is a flag, and a payload of any size is taken."""
 
 import asyncio
+import os
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -148,3 +150,14 @@ def test_an_id_from_a_blob_cannot_command_the_terminal(path, queue):
     result = run("enqueue", path, "mail", "--unique-key", "k")
     assert r"\x1b[2Jevil" in result.stdout
     assert "\x1b" not in result.output
+
+
+def test_a_payload_is_read_once_from_a_pipe_that_is_named_as_a_file(path, queue, tmp_path):
+    """The shell writes `--file <(command)` so: the pipe cannot be read twice."""
+    content = bytes(range(256)) * 1000
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+    writer.start()
+    job_id = text("enqueue", path, "mail", "--file", tmp_path / "pipe")
+    writer.join()
+    assert len(content) == queue.jobs()[job_id].payload_object.size
