@@ -392,4 +392,5 @@ PLANTED = [
     Planted(history.lines_without_an_event, {16}, 50, HISTORY),
     Planted(objects.object_created_after_the_commit, {0, 17}, 50, objects.LARGE),
     Planted(objects.named_object_collected, {0, 17}, 50, objects.LARGE),
+    Planted(objects.named_result_collected, {17}, 100, objects.LARGE),
 ]

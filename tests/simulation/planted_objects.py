@@ -4,7 +4,7 @@ import asyncio
 
 from jqueue.core.calls.collection import Collector
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.domain.stored_object import StoredObject
+from jqueue.domain.stored_object import RESULTS, StoredObject
 from jqueue.testing.simulation import Settings
 
 LARGE = Settings(modern=1.0, large=1.0)
@@ -34,3 +34,13 @@ def named_object_collected(patch):
         return set()
 
     patch.setattr(Collector, "_named", blind)
+
+
+def named_result_collected(patch):
+    """A collection takes the results that jobs name for results that nothing names"""
+    named = Collector._named
+
+    async def forgetful(self, suspects):
+        return {suffix for suffix in await named(self, suspects) if not suffix.startswith(RESULTS)}
+
+    patch.setattr(Collector, "_named", forgetful)

@@ -23,7 +23,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
 from jqueue.testing.simulation.applications import DRAWN, STAGED
-from jqueue.testing.simulation.workload import BLOB_BYTES, DEADLINE, OVERSIZED, Actor
+from jqueue.testing.simulation.workload import BLOB_BYTES, DEADLINE, OBJECT_BYTES, OVERSIZED, Actor
 
 LARGER = 50
 """Number of times that a payload is repeated to make it a large one."""
@@ -250,12 +250,17 @@ class Consumer(Actor):
                 return
 
     def _results(self, jobs: list[Job]) -> dict[Claim, Any]:
-        """Make a result for the ack of each job, unlike all others. Some are larger than the queue may become."""
+        """Make a result for the ack of each job, unlike all others.
+
+        Some are larger than the queue may become. If payloads are kept in objects, they are large enough for an object.
+        """
         results: dict[Claim, Any] = {}
         for job in jobs:
             tag = self.world.tag()
             results[job.claim] = {"by": self.moment, "said": [tag, job.attempt]}
-            if tag % OVERSIZED == 0 and not self.world.large:
+            if self.world.large and tag % 2:
+                results[job.claim]["all"] = "x" * 2 * OBJECT_BYTES
+            elif not self.world.large and tag % OVERSIZED == 0:
                 results[job.claim]["all"] = "x" * BLOB_BYTES
         return results
 

@@ -120,7 +120,8 @@ def read_chain(landings: Iterable[Landing], payloads: Mapping[str, tuple[float, 
 
     Args:
         landings: the versions.
-        payloads: creation and content of the objects of large payloads. A job is shown with its payload in its line.
+        payloads: creation and content of the objects of large payloads and results. A job is shown with them in its
+            line.
     """
     lines: dict[bytes, tuple[str, Any]] = {}
     versions = [_read(index, landing, lines) for index, landing in enumerate(landings)]
@@ -129,6 +130,9 @@ def read_chain(landings: Iterable[Landing], payloads: Mapping[str, tuple[float, 
             stored = job.pop("payload_object", None)
             if stored is not None and stored[0] in payloads:
                 job["payload"] = b64encode(payloads[stored[0]][1]).decode()
+            stored = job.pop("result_object", None)
+            if stored is not None and stored[0] in payloads:
+                job["result"] = from_json(payloads[stored[0]][1])
     return versions
 
 

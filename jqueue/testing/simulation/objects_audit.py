@@ -1,4 +1,4 @@
-"""Checks that each object of a large payload exists, whole, as long as a version of the queue names it."""
+"""Checks that each object of a large payload or result exists, whole, as long as a version of the queue names it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jqueue.testing.simulation.network import HonestStore, Landing
 OBJECTS = 17
 """Number of the rule: what a commit names is there."""
 
-_NAMED = re.compile(rb'"payload_object": \["([^"]+)", (\d+), "([0-9a-f]+)"\]')
+_NAMED = re.compile(rb'"(?:payload|result)_object": \["([^"]+)", (\d+), "([0-9a-f]+)"\]')
 
 
 def check_objects(landings: Sequence[Landing], versions: Sequence[Version], store: HonestStore) -> int:

@@ -158,7 +158,7 @@ class Simulation:
         created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
         self.versions = read_chain(landings, created)
         if isinstance(store, HonestStore):
-            self.report.events["payload named in a version"] += check_objects(landings, self.versions, store)
+            self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
             self.report.events["object removed"] += len(store.removed)
         auditor = Auditor(self.versions, Calls(calls))
         auditor.check()
