@@ -1,9 +1,15 @@
-"""The log of `jqueue worker` on the standard error: coloured for people, plain for machines, each line with its job."""
+"""The log of `jqueue worker` on the standard error: coloured in a terminal, plain in a pipe, or JSON.
+
+Each line names its job.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
+from enum import StrEnum
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -13,11 +19,43 @@ from jqueue.ports.log import printable_lines
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
 IN_COLOURS = "%(about)s%(message)s"
+ABOUT = ("job_id", "entrypoint", "attempt")
 INDENTED = "\n    "
 
 
+class LogFormat(StrEnum):
+    """The format of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class JSONFormatter(logging.Formatter):
+    """Makes each record one JSON object in one line, in ASCII, so that it cannot control a terminal.
+
+    Attributes:
+        worker: name of the worker, as claims name it; None before it is known.
+    """
+
+    worker: str | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As in logging. A record about a job has `job_id`, `entrypoint` and `attempt`."""
+        said = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "worker": self.worker,
+        }
+        about = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
+        if record.exc_info:
+            about["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(said | about, default=str)
+
+
 class JobFormatter(logging.Formatter):
-    """Puts the job of a message before it, if the record names one: records of `ctx.logger` do.
+    """Puts the job of a message before it, if the record names one that the message does not begin with.
 
     A record cannot control a terminal, and only its first line can look like a line of the log.
     """
@@ -29,11 +67,12 @@ class JobFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """As in logging."""
         job_id, entrypoint = getattr(record, "job_id", None), getattr(record, "entrypoint", None)
-        record.about = f"[{printable(f'{entrypoint} {job_id}')}] " if job_id and entrypoint else ""
+        named = job_id and entrypoint and not record.message.startswith(f"job {job_id}")
+        record.about = f"[{printable(f'{entrypoint} {job_id}')}] " if named else ""
         return super().formatMessage(record)
 
 
-def log_to_stderr(level: str, program: str) -> None:
+def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TEXT) -> logging.Formatter:
     """Log the messages of jqueue and of the program itself.
 
     Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. A program that
@@ -42,14 +81,21 @@ def log_to_stderr(level: str, program: str) -> None:
     Args:
         level: the lowest level to log.
         program: the name of its logger.
+        log_format: text or JSON.
+
+    Returns:
+        The formatter of the log.
     """
-    if sys.stderr.isatty():
-        handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False)
-        handler.setFormatter(JobFormatter(IN_COLOURS, datefmt="[%X]"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(JobFormatter(PLAIN))
+    handler: logging.Handler = logging.StreamHandler()
+    formatter: logging.Formatter = JobFormatter(PLAIN)
+    if log_format is LogFormat.JSON:
+        formatter = JSONFormatter()
+    elif sys.stderr.isatty():
+        handler = RichHandler(console=Console(stderr=True), show_path=False)
+        formatter = JobFormatter(IN_COLOURS, datefmt="[%X]")
+    handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for name in ("jqueue", program):
         if name:
             logging.getLogger(name).setLevel(level)
+    return formatter

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Container, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -14,9 +14,9 @@ import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
-from jqueue.cli.log import log_to_stderr
+from jqueue.cli.log import JSONFormatter, LogFormat, log_to_stderr
 from jqueue.cli.on_queue import URL, Create, is_absent, place_of
-from jqueue.cli.printing import refusal
+from jqueue.cli.printing import UNUSABLE, refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
@@ -26,6 +26,7 @@ from jqueue.domain.printable import printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
 from jqueue.worker.opening import name_of
 from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence
@@ -91,6 +92,9 @@ def worker(
     log_level: Annotated[
         Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")
     ] = Level.INFO,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Format of the log: text, or json with one object a line.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Run the worker of a program on a queue.
 
@@ -99,8 +103,10 @@ def worker(
 
     Exits with 2 if the queue cannot be used.
     """
-    log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0])
+    formatter = log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0], log_format)
     found = find_worker(target)
+    if isinstance(formatter, JSONFormatter):
+        formatter.worker = f"{found.name}@{process_name()}"
     found.concurrency = concurrency or found.concurrency
     found.grace = found.grace if grace is None else grace
     found.give_up_after = found.give_up_after if give_up_after is None else give_up_after
@@ -110,12 +116,26 @@ def worker(
         queue = connect_queue(url, create=create)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
-    if (status := asyncio.run(_run(found, queue, drain=drain))) != 0:
+    fail = _logged if log_format is LogFormat.JSON else refusal
+    if (status := asyncio.run(_run(found, queue, fail, drain=drain))) != 0:
         raise typer.Exit(status)
 
 
-async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> int:
-    """Run a worker until it ends, and return the status that the command exits with."""
+def _logged(message: str) -> typer.Exit:
+    """Log the error that ends the worker, where standard error has one JSON object a line."""
+    logger.error("%s", message)
+    return typer.Exit(UNUSABLE)
+
+
+async def _run(found: Worker, queue: BlobQueue | StoreQueue, fail: Callable[[str], typer.Exit], *, drain: bool) -> int:
+    """Run a worker until it ends, and return the status that the command exits with.
+
+    Args:
+        found: the worker.
+        queue: its queue.
+        fail: prints or logs the error that ends the worker.
+        drain: True to end when no job is ready.
+    """
     status = 0
     stopped = asyncio.Event()
     with handle_signals(stopped.set):
@@ -124,9 +144,9 @@ async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> 
             if not stopped.is_set():
                 await found.run(queue, drain=drain)
         except (StorageFatalError, InvalidBlobError) as error:
-            status = refusal(f"{name_of(queue)} cannot be used: {error}").exit_code
+            status = fail(f"{name_of(queue)} cannot be used: {error}").exit_code
         except (JQueueError, ImportError) as error:
-            status = refusal(str(error)).exit_code
+            status = fail(str(error)).exit_code
         await _cancel_left_tasks(status)
         if status == 0:
             leave_at_signals()

@@ -17,6 +17,7 @@ from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
+from jqueue.worker.job_log import about
 
 logger = logger_of("jqueue.worker")
 
@@ -97,9 +98,7 @@ class Context:
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records have `job_id`, `entrypoint` and `attempt`."""
         if self._logger is None:
-            job = self.job
-            about = {"job_id": job.id, "entrypoint": job.entrypoint, "attempt": job.tries}
-            self._logger = logging.LoggerAdapter(logger, about)
+            self._logger = logging.LoggerAdapter(logger, about(self.job))
         return self._logger
 
     @property

@@ -14,6 +14,7 @@ from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
+from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import HeldJob, RunState
@@ -59,6 +60,7 @@ class Heartbeats:
         pause = None
         while True:
             while not self._state.held:
+                self._failures.forget()
                 await self._state.claimed.wait()
             await asyncio.sleep(interval_of(self._shortest_timeout()) if pause is None else pause)
             if not self._state.held:
@@ -110,7 +112,7 @@ class Heartbeats:
         if held.decided or held.reason == "lost":
             return
         job = held.job
-        logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.tries, why)
+        logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.tries, why, extra=about(job))
         self._job_runner.lose(held)
 
     def _shortest_timeout(self) -> float:

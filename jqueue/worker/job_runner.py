@@ -22,6 +22,7 @@ from jqueue.worker.calls import Call, ProcessCall
 from jqueue.worker.context import Context
 from jqueue.worker.handler_errors import check_awaited, frames_of, traceback_of
 from jqueue.worker.handlers import Handler
+from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke
 from jqueue.worker.retries import (
@@ -139,6 +140,7 @@ class JobRunner:
             job.id,
             job.entrypoint,
             job.tries,
+            extra=about(job),
         )
         self._state.running -= 1
         self._state.add_stuck(held, self._loop.time())
@@ -148,7 +150,7 @@ class JobRunner:
         """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
         self._state.free -= 1
         if isinstance(error, InvalidJobError):
-            logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error)
+            logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job))
             self._conclude(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
         else:
             self._conclude(held, self._decide(held, error))
@@ -234,7 +236,9 @@ class JobRunner:
         if isinstance(error, asyncio.CancelledError) and (held.reason is not None or self._program_ends()):
             self._conclude(held, self._stopped(held, error))
         elif isinstance(error, PoolBroke):
-            logger.warning("job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error)
+            logger.warning(
+                "job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job)
+            )
             self._conclude(held, HAND_BACK)
         else:
             self.fail(held, error)
@@ -275,17 +279,19 @@ class JobRunner:
         self._conclude(held, self._decide(held, error))
         if self._show_errors and not isinstance(error, Snooze):
             text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
-            logger.warning("job %s (%s): %s", held.job.id, held.job.entrypoint, Lines(text))
+            logger.warning("job %s (%s): %s", held.job.id, held.job.entrypoint, Lines(text), extra=about(held.job))
         elif error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
             frames = Lines(frames_of(error))
-            logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames)
+            logger.debug(
+                "job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames, extra=about(held.job)
+            )
 
     def _decide(self, held: HeldJob, error: BaseException) -> Decision:
         options = held.handler.options
         decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter)
         job = held.job
         if decision.kind == "snoozed":
-            logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay)
+            logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay, extra=about(job))
             return decision
         logger.warning(
             "job %s (%s, attempt %d) failed: %s; %s",
@@ -294,6 +300,7 @@ class JobRunner:
             job.tries,
             type(error).__name__,
             "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
+            extra=about(job),
         )
         return decision
 

@@ -24,6 +24,7 @@ from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
+from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import HeldJob, Outcome, RunState
@@ -217,6 +218,7 @@ class OutcomeSender:
                     held.job.id,
                     held.job.entrypoint,
                     held.job.tries,
+                    extra=about(held.job),
                 )
             self._state.finish(held, outcome.kind if outcome.uncertain else "lost")
         elif isinstance(outcome.operation, Ack):
@@ -224,7 +226,9 @@ class OutcomeSender:
             self._job_runner.refuse(held, error, uncertain=outcome.uncertain)
         else:
             assert isinstance(outcome.operation, Nack)
-            logger.error("job %s (%s) cannot be handed back: %s", held.job.id, held.job.entrypoint, error)
+            logger.error(
+                "job %s (%s) cannot be handed back: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job)
+            )
             self._state.finish(held, "lost")
 
 

@@ -9,6 +9,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations import CountQueued
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
+from jqueue.worker.job_log import about
 from jqueue.worker.queue_health import QueueHealth, all_slots_stuck
 from jqueue.worker.run_state import RunState
 
@@ -74,6 +75,7 @@ class PeriodicChecks:
                 now - since,
                 len(state.stuck),
                 state.concurrency,
+                extra=about(held.job),
             )
 
     async def _warn_of_unhandled(self, handled: Container[str]) -> None:

@@ -98,6 +98,12 @@ class QueueHealth:
             self._failing.pop(what, None)
             logger.info("%s answers again: %s succeeded after %s", self._name, what, counted(failures, "failure"))
 
+    def forget(self, what: str) -> None:
+        """Note that no more calls of a kind are made, so that its failures tell nothing about the queue now."""
+        self.unblock(what)
+        self._fatal.pop(what, None)
+        self._failing.pop(what, None)
+
     def block(self, why: str, error: Exception) -> None:
         """Note that the worker can do nothing. Unless that ends in time, it gives up with this error."""
         if self._give_up_after is not None and why not in self._give_up_timers:
@@ -167,6 +173,12 @@ class CallFailures:
         """Note that a call was answered."""
         self._health.answered(self._what, self._count)
         self._count = 0
+
+    def forget(self) -> None:
+        """Note that there is nothing more to call for."""
+        if self._count:
+            self._health.forget(self._what)
+            self._count = 0
 
 
 def all_slots_stuck(slots: int) -> JQueueError:

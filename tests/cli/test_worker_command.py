@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
-from jqueue.cli.log import PLAIN, JobFormatter
+from jqueue.cli.log import PLAIN, JobFormatter, JSONFormatter
 
 SECONDS = 30
 
@@ -292,6 +293,43 @@ def test_show_errors_logs_the_message_and_traceback_of_a_handler(folder, start):
     [first] = [line for line in errors.splitlines() if "Traceback (most recent call last):" in line]
     assert "(fails): Traceback" in first
     assert "    ZeroDivisionError: division by zero" in errors.splitlines()  # indented, unlike a line of the log
+
+
+@pytest.mark.wide
+def test_the_log_in_json_is_one_object_a_line_with_its_job_and_no_payload(folder, start):
+    enqueue(folder, "told", b"")
+    enqueue(folder, "fails", b"")
+    enqueue(folder, "note", b"S3CR3T\\n{")
+    process = start("program:worker", "queue.json", "--drain", "--log-format", "json")
+    _, errors = process.communicate(timeout=SECONDS)
+    records = [json.loads(line) for line in errors.splitlines()]
+    assert [{"time", "level", "logger", "message", "worker"}] * len(records) == [
+        record.keys() - {"job_id", "entrypoint", "attempt"} for record in records
+    ]
+    assert {f"worker@{socket.gethostname()}:{process.pid}"} == {record["worker"] for record in records}
+    [told] = [record for record in records if record["message"] == "attempt 1"]
+    assert ("INFO", "told", 1) == (told["level"], told["entrypoint"], told["attempt"])
+    [failed] = [record for record in records if record["level"] == "WARNING"]
+    assert ("fails", 1, True) == (failed["entrypoint"], failed["attempt"], failed["job_id"] in failed["message"])
+    assert "S3CR3T" not in errors
+
+
+@pytest.mark.wide
+def test_the_log_in_json_ends_with_the_error_that_ends_the_worker(folder, start):
+    (folder / "queue.json").write_text("no queue")
+    process = start("program:worker", "queue.json", "--log-format", "json")
+    _, errors = process.communicate(timeout=SECONDS)
+    last = json.loads(errors.splitlines()[-1])
+    assert (2, "ERROR", True) == (process.returncode, last["level"], "cannot be used" in last["message"])
+
+
+def test_a_record_in_json_cannot_control_a_terminal_or_forge_a_line():
+    record = logging.LogRecord("other", logging.ERROR, "x.py", 1, "a\x1b[2J\nb \u2028 %s", ("\x9b",), None)
+    record.entrypoint, record.job_id, record.attempt = "m\x1b", "1\n2", 3
+    line = JSONFormatter().format(record)
+    assert line.isascii()
+    assert line.isprintable()
+    assert (None, "m\x1b", 3) == tuple(json.loads(line)[name] for name in ("worker", "entrypoint", "attempt"))
 
 
 @pytest.mark.wide

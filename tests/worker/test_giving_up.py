@@ -301,3 +301,28 @@ async def test_text_from_a_queue_is_escaped_in_the_log(log):
     assert any(f"no handler for waiting jobs of {WRITTEN_OUT} (1)." in line for line in lines)
     assert any(line.endswith(f"is retried: {WRITTEN_OUT}") for line in lines)
     assert [] == [line for line in lines if not line.isprintable()]
+
+
+@in_virtual_time
+async def test_a_worker_whose_claims_were_lost_with_the_queue_goes_on_when_the_queue_is_back(log):
+    """No heartbeat is sent any longer, so that none can say that the queue answers."""
+    worker = Worker(give_up_after=300, claim_timeout=30)
+    began = asyncio.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await began.wait()
+            for verb in ("dequeue", "heartbeat_many"):
+                failing(queue, verb, GONE, until=now() + 60)
+            await asyncio.sleep(50)
+            assert any("is lost" in line for line in log("WARNING"))
+            await queue.pause("work")
+            await asyncio.sleep(1000)
+            assert not task.done()
+    assert not any("gives up" in line for line in log("ERROR"))
