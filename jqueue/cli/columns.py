@@ -16,7 +16,7 @@ SAMPLE = 1000
 """Number of rows that decide the widths of the columns. Rows that come later may be longer."""
 
 LEAST = 16
-"""Smallest width of a column that is cut."""
+"""Width below which a column is not cut, unless it says otherwise."""
 
 GAP = "  "
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -37,11 +37,15 @@ class Column:
         title: its title.
         right: True for numbers.
         cut: True if its texts may be cut to fit a terminal. The widest such column is cut first.
+        least: width below which it is not cut.
+        early: True if it is cut before other columns are.
     """
 
     title: str
     right: bool = False
     cut: bool = False
+    least: int = LEAST
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,31 @@ class Terminal:
         return f"\x1b[{CODES[style]}m{text}\x1b[0m" if style and text and self.colours else text
 
 
+class Layout:
+    """Columns whose widths are decided by the first rows.
+
+    Args:
+        columns: the columns.
+        first: the first rows, each with a cell for each column.
+        terminal: the place where the lines will be written.
+    """
+
+    def __init__(self, columns: Sequence[Column], first: Sequence[Sequence[Cell]], terminal: Terminal) -> None:
+        self._columns = columns
+        self._titles = [Cell(column.title, "dim") for column in columns]
+        self._widths = _widths(columns, [self._titles, *(_all_printable(row) for row in first)], terminal.width)
+        self._terminal = terminal
+
+    @property
+    def titles(self) -> str:
+        """The line of the titles."""
+        return _line(self._columns, self._titles, self._widths, self._terminal)
+
+    def line(self, row: Sequence[Cell]) -> str:
+        """Return the line of a row. No cell can control the terminal."""
+        return _line(self._columns, _all_printable(row), self._widths, self._terminal)
+
+
 def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], terminal: Terminal) -> Iterator[str]:
     """Yield the lines of a list: the titles, and a line for each row. No cell can control the terminal.
 
@@ -78,11 +107,10 @@ def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], terminal
         terminal: the place where the lines will be written.
     """
     coming = iter(rows)
-    sample = [[_printable(cell) for cell in row] for row in islice(coming, SAMPLE)]
-    titles = [Cell(column.title, "dim") for column in columns]
-    widths = _widths(columns, [titles, *sample], terminal.width)
-    for row in chain([titles], sample, ([_printable(cell) for cell in row] for row in coming)):
-        yield _line(columns, row, widths, terminal)
+    first = list(islice(coming, SAMPLE))
+    layout = Layout(columns, first, terminal)
+    yield layout.titles
+    yield from map(layout.line, chain(first, coming))
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -112,6 +140,10 @@ def cut(text: str, width: int) -> str:
     return f"{kept}…"
 
 
+def _all_printable(row: Sequence[Cell]) -> list[Cell]:
+    return [_printable(cell) for cell in row]
+
+
 def _printable(cell: Cell) -> Cell:
     text = " ".join(cell.text.split()) if "\n" in cell.text else cell.text
     return cell if text.isprintable() and text is cell.text else Cell(printable(text), cell.style)
@@ -122,13 +154,12 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: in
     widths = [max(width_of(row[place].text) for row in rows) for place in range(len(columns))]
     if width is None:
         return widths
-    cuttable = [place for place, column in enumerate(columns) if column.cut and widths[place] > LEAST]
     surplus = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    while surplus > 0 and cuttable:
-        widest = max(cuttable, key=lambda place: widths[place])
-        widths[widest] -= 1
-        surplus -= 1
-        cuttable = [place for place in cuttable if widths[place] > LEAST]
+    for early in (True, False):
+        places = [place for place, column in enumerate(columns) if column.cut and column.early is early]
+        while surplus > 0 and (longer := [place for place in places if widths[place] > columns[place].least]):
+            widths[max(longer, key=lambda place: widths[place])] -= 1
+            surplus -= 1
     return widths
 
 

@@ -9,6 +9,7 @@ import gc
 import inspect
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from keyword import iskeyword
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -85,7 +86,7 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._names:
             raise KeyError(name)
-        found = getattr(_imported(f"{self._package}.{name}"), name.replace("-", "_"))
+        found = getattr(_imported(f"{self._package}.{identifier(name)}"), identifier(name))
         return typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
 
     def __iter__(self) -> Iterator[str]:
@@ -95,11 +96,16 @@ class _Commands(Mapping[str, Any]):
         return len(self._names)
 
 
+def identifier(name: str) -> str:
+    """Return the name of the module, and of the function, of a command."""
+    return f"{name}_" if iskeyword(name) else name.replace("-", "_")
+
+
 def _imported(name: str) -> ModuleType:
     """Import a module with all that it needs. Its objects live until the end: the garbage collector skips them."""
     gc.disable()
     try:
-        return import_module(name.replace("-", "_"))
+        return import_module(name)
     finally:
         gc.freeze()
         gc.enable()

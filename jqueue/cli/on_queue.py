@@ -111,7 +111,6 @@ def on_queue(
         raise refusal(missing, as_json=as_json) from None
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
-    gc.disable()  # the command ends soon: the collector would look at each job again and again, and free nothing
     try:
         answers: list[Answer] = []
         asyncio.run(_perform(queue, work, answers, create=create))
@@ -124,8 +123,6 @@ def on_queue(
         ) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
-    finally:
-        gc.enable()
 
 
 async def certain(call: Awaitable[Answer]) -> Answer:
@@ -157,11 +154,21 @@ async def _perform(
         raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     name = describe(place_of(queue))
     async with queue:
-        view = await queue.view(deadline=FIRST_CALL_DEADLINE)
+        view = await _view(queue)
         absent = await is_absent(queue, view)
         if absent and not create:
             raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
         answers.append(await work(OpenedQueue(queue, name, view, absent)))
+
+
+async def _view(queue: DirectQueue | StoreQueue) -> QueueView:
+    """Return what is in a queue. Its objects live until the end, so the garbage collector skips them."""
+    gc.disable()
+    try:
+        return await queue.view(deadline=FIRST_CALL_DEADLINE)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.cli.columns import Terminal, write_lines
-from jqueue.cli.event_values import event_values
+from jqueue.cli.event_values import event_values, outcome
 from jqueue.cli.job_values import job_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
-from jqueue.cli.printing import ago, brief, instant, length, moment, show_json, size
+from jqueue.cli.printing import ago, instant, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.counting import counted
@@ -28,6 +28,9 @@ from jqueue.ports.queue import SupportsHistory
 
 BEFORE = timedelta(minutes=1)
 """Time before the creation of a job from which on its events are looked for: clocks may disagree."""
+
+ABOUT = 10
+"""Width of an event and its attempt."""
 
 JobID = Annotated[str, typer.Argument(metavar="ID", help="Id of the job, or the beginning of it.", show_default=False)]
 
@@ -128,7 +131,8 @@ def _lines(life: Life, terminal: Terminal) -> Iterator[str]:
     if life.events:
         yield terminal.styled("\nevents", "dim")
         for event in life.events:
-            yield f"  {moment(event.at)}  {printable(_story(event))}"
+            about = f"{event.verb} {event.attempt or ''}".ljust(ABOUT)
+            yield f"  {moment(event.at)}  {printable(f'{about} {outcome(event)}').rstrip()}"
     if life.missing:
         yield terminal.styled(f"  {printable(life.missing)}", "yellow")
     if life.payload is not None:
@@ -198,20 +202,3 @@ def _errors(job: Job, terminal: Terminal) -> Iterator[str]:
             yield f"  | {terminal.styled(printable(line), 'red')}"
     if job.error_dropped:
         yield f"  {size(job.error_dropped)} more were dropped: the queue had no room"
-
-
-def _story(event: HistoryEvent) -> str:
-    """Return an event in words."""
-    words = [str(event.verb)]
-    if event.attempt:
-        words.append(f"attempt {event.attempt}")
-    if event.holder:
-        words.append(f"by {event.holder}")
-    if event.wait_seconds is not None:
-        words.append(f"after {brief(event.wait_seconds)} of waiting")
-    if event.run_seconds is not None:
-        words.append(f"after {brief(event.run_seconds)} of work")
-    if event.after is not None:
-        words.append(f"-> {event.after.replace('_', ' ')}")
-    text = " ".join(words)
-    return f"{text}: {' '.join(event.error.split())}" if event.error else text

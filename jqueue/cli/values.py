@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.durations import LONGEST, parse_duration
 
@@ -44,6 +44,27 @@ def time(option: str, text: str) -> datetime:
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"{option} takes a time such as 2026-11-23T08:00 (in UTC) or 2026-11-23T08:00+01:00") from None
+
+
+def past(option: str, text: str, now: datetime) -> datetime:
+    """Return a time that a person gave as such, or as the time that has passed since: 2h, "2h ago".
+
+    Args:
+        option: name of the option, for the error.
+        text: the text.
+        now: the present time.
+
+    Raises:
+        ValueError: the text is not a time, or the time lies ahead.
+    """
+    seconds = parse_duration(text.strip().removesuffix("ago"))
+    try:
+        found = time(option, text) if seconds is None else now - timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        found = None
+    if found is None or found > now:
+        raise ValueError(f"{option} takes a time that is over: 2h, 30d, 2026-11-23T08:00 (in UTC) or with +01:00")
+    return found
 
 
 def size(option: str, text: str) -> int:

@@ -19,6 +19,8 @@ LOOKING = {
     "stats": [],
     "workers": [],
     "schedules": [],
+    "history": [],
+    "at": ["0s", "--list"],
 }
 """The commands that look, each with the arguments after its URL."""
 
@@ -103,7 +105,7 @@ def test_show_tells_the_life_of_a_job(path):
     shown = text("show", path)
     assert "dead for" in shown
     assert "1, 1 failed; dead after 1 failure" in shown
-    assert re.search(r"enqueue -> queued\n.* dequeue attempt 1 by .* after .* of waiting -> in progress\n", shown)
+    assert re.search(r"  enqueue\n  .* dequeue 1  by .*, waited .*\n  .* nack 1     dead: ValueError: x", shown)
     [found] = values("show", path)
     assert (f"dead-{HOSTILE}", "dead", 1, 7) == tuple(
         found[name] for name in ("id", "status", "attempts", "payload_bytes")

@@ -12,7 +12,7 @@ import pytest
 
 import jqueue
 from jqueue.cli.app import app
-from jqueue.cli.help import CommandGroup
+from jqueue.cli.help import CommandGroup, identifier
 
 ROOT = Path(__file__).parents[2]
 
@@ -180,7 +180,7 @@ def commands():
     for path, group in groups():
         assert issubclass(group, CommandGroup)
         for name in group.summaries:
-            module = name.replace("-", "_")
+            module = identifier(name)
             found[f"{path}{name}"] = getattr(importlib.import_module(f"{group.package}.{module}"), module)
     return found
 

@@ -1,0 +1,173 @@
+"""`jqueue history URL [ID]`: what happened to the jobs of a queue, the newest event first. It only reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+import typer
+
+from jqueue.cli import values
+from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lines
+from jqueue.cli.event_values import event_values, outcome
+from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.printing import moment
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.history import START
+from jqueue.domain.printable import printable
+from jqueue.domain.transitions import Verb
+from jqueue.ports.queue import SupportsHistory
+
+INCOMPLETE = 1
+"""Exit code if events are missing."""
+
+COLUMNS = (
+    Column("time (UTC)"),
+    Column("event"),
+    Column("id", cut=True, least=9, early=True),
+    Column("entrypoint", cut=True, least=10),
+    Column("what happened", cut=True),
+)
+
+OFF = "this queue keeps no history: `jqueue configure URL --history 30d` switches it on, from then on"
+STOPPED = "the history is switched off, and these are its events until then"
+
+
+def history(
+    url: URL,
+    job_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Only events of this job, or of ids that begin so.", show_default=False),
+    ] = None,
+    entrypoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only events of this entrypoint; may be repeated.", show_default=False),
+    ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EVENT",
+            help="Only these events: enqueue, dequeue, ack, nack, stale, cancel … Several: repeat, or use commas.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only events since then: 2h, 2026-11-23.", show_default=False),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only events before then.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of events to list at most.", show_default=False)
+    ] = None,
+    as_json: OneALine = False,
+) -> None:
+    """List what happened to jobs, the newest event first.
+
+    A queue keeps a history only if it was switched on: `jqueue configure URL --history 30d`. Jobs that were enqueued in
+    bulk have one event together, without ids. No payload is shown. The number after "dequeue", "ack" or "nack" is the
+    attempt.
+
+    Exits with 1 if events are missing.
+    """
+
+    async def tell(opened: OpenedQueue) -> str | None:
+        events = _events(opened, job_id, since, until)
+        chosen = _chosen(events, frozenset(entrypoint or ()), _verbs(event or ()), limit)
+        try:
+            await _write(chosen, as_json=as_json)
+        except HistoryDamagedError as error:
+            return str(error)
+        return None
+
+    missing = on_queue(url, tell, as_json=as_json)
+    if missing:
+        typer.echo(f"jqueue: {printable(missing)}", err=True)
+        raise typer.Exit(INCOMPLETE)
+
+
+async def _events(
+    opened: OpenedQueue, job_id: str | None, since: str | None, until: str | None
+) -> AsyncIterator[HistoryEvent]:
+    """Yield the events of a time, of one job or of all, the newest first."""
+    queue, known, now = opened.queue, opened.view.header.history, opened.now()
+    if not isinstance(queue, SupportsHistory):
+        raise InvalidJobError("the format of this queue has no history")
+    try:
+        first = None if since is None else values.past("--since", since, now)
+        end = None if until is None else values.past("--until", until, now)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+    if known is None:
+        raise RefusedError(OFF)
+    if known.stopped:
+        typer.echo(f"jqueue: {STOPPED}", err=True)
+    whole = job_id if job_id and job_id.isprintable() and job_id in set(opened.view.ids()) else None
+    async for each in queue.history(job_id=whole, since=first, until=end):
+        if job_id is None or (each.job_id is not None and each.job_id.startswith(job_id)):
+            yield each
+
+
+def _verbs(names: Sequence[str]) -> frozenset[str]:
+    """Return the events that were named.
+
+    Raises:
+        RefusedError: there is no such event.
+    """
+    wanted = {name.strip() for name in ",".join(names).split(",")} if names else set()
+    known = {START, *(str(verb) for verb in Verb if verb is not Verb.HEARTBEAT)}
+    if not wanted <= {*known, "uncharged"}:
+        raise RefusedError(f"--event takes {', '.join(sorted({*known, 'uncharged'} - {str(Verb.HAND_BACK)}))}")
+    return frozenset(str(Verb.HAND_BACK) if name == "uncharged" else name for name in wanted)
+
+
+async def _chosen(
+    events: AsyncIterator[HistoryEvent], entrypoints: frozenset[str], verbs: frozenset[str], limit: int | None
+) -> AsyncIterator[HistoryEvent]:
+    found = 0
+    async for event in events:
+        if (not entrypoints or event.entrypoint in entrypoints) and (not verbs or event.verb in verbs):
+            yield event
+            found += 1
+            if found == limit:
+                return
+
+
+async def _write(events: AsyncIterator[HistoryEvent], *, as_json: bool) -> None:
+    """Write events as they come, some at a time."""
+    layout, some, terminal = None, list[HistoryEvent](), Terminal.of_stdout()
+
+    def flush() -> None:
+        nonlocal layout
+        if as_json:
+            write_lines(json.dumps(event_values(event)) for event in some)
+        elif some:
+            rows = [_row(event) for event in some]
+            if layout is None:
+                layout = Layout(COLUMNS, rows, terminal)
+                write_lines([layout.titles])
+            write_lines(map(layout.line, rows))
+        some.clear()
+
+    try:
+        async for event in events:
+            some.append(event)
+            if len(some) == SAMPLE:
+                flush()
+    finally:
+        flush()
+    if layout is None and not as_json:
+        write_lines(["no events"])
+
+
+def _row(event: HistoryEvent) -> Sequence[Cell]:
+    return (
+        Cell(moment(event.at), "dim"),
+        Cell(f"{event.verb} {event.attempt or ''}".rstrip(), "red" if event.error else ""),
+        Cell(event.job_id or ("" if event.jobs == 1 else f"{event.jobs:,} jobs"), "bold"),
+        Cell(event.entrypoint or ""),
+        Cell(outcome(event)),
+    )
