@@ -52,6 +52,7 @@ def cancel(
         question="Cancel {jobs}?",
         others="" if running else "{jobs} but were left alone: running jobs need --running, dead ones `jqueue purge`",
         refused={str(status): hint for status, hint in HINTS.items()},
+        stops=True,
     )
     if job_id is None:
         change_jobs(url, selection, change, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -28,7 +28,7 @@ from jqueue.domain.errors import (
     JQueueError,
     UnknownOutcomeError,
 )
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Guarded, JobMatches, Operation
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import Phase, Selection, phase_of, the_job
@@ -59,6 +59,7 @@ class JobChange:
         question: a question to ask before jobs are destroyed, with a place for their number; empty if none are.
         others: a sentence about chosen jobs that cannot be changed, with a place for their number; empty for none.
         refused: reasons why one job is refused, by its status.
+        stops: True if it only tells the workers of jobs in progress to stop.
     """
 
     done: str
@@ -67,6 +68,7 @@ class JobChange:
     question: str = ""
     others: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
+    stops: bool = False
 
 
 class Chosen(NamedTuple):
@@ -83,9 +85,10 @@ class Chosen(NamedTuple):
 
 @dataclass
 class Tally:
-    """The numbers of jobs at the end."""
+    """The numbers of jobs at the end. `running` is the number of changed ones that are still in progress."""
 
     changed: int = 0
+    running: int = 0
     meanwhile: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
@@ -209,6 +212,7 @@ def _count(tally: Tally, result: Any) -> None:
         tally.refused[str(result)] += 1
     else:
         tally.changed += 1
+        tally.running += isinstance(result, Job) and result.status is JobStatus.IN_PROGRESS
 
 
 def _ask(found: Sequence[Job], change: JobChange, *, as_json: bool) -> None:
@@ -252,10 +256,14 @@ def _show_others(chosen: Chosen, change: JobChange) -> None:
 
 def _show_tally(tally: Tally, chosen: Chosen, change: JobChange, *, as_json: bool) -> None:
     if as_json:
-        told = {change.done: tally.changed, "changed_meanwhile": tally.meanwhile}
-        show_json({"matched": len(chosen.jobs), **told, "refused": tally.refused.total()})
+        told = {"told": tally.running} if change.stops else {}
+        numbers = {"changed_meanwhile": tally.meanwhile, "refused": tally.refused.total()}
+        show_json({"matched": len(chosen.jobs), change.done: tally.changed, **told, **numbers})
         return
     show(f"{counted(tally.changed, 'job was', 'jobs were')} {change.done}")
+    if tally.running:
+        are = counted(tally.running, "of them is", "of them are")
+        show(f"{are} still in progress: their workers are told to stop at the next heartbeat")
     if tally.meanwhile:
         show(f"left alone: {counted(tally.meanwhile, 'job')} that had changed meanwhile")
     for reason, number in tally.refused.items():

@@ -145,6 +145,12 @@ def test_a_job_that_cannot_be_changed_is_refused_in_one_line(path, queue, argume
     assert before == path.read_bytes()
 
 
+def test_running_jobs_are_told_to_stop_and_counted(path, queue):
+    said = text("cancel", path, "--entrypoint", "mail", "--running", "--yes")
+    assert "4 jobs were cancelled 1 of them is still in progress: their workers are told to stop" in said
+    assert 1 == values("cancel", path, "--all", "--running", "--yes")["told"]
+
+
 def test_completed_jobs_are_purged_on_request(path, queue):
     queue.enqueue("kept", job_id="kept", keep_result=600)
     queue.ack(queue.dequeue("kept")[0].claim)
@@ -156,7 +162,7 @@ def test_a_job_that_a_worker_claims_during_the_question_is_left_alone(path, queu
     """Two at once: an operator is asked, and a worker claims one of the jobs before the answer."""
     monkeypatch.setattr(on_jobs, "_ask", lambda *_, **__: queue.dequeue("mail"))
     found = values("cancel", path, "--entrypoint", "mail", status=1)
-    assert {"matched": 3, "cancelled": 2, "changed_meanwhile": 1, "refused": 0} == found
+    assert {"matched": 3, "cancelled": 2, "told": 0, "changed_meanwhile": 1, "refused": 0} == found
     assert JobStatus.IN_PROGRESS == queue.jobs()["m1"].status
 
 
@@ -245,6 +251,24 @@ def test_a_change_whose_answer_is_lost_for_good_has_an_unknown_outcome(faulty, a
     line = refused(command, "q.json", *options)
     assert line.startswith("the outcome is unknown")
     assert said in line
+
+
+def test_an_interrupted_change_says_that_its_outcome_is_not_known(capsys):
+    async def interrupt():
+        change = asyncio.create_task(on_queue.certain(asyncio.Event().wait()))
+        await asyncio.sleep(0)
+        change.cancel()
+        await asyncio.wait([change])
+        return change.cancelled()
+
+    assert asyncio.run(interrupt())
+    assert "jqueue: interrupted: it is not known whether the last change was made\n" == capsys.readouterr().err
+
+
+def test_a_store_that_never_answers_is_named_in_the_error(faulty):
+    faulty.read = lambda: asyncio.Event().wait()
+    said = refused("cancel", "q.json", "m1")
+    assert "the queue could not be read before the deadline: the store did not answer" == said
 
 
 def test_an_answer_that_is_lost_once_is_found_out(faulty, queue):

@@ -71,7 +71,9 @@ async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], ent
                 except Exception as error:
                     raise as_storage_error(error) from error
     except TimeoutError as error:
-        raise DeadlineExceededError(f"{what} could not be read before the deadline", last or error) from None
+        why = next((each for each in (last, error) if each is not None and str(each)), None)
+        silent = "" if why else ": the store did not answer"
+        raise DeadlineExceededError(f"{what} could not be read before the deadline{silent}", why) from None
 
 
 class Step(Enum):
