@@ -7,6 +7,7 @@ left alone.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -185,6 +186,9 @@ async def _change_all(opened: OpenedQueue, found: Sequence[Job], selection: Sele
                     f"the outcome is unknown for {jobs(len(chunk))}: the connection failed before it was certain "
                     f"whether they were {change.done}. {_so_far(tally, change)}. Look at the queue before you repeat it"
                 ) from None
+            except asyncio.CancelledError:  # Ctrl-C
+                note(_so_far(tally, change))
+                raise
             except JQueueError as error:
                 raise RefusedError(f"{error}. {_so_far(tally, change)}. Run the command again for the rest") from None
             for result in results:

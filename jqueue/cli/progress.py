@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 
 @contextmanager
@@ -20,6 +19,8 @@ def jobs_counted(doing: str) -> Iterator[Callable[[int, int], None]]:
     if not console.is_terminal:
         yield lambda done, of: None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # slow to import
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

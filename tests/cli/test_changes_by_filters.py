@@ -309,9 +309,9 @@ def test_cancel_asks_at_a_terminal_and_names_the_entrypoints(path, queue, answer
 
 
 @pytest.mark.wide
-def test_a_hundred_thousand_jobs_are_cancelled_in_chunks(path):
+def test_tens_of_thousands_of_jobs_are_cancelled_in_chunks(path):
     queue = Blocking(path)
-    for _ in range(10):
+    for _ in range(3):
         queue.enqueue_many([Enqueue("mail")] * 10_000)
-    assert 100_000 == values("cancel", path, "--all", "--yes")["cancelled"]
+    assert 30_000 == values("cancel", path, "--all", "--yes")["cancelled"]
     assert () == queue.read_state().jobs
