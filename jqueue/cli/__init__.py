@@ -5,6 +5,7 @@ It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
 
 from __future__ import annotations
 
+import os
 import sys
 
 NEEDED = ("rich", "typer")
@@ -18,6 +19,7 @@ def main() -> None:
     try:
         import rich  # noqa: F401 - the commands need it, which are imported when they are called
 
+        from jqueue.cli import completion
         from jqueue.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
@@ -26,4 +28,6 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+    if completion.VARIABLE in os.environ:
+        completion.answer_shells()
     app(prog_name="jqueue")

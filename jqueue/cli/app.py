@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from jqueue._version import __version__
+from jqueue.cli import completion
 from jqueue.cli.help import CommandGroup, group
 
 _URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
@@ -25,6 +26,7 @@ class Commands(CommandGroup):
         "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key or error.",
         "show": "Show one job with its whole life: attempts, errors, holder, times, events.",
         "stats": "Show the figures of a queue: jobs by entrypoint, rates, times, limits, size.",
+        "watch": "Show the figures of a queue live on the whole screen, until Ctrl-C.",
         "history": "List what happened to jobs, the newest event first.",
         "at": "Show a queue as it was at an earlier time.",
         "workers": "List the workers of a queue, and other holders of its jobs.",
@@ -90,5 +92,13 @@ def jqueue(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    install_completion: Annotated[
+        completion.Shell | None,
+        typer.Option(callback=completion.install, is_eager=True, help="Install completion for a shell, and exit."),
+    ] = None,
+    show_completion: Annotated[
+        completion.Shell | None,
+        typer.Option(callback=completion.show, is_eager=True, help="Print the completion for a shell, and exit."),
+    ] = None,
 ) -> None:
     """Check stores, run workers, and look after job queues kept in files or object stores."""

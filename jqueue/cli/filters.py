@@ -32,8 +32,11 @@ def _option(metavar: str, text: str) -> Any:
 OPTIONS: Mapping[str, Any] = {
     "status": Annotated[
         list[str] | None,
-        _option(
-            "STATUS", "Only jobs that are ready, scheduled, running, dead or completed. Several: repeat, or use commas."
+        typer.Option(
+            metavar="STATUS",
+            help="Only jobs that are ready, scheduled, running, dead or completed. Several: repeat, or use commas.",
+            show_default=False,
+            autocompletion=lambda: list(STATUSES),
         ),
     ],
     "entrypoint": Annotated[list[str] | None, _option("NAME", "Only jobs of this entrypoint; may be repeated.")],

@@ -70,6 +70,15 @@ class CommandGroup(_Plain, TyperGroup):
         """As in typer; nothing is imported."""
         return list(self.summaries)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """As in typer; nothing is imported."""
+        commands = self.commands
+        self.commands = {name: TyperCommand(name, help=text) for name, text in self.summaries.items()}
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self.commands = commands
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """As in typer; nothing is imported, and no summary is cut."""
         with formatter.section("Commands"):

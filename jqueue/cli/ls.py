@@ -12,6 +12,7 @@ import typer
 
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
+from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import length, show_lines
 from jqueue.core.engine.view import QueueView
@@ -22,6 +23,9 @@ from jqueue.domain.short_ids import short_ids
 
 WIDE = 120
 """Width of a terminal from which on ids are shown in full."""
+
+TITLES = 3
+"""Number of lines beside the jobs."""
 
 PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
 """The phases in the order in which they are listed."""
@@ -91,6 +95,8 @@ def ls(
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of jobs to list at most.", show_default=False)
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the list live, until Ctrl-C.")] = False,
+    interval: Interval = 1.0,
     as_json: OneALine = False,
 ) -> None:
     """List jobs: ready, running, dead; by entrypoint, age, holder, key or error.
@@ -100,6 +106,8 @@ def ls(
 
     This command only reads, and shows no payloads.
     """
+    if watch:
+        return live(url, drawing(selection, sort, limit, reverse=reverse), interval, instead="jqueue ls")
 
     async def find(opened: OpenedQueue) -> Found:
         return find_jobs(opened.view, opened.now(), selection, sort, limit, reverse=reverse)
@@ -111,6 +119,17 @@ def ls(
         show_lines(job_values(job, found.now) for job in found.jobs)
     else:
         write_lines(listing(found, Terminal.of_stdout(), every=not selection))
+
+
+def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
+    """Return what draws the list that fits a screen. The arguments are as for `find_jobs`."""
+
+    def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
+        most = max(1, room - TITLES)
+        found = find_jobs(opened.view, opened.now(), selection, sort, min(limit or most, most), reverse=reverse)
+        return listing(found, terminal, every=not selection)
+
+    return draw
 
 
 def find_jobs(
@@ -149,7 +168,8 @@ def listing(found: Found, terminal: Terminal, *, every: bool) -> Iterator[str]:
     yield from lines_of(COLUMNS, (_row(job, shown, found.now) for job in found.jobs), terminal)
     if terminal.width is not None:
         total = counted(len(found.jobs) + found.more, "job")
-        yield terminal.styled(f"\n{total}, {found.more:,} of them not shown" if found.more else f"\n{total}", "dim")
+        yield ""
+        yield terminal.styled(f"{total}, {found.more:,} of them not shown" if found.more else total, "dim")
 
 
 def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
@@ -159,7 +179,7 @@ def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
         Cell(shown.get(job.id, job.id), "bold"),
         Cell(job.entrypoint),
         Cell(phase.replace("_", " "), STYLES.get(phase, "")),
-        Cell(f"in {length(-age)}" if age < 0 else length(age)),
+        Cell(f"in {length(round(-age))}" if age < 0 else length(int(age))),
         Cell(str(job.tries), "" if job.tries else "dim"),
         Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
     )

@@ -71,7 +71,7 @@ def test_importing_jqueue_loads_few_modules_and_no_other_package():
 def test_help_loads_no_command_no_queue_and_no_box_drawing():
     loaded = loaded_by_command("--help")
     assert ROOMS | {"cli"} == rooms(loaded)
-    assert {"jqueue.cli", "jqueue.cli.app", "jqueue.cli.default_url", "jqueue.cli.help"} == {
+    assert {"jqueue.cli", "jqueue.cli.app", "jqueue.cli.completion", "jqueue.cli.default_url", "jqueue.cli.help"} == {
         name for name in loaded if "jqueue.cli" in name
     }
     assert set() == loaded & (CLIENTS | {"asyncio", "markdown_it", "pydantic", "pygments", "rich.console"})
