@@ -34,7 +34,7 @@ from jqueue.testing.simulation.punctuality import Exits
 from jqueue.testing.simulation.results_audit import size_of
 from jqueue.testing.simulation.serving_order import is_free
 from jqueue.testing.simulation.staged_audit import VERBS
-from jqueue.testing.simulation.workload import DEADLINE
+from jqueue.testing.simulation.workload import DEADLINE, OBJECT_BYTES
 
 
 class AnswerAudit:
@@ -269,6 +269,11 @@ class AnswerAudit:
         if not any(version.at <= call.ended for version in self.auditor.removed.get(claim, ())):
             raise Violation(2, f"returned, and {claim} had not finished its job by then", call=call)
 
+    def _check_not_acked(self, call: Call, claim: Claim) -> None:
+        acks = [*self.calls.ending.get(claim, ()), *self.calls.acking_by_id.get(claim.job_id, ())]
+        if self.auditor.removed.get(claim) and all(ack is call for ack in acks):
+            raise Violation(2, f"told that {claim} was not acked, and it was", call=call)
+
     def _sizes_of_results(self, claim: Claim) -> set[int]:
         """Return the sizes of the results given with acks of a claim: callers of one name may share a claim."""
         acks = [*self.calls.ending.get(claim, ()), *self.calls.acking_by_id.get(claim.job_id, ())]
@@ -281,6 +286,8 @@ class AnswerAudit:
         for claim, outcome in zip(call.claims, call.result, strict=True):
             if isinstance(outcome, JobNotFoundError):
                 self._check_lost(call, outcome)
+            elif isinstance(outcome, DeadlineExceededError) and size_of(call.results.get(claim)) > OBJECT_BYTES:
+                self._check_not_acked(call, claim)  # the object of the result could not be stored
             elif outcome is not None and outcome not in self._sizes_of_results(claim):
                 raise Violation(8, f"{claim} got {outcome!r}", call=call)
             elif claim in call.results:
