@@ -1,10 +1,10 @@
-"""The interface of exporters of metrics, as workers use it."""
+"""The interfaces of metrics and traces, as workers use them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jqueue.ports.queue import Operator
 
@@ -48,3 +48,14 @@ class SupportsText(Protocol):
 
     async def fresh_text(self) -> bytes:
         """Read the figures of each queue, and return the metrics."""
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """Traces queues and handlers: `OpenTelemetryTracing`."""
+
+    def instrument(self, queue: Any) -> Any:
+        """Trace the enqueues and the commits of a queue object, and return it. A second call changes nothing."""
+
+    async def middleware(self, ctx: Any, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a handler in its span."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -128,6 +128,11 @@ class Context:
         if self._companions is None:
             self._companions = []
         self._companions.extend(operations)
+
+    def change_on_ack(self, change: Callable[[Operation], Operation]) -> None:
+        """Replace each operation that was given to `on_ack` by what `change` returns for it."""
+        if self._companions:
+            self._companions = [change(operation) for operation in self._companions]
 
     def taken(self) -> tuple[Operation, ...]:
         """The operations that were given to `on_ack`."""

@@ -13,7 +13,7 @@ from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
 from jqueue.domain.option_names import checks_option_names
 from jqueue.telemetry.addresses import address_of
-from jqueue.telemetry.exporters import Exporter
+from jqueue.telemetry.exporters import Exporter, Tracing
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
@@ -174,6 +174,7 @@ class WorkerSettings:
         show_errors: True to log messages and tracebacks of failed handlers.
         health: the address of the probes; None without them.
         metrics: exports metrics; None without them.
+        tracing: traces the queue and the handlers; None: they are not traced.
     """
 
     concurrency: int
@@ -185,6 +186,7 @@ class WorkerSettings:
     show_errors: bool
     health: str | None
     metrics: Exporter | None
+    tracing: Tracing | None
 
 
 def settings_of(worker: Any) -> WorkerSettings:
@@ -205,7 +207,8 @@ def settings_of(worker: Any) -> WorkerSettings:
         give_up_after=None if worker.give_up_after is None else to_seconds("give_up_after", worker.give_up_after),
         show_errors=bool(worker.show_errors),
         health=_address("health", worker.health),
-        metrics=_exporter(worker.metrics),
+        metrics=_instance("metrics", worker.metrics, Exporter, "PrometheusMetrics()"),
+        tracing=_instance("tracing", worker.tracing, Tracing, "OpenTelemetryTracing()"),
     )
 
 
@@ -217,7 +220,7 @@ def _address(name: str, value: str | None) -> str | None:
     return value
 
 
-def _exporter(value: Any) -> Exporter | None:
-    if value is not None and not isinstance(value, Exporter):
-        raise InvalidJobError(f"metrics must be PrometheusMetrics() or the like, got {type(value).__name__}")
+def _instance(name: str, value: Any, kind: type, example: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidJobError(f"{name} must be {example} or the like, got {type(value).__name__}")
     return value

@@ -167,6 +167,8 @@ class Run:
             exporter = await self._open_probes(stack)
             await open_queue(self._queue, stack, tuple(config.handlers))
             await check_writable(self._queue)
+            if self._settings.tracing is not None:
+                self._settings.tracing.instrument(self._queue)
             if exporter is not None:
                 await stack.enter_async_context(exporter.watch(self._queue, Figures(config.name, self._state)))
             resources = None

@@ -13,7 +13,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import JobQueue
-from jqueue.telemetry.exporters import Exporter
+from jqueue.telemetry.exporters import Exporter, Tracing
 from jqueue.worker.calls import Middleware
 from jqueue.worker.declaring import Cron
 from jqueue.worker.handler_options import (
@@ -82,6 +82,7 @@ class Worker:
         show_errors: log the message and the traceback of each failure. They may quote the payload.
         health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
         metrics: an exporter of metrics, such as `PrometheusMetrics()`.
+        tracing: traces the queue and the handlers, such as `OpenTelemetryTracing()`.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Worker:
         show_errors: bool = False,
         health: str | None = None,
         metrics: Exporter | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.concurrency = concurrency
         self.grace = grace
@@ -109,6 +111,7 @@ class Worker:
         self.show_errors = show_errors
         self.health = health
         self.metrics = metrics
+        self.tracing = tracing
         self.handlers: dict[str, Handler[..., Any]] = {}
         self.crons: list[Cron] = []
         self._middlewares: list[Middleware] = []
@@ -234,7 +237,7 @@ class Worker:
             settings=settings_of(self),
             handlers=dict(self.handlers),
             crons=tuple(self.crons),
-            middlewares=tuple(self._middlewares),
+            middlewares=(*([] if self.tracing is None else [self.tracing.middleware]), *self._middlewares),
             lifespan=self._lifespan,
         )
         self._run = run = Run(config, queue, drain=drain, signals=signals)

@@ -22,7 +22,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["web_mail", "sync_script", "cron_worker", "fan_out"]
+NAMES = ["web_mail", "traced_web", "sync_script", "cron_worker", "fan_out"]
 LONGEST_SECONDS = 90  # none takes a tenth of it on an idle machine
 
 
@@ -68,6 +68,20 @@ def test_mails_are_sent_by_the_second_try_and_an_undeliverable_one_is_dead(run):
     ] == _rows(output)
     assert "4 mails sent. ada@example.org signed up twice: one job.\n" in output
     assert output.endswith("Stopped by SIGTERM; the worker's exit code is 0.\n")
+
+
+def test_a_request_and_its_handler_in_another_process_are_one_trace(run):
+    output = run("traced_web")
+    tree = output.partition(" trace:\n\n")[2].splitlines()
+    assert " spans in 1 trace:" in output
+    [enqueue] = [line for line in tree if line.strip().startswith("enqueue welcome")]
+    first, second = [line for line in tree if line.strip().startswith("process welcome")]
+    web, worker = enqueue.partition("[")[2].rstrip("]"), second.partition("[")[2].partition(",")[0]
+    assert web not in second
+    assert (True, False) == ("1 links, failed" in first, "failed" in second)
+    below = [line for line in tree if line.index(line.strip()) > enqueue.index("enqueue")]
+    assert {first, second} <= set(below)
+    assert worker in "".join(line for line in below if "commit" in line)
 
 
 def test_dead_jobs_of_a_script_are_redriven_and_all_amounts_are_right(run):

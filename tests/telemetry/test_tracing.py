@@ -1,0 +1,251 @@
+"""Traces: enqueue, commit and handler, in one trace across processes, without payloads."""
+
+import asyncio
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
+from jqueue.connect import connect_queue
+from jqueue.operations import Enqueue
+from jqueue.sync import SyncQueue
+from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
+from jqueue.worker import Context, Snooze, Worker
+from tests.worker.scenes import SECRET
+
+
+class Traces:
+    """Spans in memory, and what makes them."""
+
+    def __init__(self):
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("test")
+
+    def tracing(self, **options):
+        return OpenTelemetryTracing(self.provider, **options)
+
+    def spans(self, start=""):
+        return [span for span in self.exporter.get_finished_spans() if span.name.startswith(start)]
+
+    def only(self, start):
+        [span] = self.spans(start)
+        return span
+
+
+@pytest.fixture
+def traces():
+    return Traces()
+
+
+def worker_of(traces, function, **options):
+    worker = Worker(tracing=traces.tracing())
+    worker.handler("mail", **options)(function)
+    return worker
+
+
+async def drain(worker, queue):
+    return await worker.run(queue, drain=True, signals=False)
+
+
+async def test_enqueue_and_handler_are_one_trace_and_linked(traces):
+    storage = InMemoryStorage()
+    async with traces.tracing().instrument(BrokerQueue(storage)) as queue:
+        with traces.tracer.start_as_current_span("request") as request:
+            job = await queue.enqueue("mail", SECRET.encode(), headers={"own": "kept"})
+    seen = []
+
+    async def mail(payload: bytes, ctx: Context):
+        seen.append((dict(ctx.headers), trace.get_current_span().get_span_context()))
+
+    async with BrokerQueue(storage) as other:  # as in another process: it shares only the store
+        await drain(worker_of(traces, mail), other)
+    enqueue, process = traces.only("enqueue mail"), traces.only("process mail")
+    assert (SpanKind.PRODUCER, SpanKind.CONSUMER) == (enqueue.kind, process.kind)
+    assert request.get_span_context().span_id == enqueue.parent.span_id
+    assert enqueue.context.span_id == process.parent.span_id
+    assert {request.get_span_context().trace_id} == {span.context.trace_id for span in (enqueue, process)}
+    assert [enqueue.context.span_id] == [link.context.span_id for link in process.links]
+    [(headers, current)] = seen
+    assert ("kept", process.context.span_id) == (headers["own"], current.span_id)
+    assert {"messaging.system": "jqueue", "messaging.message.id": job.id}.items() <= dict(process.attributes).items()
+    assert {
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "mail",
+        "messaging.message.id": job.id,
+        "jqueue.queue": "memory",
+        "messaging.system": "jqueue",
+    } == dict(enqueue.attributes)
+    assert SECRET not in "".join(span.to_json() for span in traces.spans())
+
+
+async def test_a_batch_commit_links_its_calls(traces):
+    async with traces.tracing().instrument(BrokerQueue(InMemoryStorage())) as queue:
+        await asyncio.gather(*(queue.enqueue("mail", b"") for _ in range(5)))
+    commit = traces.only("commit")
+    enqueues = {span.context.span_id for span in traces.spans("enqueue")}
+    assert (5, SpanKind.INTERNAL, None) == (len(enqueues), commit.kind, commit.parent)
+    assert enqueues == {link.context.span_id for link in commit.links}
+    assert (5, 1) == (commit.attributes["messaging.batch.message_count"], commit.attributes["jqueue.version"])
+    assert commit.start_time <= commit.end_time
+
+
+async def test_a_commit_of_one_call_is_in_its_trace_and_links_claims_and_acks(traces):
+    async def mail(): ...
+
+    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
+    await queue.enqueue("mail", b"")
+    worker = worker_of(traces, mail)
+    worker.tracing.instrument(queue)
+    await drain(worker, queue)
+    calls = [link.attributes["jqueue.call"] for span in traces.spans("commit") for link in span.links]
+    assert "enqueue" == calls[0]
+    assert {"enqueue", "dequeue"} <= set(calls)
+    assert {traces.only("enqueue").context.trace_id} == {span.context.trace_id for span in traces.spans()}
+
+
+async def test_an_ack_is_linked_to_its_handler(traces):
+    async def mail(): ...
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("mail", b"")
+        await drain(worker_of(traces, mail), queue)
+    process = traces.only("process mail")
+    assert () == process.links  # the job was enqueued without tracing
+    acks = [link for span in traces.spans("commit") for link in span.links if link.attributes["jqueue.call"] == "ack"]
+    assert [process.context.span_id] == [link.context.span_id for link in acks]
+
+
+async def test_retries_are_linked_to_the_enqueue_and_to_the_attempt_before(traces):
+    async def mail(ctx: Context):
+        if ctx.attempt < 3:
+            raise ValueError(SECRET)
+
+    async with traces.tracing().instrument(BrokerQueue(InMemoryStorage())) as queue:
+        await queue.enqueue("mail", b"")
+        report = await drain(worker_of(traces, mail, backoff=_AtOnce()), queue)
+    assert (2, 1) == (report.failed, report.succeeded)
+    enqueue = traces.only("enqueue").context.span_id
+    first, second, third = traces.spans("process")
+    assert [1, 2, 3] == [span.attributes["jqueue.attempt"] for span in (first, second, third)]
+    assert [enqueue] * 3 == [span.parent.span_id for span in (first, second, third)]
+    assert [[enqueue], [enqueue, first.context.span_id], [enqueue, second.context.span_id]] == [
+        [link.context.span_id for link in span.links] for span in (first, second, third)
+    ]
+    assert (StatusCode.ERROR, "ValueError") == (first.status.status_code, first.attributes["error.type"])
+    assert StatusCode.UNSET == third.status.status_code
+    assert SECRET not in "".join(span.to_json() for span in traces.spans())
+
+
+class _AtOnce:
+    def bound(self, failures):
+        return 0.0
+
+
+async def test_the_message_of_an_error_is_recorded_only_on_purpose(traces):
+    worker = Worker(tracing=traces.tracing(show_errors=True))
+
+    @worker.handler("mail", max_attempts=1)
+    async def mail():
+        raise ValueError("shown")
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("mail", b"")
+        await drain(worker, queue)
+    [event] = traces.only("process").events
+    assert "shown" == event.attributes["exception.message"]
+
+
+async def test_a_snooze_is_no_error(traces):
+    async def mail():
+        raise Snooze(3600)
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("mail", b"")
+        await drain(worker_of(traces, mail), queue)
+    assert StatusCode.UNSET == traces.only("process").status.status_code
+
+
+async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
+    queue = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
+    async with queue:
+        jobs = await queue.enqueue_many([Enqueue(name, b"") for name in ("mail", "mail", "resize")])
+    span = traces.only("enqueue")
+    assert ("enqueue", 3) == (span.name, span.attributes["messaging.batch.message_count"])
+    assert {f"{span.context.span_id:016x}"} == {job.headers["traceparent"].split("-")[2] for job in jobs}
+
+
+async def test_jobs_added_by_on_ack_continue_the_trace_of_their_handler(traces):
+    worker = Worker(tracing=traces.tracing())
+
+    @worker.handler("mail")
+    async def mail(ctx: Context):
+        ctx.on_ack(Enqueue("next", b"", headers={"own": "kept"}))
+
+    @worker.handler("next")
+    async def following(ctx: Context):
+        assert "kept" == ctx.headers["own"]
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("mail", b"")
+        assert 2 == (await drain(worker, queue)).succeeded
+    assert traces.only("process mail").context.span_id == traces.only("process next").parent.span_id
+
+
+async def test_a_context_that_the_caller_gives_is_kept(traces):
+    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
+    given = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    jobs = [await queue.enqueue("mail", b"", headers=given)]
+    jobs += await queue.enqueue_many([Enqueue("mail", b"", headers=given)])
+    assert [given, given] == [dict(job.headers) for job in jobs]
+    assert [] == traces.spans("enqueue")
+
+
+async def test_headers_that_would_grow_too_large_stay_as_they_are(traces):
+    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage(), limits=Limits(header_bytes=40)))
+    with traces.tracer.start_as_current_span("request"):
+        job = await queue.enqueue("mail", b"", headers={"own": "kept"})
+    assert {"own": "kept"} == dict(job.headers)
+
+
+async def test_an_enqueue_that_fails_is_an_error_and_raises_as_before(traces):
+    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
+    with pytest.raises(InvalidJobError):
+        await queue.enqueue("", SECRET.encode())
+    with pytest.raises(TypeError, match="did you mean 'delay'"):
+        await queue.enqueue("mail", b"", dealy=3)
+    assert ["InvalidJobError", "TypeError"] == [span.attributes["error.type"] for span in traces.spans()]
+
+
+async def test_a_queue_is_instrumented_once(traces):
+    tracing = traces.tracing()
+    queue = DirectQueue(InMemoryStorage())
+    assert queue is tracing.instrument(queue)
+    assert queue is tracing.instrument(queue)
+    await queue.enqueue("mail", b"")
+    assert (1, 1) == (len(traces.spans("enqueue")), len(traces.spans("commit")))
+
+
+async def test_a_queue_without_headers_is_traced_as_far_as_it_can(traces, tmp_path):
+    queue = traces.tracing().instrument(connect_queue(f"vsqs://{tmp_path}"))
+    async with queue:
+        await queue.enqueue("mail", b"{}")
+    assert 1 == len(traces.spans("enqueue"))
+
+
+def test_a_span_of_a_thread_is_the_parent_of_its_blocking_enqueue(traces):
+    inner = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
+    with SyncQueue(inner) as queue, traces.tracer.start_as_current_span("request") as request:
+        queue.enqueue("mail", b"")
+    assert request.get_span_context().span_id == traces.only("enqueue").parent.span_id
+
+
+async def test_without_tracing_no_header_is_added():
+    job = await DirectQueue(InMemoryStorage()).enqueue("mail", b"")
+    assert {} == dict(job.headers)
