@@ -169,6 +169,7 @@ class SyncQueue:
     until_ready = blocking(BrokerQueue.until_ready)
     find = blocking(BrokerQueue.find)
     read_state = blocking(BrokerQueue.read_state)
+    view = blocking(BrokerQueue.view)
     stats = blocking(BrokerQueue.stats)
     jobs_at = blocking(BrokerQueue.jobs_at)
 

@@ -227,6 +227,8 @@ def test_claims_are_revoked(queue):
 def test_the_queue_can_be_inspected(queue):
     queue.enqueue("work", b"")
     assert (1, 1) == (queue.stats().depth, len(queue.read_state().jobs))
+    view = queue.view()
+    assert (1, view) == (len(view), queue.view(view))
     assert queue.capabilities.transactions
 
 
