@@ -1,4 +1,4 @@
-"""`jqueue dashboard URL`: a page in the browser that shows a queue live."""
+"""`jqueue dashboard URL`: a page in the browser that shows a queue live, or the same page as one static file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jqueue.cli.on_queue import URL, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.on_queue import OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import refusal
 
 if TYPE_CHECKING:
     from jqueue.server.serving import Settings
 
+URL = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="URL or path of the queue. JQUEUE_URL can name it, and --static needs none.",
+        show_default=False,
+    ),
+]
+
 
 def dashboard(
-    url: URL,
+    url: URL = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 0,
     token_file: Annotated[
@@ -31,12 +40,20 @@ def dashboard(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Name under which browsers may reach the page; can be repeated.")
     ] = None,
+    static: Annotated[
+        bool, typer.Option("--static", help="Print the page as one HTML file that reads the queue's object itself.")
+    ] = False,
+    object_url: Annotated[
+        str, typer.Option(help="With --static: the public or presigned URL of the object. Without it, the page asks.")
+    ] = "",
 ) -> None:
     """Show a queue live in the browser, and change it there.
 
     It prints a link with a token. Everyone who has the link can change the queue. Ctrl-C stops it.
 
     Another address than this machine's own needs --token-file, and TLS or --insecure.
+
+    With --static it prints an HTML file that needs no server: `jqueue dashboard --static > page.html`.
 
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
@@ -45,6 +62,13 @@ def dashboard(
         import uvicorn  # noqa: F401
     except ImportError:
         raise refusal('the dashboard needs more packages: pip install "jqueue[dashboard]"') from None
+    if static:
+        from jqueue.server.static_page import static_page
+
+        typer.echo(static_page(object_url or (url if url.startswith(("https://", "http://")) else "")))
+        return
+    if not url:
+        raise refusal("give the URL of the queue")
     settings = _settings(host, port, token_file, tls_cert, tls_key, insecure, tuple(allow_host or ()))
 
     async def serve(opened: OpenedQueue) -> None:

@@ -205,8 +205,12 @@ class _Dashboard:
         found = self._authorize(request)
         if inspect.isawaitable(found):
             found = await found
+        if found is None and isinstance(self._authorize, Tokens):
+            raise HTTPException(
+                401, "you are not signed in: use the link that `jqueue dashboard` has printed, or a token"
+            )
         if found is None:
-            raise HTTPException(401, "you are not signed in")
+            raise HTTPException(403, "you may not look at this queue")
         return Role(found)
 
     async def _operator(self, request: Request) -> None:
@@ -256,7 +260,8 @@ def _base64(content: bytes) -> str:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
+    kind = "token" if error.status_code == 401 else "refused"
+    return JSONResponse({"error": error.detail, "kind": kind}, error.status_code)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

@@ -99,7 +99,6 @@ def _schedules(header: QueueState, now: datetime) -> list[dict[str, Any]]:
             "timezone": schedule.timezone,
             "entrypoint": schedule.entrypoint,
             "next_at": schedule.next_at.timestamp(),
-            "last_at": schedule.fired[-1].last.timestamp() if schedule.fired else None,
             "priority": schedule.priority,
         }
         for schedule in sorted(shown, key=lambda each: (each.next_at, each.name))

@@ -7,7 +7,7 @@ from importlib.resources import files as files_of
 
 STYLE = "style.css"
 
-SCRIPTS = (
+SHARED = (
     "dom.js",
     "format.js",
     "charts.js",
@@ -17,14 +17,19 @@ SCRIPTS = (
     "views.js",
     "jobs.js",
     "app.js",
-    "start.js",
 )
-"""The scripts. A script stands after the ones that it imports."""
+"""The scripts of every page. A script stands after the ones that it imports."""
+
+SERVED = (*SHARED, "start.js")
+"""The scripts of the page that a server serves."""
+
+ALONE = (*SHARED, "blob.js", "object.js", "start-object.js")
+"""The scripts of the page without a server."""
 
 
 def files() -> tuple[str, ...]:
-    """Return the names of the files that the page loads."""
-    return (STYLE, *SCRIPTS)
+    """Return the names of the files that the page loads from its server."""
+    return (STYLE, *SERVED)
 
 
 @cache

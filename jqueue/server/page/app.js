@@ -74,7 +74,7 @@ export class App {
   applyTheme(theme) {
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
-    const text = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" }[theme];
+    const text = { "": "Theme: auto", light: "Theme: light", dark: "Theme: dark" }[theme];
     document.getElementById("theme").textContent = text;
   }
 
@@ -98,6 +98,7 @@ export class App {
     if (dialog) dialog.close("no");
     this.render();
     this.load();
+    document.querySelector("#views [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (moved) {
       window.scrollTo(0, 0);
       document.querySelector("main h1")?.focus({ preventScroll: true });
@@ -114,12 +115,12 @@ export class App {
       if (round !== this.round) return;
       this.failures = 0;
       this.heard = Date.now();
-      this.trouble(null);
       if (values) {
         this.state = values;
         this.samples.add(values);
         this.actions.allowed = new Set(values.actions);
       }
+      this.trouble(null);
       if (values || now) await this.load();
       this.render();
     } catch (error) {
@@ -185,30 +186,28 @@ export class App {
     live.className = error ? "live lost" : "live";
     live.textContent = error ? "not up to date" : this.state ? `live, version ${count(this.state.version)}` : "connecting…";
     const since = error && this.heard ? ` The figures are from ${ago(this.heard / 1000, Date.now() / 1000)}.` : "";
-    const text = error && h("p", { class: "warning" }, foreign(error.message), since,
-      error.status === 401 ? " Use the link that `jqueue dashboard` has printed, or give the token here." : "",
-      error.status === 401 ? this.signIn() : null);
-    if (!text) place.replaceChildren();
-    else if (place.firstChild && place.dataset.kind === `${error.status}`) {
-      if (error.status !== 401) patch(place.firstChild, text);
-    } else place.replaceChildren(text);
-    place.dataset.kind = error ? `${error.status}` : "";
+    const kind = error ? `${error.message}` : "";
+    if (place.dataset.kind !== kind) {
+      place.replaceChildren(...(error ? [h("div", { class: "warning" }, h("p", {}, foreign(error.message), since),
+        error.ask && this.question(error.ask))] : []));
+    }
+    place.dataset.kind = kind;
   }
 
-  signIn() {
+  // What the source must know before it can go on: a token, or the address of an object.
+  question({ label, type, button }) {
     const submit = async (event) => {
       event.preventDefault();
-      const token = event.target.elements.token.value.trim();
       try {
-        await this.source.signIn(token);
+        await this.source.answer(event.target.elements.answer.value.trim());
         this.poll(true);
       } catch (error) {
         note(foreign(error.message), { error: true });
       }
     };
-    return h("form", { class: "sign-in", onsubmit: submit },
-      h("label", {}, "Token ", h("input", { type: "password", name: "token", autocomplete: "off", required: true })),
-      h("button", { type: "submit" }, "Sign in"));
+    return h("form", { class: "question", onsubmit: submit },
+      h("label", {}, label, h("input", { type, name: "answer", autocomplete: "off", required: true })),
+      h("button", { type: "submit" }, button));
   }
 
   render() {
@@ -228,7 +227,7 @@ export class App {
     document.getElementById("name").replaceChildren(foreign(this.state.name),
       this.state.role === "viewer" ? h("span", { class: "badge" }, "read only") : "");
     const shown = render({ state: this.state, samples: this.samples, actions: this.actions, query, ...this.view,
-      mayShow: this.state.role !== "viewer" || this.source.live === false,
+      mayShow: this.state.role !== "viewer" || this.source.readsPayloads === true,
       showPayload: () => this.reveal("payload"), showResult: () => this.reveal("result") });
     patch(main, h("main", { id: "main", tabindex: "-1" }, shown));
     for (const select of main.querySelectorAll("select")) {

@@ -30,6 +30,11 @@ export function svg(name, properties, ...children) {
   return fill(document.createElementNS(SVG, name), properties, children);
 }
 
+// The same in a table, cut after some lines; nothing if there is no text.
+export function excerpt(text) {
+  return text ? h("span", { class: "error-text", title: visible(text).slice(0, 1000) }, foreign(text)) : null;
+}
+
 // A text that somebody has written into the queue: made visible, and kept from turning the line around.
 export function foreign(text, properties) {
   return h("bdi", properties, visible(text));

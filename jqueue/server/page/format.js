@@ -9,7 +9,7 @@ export function duration(seconds) {
   if (seconds < 0) seconds = 0;
   if (seconds < 0.001) return "< 1 ms";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 10 && !Number.isInteger(seconds)) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.floor(seconds)} s`;
   if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
@@ -20,7 +20,7 @@ export function ago(at, now) {
   if (at === null || at === undefined) return "–";
   const seconds = now - at;
   if (seconds < -1) return `in ${duration(-seconds)}`;
-  return seconds < 1 ? "now" : `${duration(Math.floor(seconds))} ago`.replace(".0 s", " s");
+  return seconds < 1 ? "now" : `${duration(Math.floor(seconds))} ago`;
 }
 
 export function moment(at) {
@@ -42,7 +42,7 @@ export function rate(perSecond) {
   return perSecond * 60 >= 0.1 ? `${(perSecond * 60).toFixed(1)}/min` : `${(perSecond * 3600).toFixed(1)}/h`;
 }
 
-export function jobs(number) {
+export function inJobs(number) {
   return number === 1 ? "1 job" : `${count(number)} jobs`;
 }
 

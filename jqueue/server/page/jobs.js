@@ -1,7 +1,7 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
-import { foreign, h, visible } from "./dom.js";
-import { STATES, ago, bytes, count, duration, jobs as inWords, moment } from "./format.js";
+import { excerpt, foreign, h, visible } from "./dom.js";
+import { STATES, ago, bytes, count, duration, inJobs, moment } from "./format.js";
 import { table } from "./views.js";
 
 const ORDERS = {
@@ -86,13 +86,13 @@ export function list({ state, page, query, actions }) {
   const rows = (page?.jobs || []).map((job) => ({ key: `j:${job.id}`, cells: [
     h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id)),
     foreign(job.entrypoint), badge(job), h("time", { title: moment(job.since) }, ago(job.since, state.now)),
-    attempts(job), job.priority, h("span", { class: "error-text" }, foreign(job.holder || job.error || "")),
+    attempts(job), job.priority, excerpt(job.holder || job.error || ""),
     buttons(job, actions),
   ] }));
   return [
     h("h1", { tabindex: "-1" }, "Jobs"),
     filters(query, state),
-    page && h("p", { class: "hint", role: "status" }, page.total ? inWords(page.total) : ""),
+    page && h("p", { class: "hint", role: "status" }, page.total ? inJobs(page.total) : ""),
     page ? table("Jobs", columns, rows, "No job is like this.") : h("p", { class: "empty" }, "Loading…"),
     page && pager(page, query),
   ];
@@ -133,7 +133,7 @@ function life(events) {
     moment(event.at), foreign(event.verb), event.after ? foreign(event.after.replace("_", " ")) : "left the queue",
     String(event.attempt),
     event.wait !== null ? `waited ${duration(event.wait)}` : event.run !== null ? `ran ${duration(event.run)}` : "",
-    h("span", { class: "error-text" }, foreign(event.error || event.holder || "")),
+    excerpt(event.error || event.holder || ""),
   ] }));
   return [table("Events", columns, rows, ""), events.more && h("p", {}, "Earlier events are not shown."),
     events.damaged && h("p", { class: "warning" }, foreign(events.damaged))];
@@ -143,7 +143,7 @@ function errors(job) {
   if (!job.error && !job.errors.length) return null;
   const columns = [{ label: "Attempt", number: true }, { label: "Time" }, { label: "Error" }];
   const rows = [...job.errors].reverse().map((error) => ({ key: `${error.attempt}-${error.at}`, cells: [
-    String(error.attempt), moment(error.at), h("span", { class: "error-text" }, foreign(error.text))] }));
+    String(error.attempt), moment(error.at), excerpt(error.text)] }));
   return [h("h2", {}, "Errors"),
     job.error && h("pre", { class: "block", tabindex: "0", "aria-label": "Last error" }, visible(job.error)),
     job.error_dropped ? h("p", { class: "hint" }, `${count(job.error_dropped)} bytes of it were not kept.`) : null,

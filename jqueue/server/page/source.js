@@ -1,4 +1,4 @@
-// The queue as the server beside this page tells it. static.js has the same methods without a server.
+// The queue as the server beside this page tells it. object.js has the same methods without a server.
 
 export class Refusal extends Error {
   constructor(message, status, kind) {
@@ -22,7 +22,11 @@ async function call(path, options = {}) {
   } catch {
     throw new Refusal(`the server gave an answer that is no JSON (status ${answer.status})`, answer.status, "away");
   }
-  if (!answer.ok) throw new Refusal(values.error || `status ${answer.status}`, answer.status, values.kind);
+  if (!answer.ok) {
+    const refusal = new Refusal(values.error || `status ${answer.status}`, answer.status, values.kind);
+    if (values.kind === "token") refusal.ask = { label: "Token", type: "password", button: "Sign in" };
+    throw refusal;
+  }
   return { values, etag: answer.headers.get("ETag") };
 }
 
@@ -34,11 +38,10 @@ function send(path, body) {
 export class ServerSource {
   constructor() {
     this.etag = null;
-    this.live = true;
   }
 
   // Exchange the token of the printed link for a cookie. The token stands after the "#", which no server is sent.
-  async signIn(token) {
+  async answer(token) {
     await send("api/session", { token });
     this.etag = null;
   }

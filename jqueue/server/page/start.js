@@ -10,7 +10,7 @@ async function start() {
   if (token !== null) history.replaceState(null, "", location.pathname + location.search);
   const app = new App(source);
   let wrong = null;
-  if (token !== null) await source.signIn(token).catch((error) => (wrong = error));
+  if (token !== null) await source.answer(token).catch((error) => (wrong = error));
   app.start();
   if (wrong) note(wrong.message, { error: true });
 }

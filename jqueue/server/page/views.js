@@ -1,8 +1,8 @@
 // The views of figures: overview, workers, cron entries, limits, dead letters, the store. Each returns elements.
 
 import { chart } from "./charts.js";
-import { foreign, h } from "./dom.js";
-import { ago, bytes, count, duration, jobs, moment, rate } from "./format.js";
+import { excerpt, foreign, h } from "./dom.js";
+import { ago, bytes, count, duration, inJobs, moment, rate } from "./format.js";
 
 export function table(caption, columns, rows, empty) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
@@ -126,11 +126,11 @@ export function workers({ state }) {
 
 export function schedules({ state, actions }) {
   const columns = [{ label: "Name" }, { label: "Cron" }, { label: "Time zone" }, { label: "Entrypoint" },
-    { label: "Next" }, { label: "Last" }, { label: "Actions", hidden: true }];
+    { label: "Next" }, { label: "Actions", hidden: true }];
   const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
     foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
-    [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)], when(entry.last_at, state.now),
+    [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
     actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.runSchedule(entry) }, "Run now…",
       h("span", { class: "unseen" }, " ", foreign(entry.name))),
   ] }));
@@ -162,7 +162,7 @@ export function dead({ state, groups, actions }) {
   const columns = [{ label: "Error" }, { label: "Entrypoint" }, { label: "Jobs", number: true }, { label: "First" },
     { label: "Last" }, { label: "Actions", hidden: true }];
   const rows = groups.groups.map((group) => ({ key: `d:${group.entrypoint}:${group.pattern}`, cells: [
-    h("span", { class: "error-text" }, group.pattern ? foreign(group.pattern) : "no error was kept"),
+    excerpt(group.pattern) || "no error was kept",
     foreign(group.entrypoint), link({ state: "dead", entrypoint: group.entrypoint,
       text: group.pattern.split("#").reduce((a, b) => (b.length > a.length ? b : a), "").trim() }, count(group.jobs)),
     when(group.first, state.now),
@@ -175,7 +175,7 @@ export function dead({ state, groups, actions }) {
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Dead letters"),
       groups.total > 0 && actions.may("purge") && h("button", { type: "button", class: "danger", onclick: purge }, "Remove all…")),
     h("p", { class: "hint" }, groups.total
-      ? `${jobs(groups.total)} with ${groups.groups_total === 1 ? "1 error" : `${count(groups.groups_total)} different errors`}. `
+      ? `${inJobs(groups.total)} with ${groups.groups_total === 1 ? "1 error" : `${count(groups.groups_total)} different errors`}. `
         + "Numbers and ids in an error count as the same: #."
       : ""),
     table("Dead letters by error", columns, rows, "No dead letters."),

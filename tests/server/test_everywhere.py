@@ -1,0 +1,74 @@
+"""The dashboard below a path of another application, and on queues that are not one object."""
+
+import pytest
+from fastapi import FastAPI, Request
+
+from jqueue import BrokerQueue, LocalFileSystemStorage
+from jqueue.connect import connect_queue
+from jqueue.server import dashboard
+from tests.server.asgi import act, get, request
+
+
+@pytest.fixture
+def mounted(queue):
+    def authorize(request: Request) -> str | None:
+        return {"ada": "operator"}.get(request.headers.get("x-user", ""))
+
+    app = FastAPI()
+    app.mount("/admin/queue", dashboard(queue, authorize=authorize))
+    return app
+
+
+async def test_the_page_works_below_a_path(queue, mounted):
+    job = await queue.enqueue("mail", b"")
+    user = {"x-user": "ada"}
+    index = await get(mounted, "/admin/queue/")
+    assert (200, True) == (index.status, index.headers["content-type"].startswith("text/html"))
+    assert b'src="/' not in index.body
+    assert b'href="/' not in index.body
+    assert 200 == (await get(mounted, "/admin/queue/app.js")).status
+    assert 1 == (await get(mounted, "/admin/queue/api/overview", headers=user)).values["figures"]["ready"]
+    shown = (await get(mounted, f"/admin/queue/api/job?id={job.id}", headers=user)).values
+    headers = {"x-jqueue-dashboard": "1", **user}
+    body = {"id": job.id, "seen": shown["seen"]}
+    done = await request(mounted, "POST", "/admin/queue/api/actions/cancel", headers=headers, body=body)
+    assert (200, None) == (done.status, await queue.find(job.id))
+
+
+async def test_without_the_slash_at_its_end_the_path_leads_to_the_page(mounted):
+    answer = await get(mounted, "/admin/queue")
+    assert 307 == answer.status
+    assert answer.headers["location"].endswith("/admin/queue/")
+
+
+async def test_a_broker_queue_is_shown_as_well(path):
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
+        app = dashboard(queue, authorize=lambda request: "operator")
+        await queue.enqueue("mail", b"")
+        assert 1 == (await get(app, "/api/overview")).values["figures"]["ready"]
+
+
+NAMES = {"vsqs": "mail", "dirq": "default", "textq": "default"}
+
+
+@pytest.mark.parametrize("scheme", NAMES)
+async def test_a_queue_of_an_older_program_is_shown_with_the_actions_that_it_has(tmp_path, scheme):
+    place = tmp_path / "old"
+    async with connect_queue(f"{scheme}://{place}", create=True) as queue:
+        app = dashboard(queue, authorize=lambda request: "operator")
+        job = await queue.enqueue(NAMES[scheme], b"hello")
+        values = (await get(app, "/api/overview")).values
+        assert 1 == values["figures"]["ready"]
+        assert set(values["actions"]) < {"cancel", "redrive", "redrive-group", "purge", "pause", "resume", "limit"} | {
+            "reschedule",
+            "reprioritise",
+            "run-schedule",
+        }
+        [row] = (await get(app, "/api/jobs")).values["jobs"]
+        assert job.id == row["id"]
+        assert 200 == (await get(app, f"/api/job?id={job.id}")).status
+        assert [] == (await get(app, f"/api/job/events?id={job.id}")).values["events"]
+        assert [] == (await get(app, "/api/timeline")).values["points"]
+        assert "hello" in (await get(app, f"/api/job/payload?id={job.id}")).values["text"]
+        assert 200 == (await act(app, "cancel", {"id": job.id, "seen": row["seen"]})).status
+        assert 0 == (await get(app, "/api/overview")).values["figures"]["ready"]
