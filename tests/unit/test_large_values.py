@@ -407,3 +407,19 @@ def test_a_queue_that_closes_hands_back_jobs_whose_payloads_are_not_loaded(laten
         assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
 
     run(story())
+
+
+def test_a_result_whose_object_cannot_be_read_is_tried_for_until_the_end_of_its_call():
+    async def story():
+        storage, options = on_objects_that_fail()
+        async with DirectQueue(storage, **options) as queue:
+            job = await queue.enqueue("work", b"", keep_result=600)
+            await queue.ack((await queue.dequeue())[0], result="x" * 1000)
+            storage.on_object(*[Fault.LOST_REQUEST] * 1000)
+            clock = asyncio.get_running_loop()
+            before = clock.time()
+            with pytest.raises(DeadlineExceededError):
+                await queue.result(job, timeout=20, deadline=5)
+            return clock.time() - before
+
+    assert 24 <= run(story()) <= 26

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from pydantic_core import from_json
 
+from jqueue.core.calls.claimed_payloads import LEAST
 from jqueue.core.queue_base import QueueBase, first_of
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, QueueClosedError, ResultTimeoutError, UnknownOutcomeError
@@ -53,12 +54,13 @@ class ProducerVerbs(QueueBase, Producer):
         reference = job_id.id if isinstance(job_id, Job) else job_id
         wait_seconds = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = self._checked(AwaitResult(reference).prepared(self._preparation))
+        until = asyncio.get_running_loop().time() + wait_seconds + self._seconds(deadline)
         found = await self._wait_for_result(operation, wait_seconds, self._seconds(deadline))
         if not found:
             raise ResultTimeoutError(reference, wait_seconds)
         stored = found[0].result_object
         if stored is not None and self._objects is not None:
-            reading = self._objects.read(stored, self._seconds(deadline))
+            reading = self._objects.read(stored, max(LEAST, until - asyncio.get_running_loop().time()))
             closed = QueueClosedError("the queue was closed while the result was loaded")
             return from_json(await self._writer.objects.load(reading, closed), allow_inf_nan=False)
         return deepcopy(found[0].result)  # the cached state holds the same object
