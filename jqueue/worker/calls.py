@@ -50,6 +50,8 @@ def call_of(
 
         async def body(value: Any, ctx: Context | None) -> Any:
             context = contextvars.copy_context()
+            if ctx is not None:
+                ctx.loop = asyncio.get_running_loop()
             return await to_its_end(threads.call(context.run, bind, function, value, ctx))
 
     async def call(job: Job, ctx: Context | None) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -30,9 +30,10 @@ class Context:
         deadline: time by which the handler must have ended, aware and in UTC; None if it has no timeout.
         is_cancelled: True once the handler must stop. Handlers in threads check it now and then.
         resources: what the worker's lifespan yielded; None without one.
+        loop: the worker's event loop, if the handler runs in a thread.
     """
 
-    __slots__ = ("_companions", "_event", "_logger", "_queue", "deadline", "is_cancelled", "job", "resources")
+    __slots__ = ("_companions", "_event", "_logger", "_queue", "deadline", "is_cancelled", "job", "loop", "resources")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Context:
         self.deadline = deadline
         self.resources = resources
         self.is_cancelled = False
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._queue = queue
         self._event: asyncio.Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
@@ -85,7 +87,8 @@ class Context:
     def open_payload(self) -> AsyncGenerator[bytes, None]:
         """Yield the payload in pieces: `async for piece in ctx.open_payload()`. For payloads larger than memory.
 
-        It is for handlers on the event loop that take no payload. The payload is checked at its end.
+        It is for handlers on the event loop that take no payload; those in threads use `payload_pieces`. The payload is
+        checked at its end.
 
         Raises:
             ObjectDamagedError: the object of the payload has other bytes than were stored. Do not use the pieces.
@@ -93,6 +96,27 @@ class Context:
             RuntimeError: the handler runs in another process, where there is no queue object.
         """
         return payload_of(self.queue, self.job)
+
+    def payload_pieces(self) -> Iterator[bytes]:
+        """Yield the payload in pieces, as `open_payload` does, to a handler in a thread that takes no payload.
+
+        Raises:
+            ObjectDamagedError: the object of the payload has other bytes than were stored. Do not use the pieces.
+            ObjectMissingError: the object does not exist.
+            RuntimeError: the handler does not run in a thread.
+        """
+        loop, pieces = self.loop, self.open_payload()
+        if loop is None:
+            raise RuntimeError("payload_pieces is for handlers in threads: on the event loop, use open_payload")
+
+        async def next_piece() -> bytes | None:
+            return await anext(pieces, None)
+
+        try:
+            while (piece := asyncio.run_coroutine_threadsafe(next_piece(), loop).result()) is not None:
+                yield piece
+        finally:
+            asyncio.run_coroutine_threadsafe(_closed(pieces), loop).result()
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -146,3 +170,7 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context(job={self.job.id!r}, entrypoint={self.job.entrypoint!r}, attempt={self.job.tries})"
+
+
+async def _closed(pieces: AsyncGenerator[bytes, None]) -> None:
+    await pieces.aclose()

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.limits import Limits
@@ -63,6 +65,27 @@ async def test_a_handler_reads_a_payload_larger_than_memory_in_pieces():
         following = await queue.dequeue("next", batch_size=2)
     assert LARGE * 10 == b"".join(seen)
     assert {(LARGE, False), (b"", True)} == {(job.payload, job.payload_apart) for job in following}
+
+
+async def test_a_handler_in_a_thread_reads_a_large_payload_in_pieces():
+    worker, seen = Worker(), []
+
+    @worker.handler("film")
+    def film(ctx: Context) -> None:
+        assert ctx.job.payload_apart
+        seen.append(b"".join(ctx.payload_pieces()))
+        seen.append(next(ctx.payload_pieces()))
+
+    @worker.handler("song")
+    async def song(ctx: Context) -> None:
+        with pytest.raises(RuntimeError, match="open_payload"):
+            next(ctx.payload_pieces())
+
+    async with BrokerQueue(InMemoryStorage(), limits=LIMITS) as queue:
+        await queue.enqueue("film", pieces())
+        await queue.enqueue("song", b"")
+        assert 2 == (await drain(worker, queue)).succeeded
+    assert [LARGE * 10, True] == [seen[0], LARGE.startswith(seen[1]) or seen[1].startswith(LARGE)]
 
 
 @in_virtual_time
