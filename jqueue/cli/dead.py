@@ -37,8 +37,7 @@ def dead(
     """
 
     async def find_dead(opened: OpenedQueue) -> tuple[str, list[Job]]:
-        found = (job for job in opened.view.jobs() if job.status is JobStatus.DEAD)
-        wanted = [job for job in found if entrypoint in (None, job.entrypoint)]
+        wanted = [job for job in opened.view.jobs(JobStatus.DEAD) if entrypoint in (None, job.entrypoint)]
         return opened.name, sorted(wanted, key=lambda job: (instant(job.dead_at) or "", job.sequence))
 
     name, found = on_queue(url, find_dead, as_json=as_json)

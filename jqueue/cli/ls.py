@@ -146,7 +146,7 @@ def find_jobs(
         reverse: True to reverse the order.
     """
     matches = selection.matches
-    jobs = [job for job in view.jobs() if matches(job, now)] if selection else list(view.jobs())
+    jobs = [job for job in view.jobs(*selection.statuses) if matches(job, now)] if selection else list(view.jobs())
     place = _by_phase(now) if sort is None else _KEYS[sort](now)
     jobs.sort(key=place, reverse=reverse)
     return Found(jobs[:limit], view, now, max(0, len(jobs) - (limit or len(jobs))))

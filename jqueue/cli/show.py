@@ -71,7 +71,7 @@ def show(
     """
 
     async def read(opened: OpenedQueue) -> Life:
-        job, queue = the_job(opened.view.jobs(), job_id), opened.queue
+        job, queue = the_job(opened.view.named(job_id), job_id), opened.queue
         life = Life(job, opened.now())
         if isinstance(queue, SupportsHistory) and opened.view.header.history is not None:
             life.events = []

@@ -11,7 +11,7 @@ from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import instant, length, show_lines
 from jqueue.domain.models import JobStatus
-from jqueue.domain.workers import WorkerRecord
+from jqueue.domain.workers import WorkerRecord, by_name
 
 COLUMNS = (
     Column("holder"),
@@ -63,13 +63,17 @@ def workers(url: URL, as_json: OneALine = False) -> None:
 def find_holders(opened: OpenedQueue) -> list[Holder]:
     """Return the workers of a queue by name, and the other holders of jobs after them."""
     claims: dict[str, list[datetime]] = {}
-    for job in opened.view.jobs():
-        if job.status is JobStatus.IN_PROGRESS:
-            claims.setdefault(job.holder or "?", []).append(job.claimed_at or job.created_at)
-    records = opened.stats.workers
-    known = [Holder(each.holder, each.busy, min(claims.get(each.holder, []), default=None), each) for each in records]
+    for job in opened.view.jobs(JobStatus.IN_PROGRESS):
+        claims.setdefault(job.holder or "?", []).append(job.claimed_at or job.created_at)
+    records = by_name(opened.view.header.workers.values())
+    known = [Holder(each.holder, *_claimed(claims.get(each.holder, [])), each) for each in records]
     others = sorted(claims.keys() - {each.holder for each in records})
     return [*known, *(Holder(name, len(claims[name]), min(claims[name]), None) for name in others)]
+
+
+def _claimed(times: Sequence[datetime]) -> tuple[int, datetime | None]:
+    """Return the number of claims, and the time of the oldest."""
+    return len(times), min(times, default=None)
 
 
 def _values(holder: Holder, now: datetime) -> dict[str, Any]:

@@ -85,6 +85,12 @@ def created_at_of(entry: Job | Packed) -> datetime:
     return created_at
 
 
+def status_of(entry: Job | Packed) -> str:
+    """Return the status of a job, packed or not. It equals its `JobStatus`."""
+    status: str = entry[2] if entry.__class__ is tuple else entry.status  # type: ignore[union-attr]
+    return status
+
+
 def objects_of(entry: Job | Packed) -> list[StoredObject]:
     """Return the objects that a job, packed or not, names."""
     if isinstance(entry, tuple):

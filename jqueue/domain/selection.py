@@ -87,6 +87,11 @@ class Selection:
         """True if any field is set."""
         return self != _EVERY_JOB
 
+    @property
+    def statuses(self) -> tuple[JobStatus, ...]:
+        """The statuses that the chosen jobs have; none if they may have any."""
+        return tuple({JobStatus.QUEUED if phase in QUEUED else JobStatus(phase) for phase in self.phases})
+
     def matches(self, job: Job, now: datetime) -> bool:
         """Return True if a job is chosen.
 

@@ -14,8 +14,10 @@ from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
 from jqueue.cli.columns import Cell, Column, Terminal, cut, lines_of
 from jqueue.cli.ls import Order, find_jobs, listing
+from jqueue.domain.models import JobStatus
 from jqueue.domain.selection import Selection
 from jqueue.domain.short_ids import short_ids
+from jqueue.domain.stats import Census
 from tests.cli.hostile import HOSTILE, assert_harmless, fill
 
 
@@ -165,6 +167,24 @@ def test_a_closed_pipe_ends_quietly(path):
     finally:
         os.close(write)
     assert b"" == result.stderr
+
+
+def test_a_view_counts_jobs_as_the_queue_does(path):
+    async def look():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        for number in range(20):
+            await queue.enqueue(f"entrypoint-{number % 3}", priority=number % 2)
+        now = datetime.now(UTC)
+        census = Census(now)
+        view = await queue.view()
+        for job in (await queue.read_state()).jobs:
+            census.count(job)
+        counted = census.figures(view.header, (), view.size, 0, queue.options.limits)
+        seen = view.stats(now)
+        assert (counted.depth, counted.entrypoints, counted.holders) == (seen.depth, seen.entrypoints, seen.holders)
+        assert [job.id for job in view.jobs(JobStatus.DEAD)] == [job.id for job in view.named("dead")]
+
+    asyncio.run(look())
 
 
 def test_a_view_is_returned_again_if_nothing_changed(path):

@@ -100,3 +100,10 @@ def test_a_duration_is_written_as_a_number_with_a_unit(text, seconds):
 @pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1y", "9999w", f"{'9' * 400}d", "1h30m", "nan s"])
 def test_other_texts_are_no_durations(text):
     assert parse_duration(text) is None
+
+
+def test_the_statuses_of_a_selection_leave_out_no_chosen_job():
+    for phase in Phase:
+        selection = Selection(phases=frozenset({phase}))
+        assert all(each.status in selection.statuses for each in EVERY if selection.matches(each, NOW))
+    assert () == Selection(error="x").statuses

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from jqueue.core.engine.lazy_state import LazyState
+from jqueue.domain.job_table import status_of, unpacked
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, QueueState
+from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.stats import Census, QueueStats
 
 
@@ -41,13 +42,25 @@ class QueueView:
         """Iterate over the ids of the jobs. No job becomes a model."""
         return iter(self._content.entries)
 
-    def jobs(self) -> Iterator[Job]:
-        """Iterate over the jobs, in the order in which the queue keeps them."""
-        return self._content.jobs()
+    def jobs(self, *statuses: JobStatus) -> Iterator[Job]:
+        """Iterate over the jobs, in the order in which the queue keeps them.
+
+        Args:
+            statuses: statuses of the jobs, all by default. Other jobs do not become models.
+        """
+        if not statuses:
+            return self._content.jobs()
+        entries = self._content.entries.items()
+        return (unpacked(job_id, entry) for job_id, entry in entries if status_of(entry) in statuses)
+
+    def named(self, prefix: str) -> Iterator[Job]:
+        """Iterate over the jobs whose ids begin with a text. Other jobs do not become models."""
+        entries = self._content.entries.items()
+        return (unpacked(job_id, entry) for job_id, entry in entries if job_id.startswith(prefix))
 
     def stats(self, now: datetime) -> QueueStats:
         """Return the statistics of this version at a time."""
         census = Census(now)
-        for job in self.jobs():
-            census.count(job)
+        for job_id, entry in self._content.entries.items():
+            census.count_entry(job_id, entry)
         return census.figures(self.header, self._content.set_aside, self.size, self._taken, self._limits)
