@@ -79,7 +79,7 @@ def count(number: int) -> Text:
     """Return a number, dimmed if it is zero."""
     from rich.text import Text
 
-    return Text(str(number), "" if number else "dim")
+    return Text(f"{number:,}", "" if number else "dim")
 
 
 def jobs(number: int) -> str:

@@ -187,7 +187,7 @@ def has_jobs(figures: EntrypointStats) -> bool:
 def _cells(figures: EntrypointStats) -> list[Text]:
     from rich.text import Text
 
-    dead = Text(str(figures.dead), "red") if figures.dead else count(0)
+    dead = Text(f"{figures.dead:,}", "red") if figures.dead else count(0)
     oldest = figures.oldest_ready_age
     counted = [count(number) for number in (figures.depth, figures.scheduled, figures.in_progress)]
     return [*counted, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]

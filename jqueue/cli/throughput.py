@@ -29,7 +29,7 @@ def rates(totals: Totals | None) -> Table | None:
     for name, seconds in WINDOWS.items():
         known = getattr(totals, name.replace(" ", "_"))
         made.add_row(name, *(_count(round(getattr(known, kind) * seconds), kind) for kind in RATED))
-    made.add_row(Text("since the first", "bold"), *(_count(getattr(totals, kind), kind) for kind in RATED))
+    made.add_row(Text("in all", "bold"), *(_count(getattr(totals, kind), kind) for kind in RATED))
     return made
 
 

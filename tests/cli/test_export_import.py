@@ -7,10 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.cli import on_queue
 from jqueue.cli.app import app
 from jqueue.core.blob.job_lines import export_line, import_line
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job
+from jqueue.testing.faults import Fault, FaultyStorage
 from tests.cli.hostile import HOSTILE
 
 
@@ -167,3 +170,19 @@ def test_a_line_of_any_job_is_read_back(tmp_path):
 def test_other_lines_are_refused(line):
     with pytest.raises(InvalidJobError, match=r"^it is not "):
         import_line(line)
+
+
+def test_an_import_that_loses_its_connection_can_be_repeated(tmp_path, monkeypatch):
+    path, lines = tmp_path / "queue.json", tmp_path / "jobs.jsonl"
+    job = Job.new("mail", b"x")
+    lines.write_text("".join(export_line(job.evolve(id=f"job-{number}")) + "\n" for number in range(1200)))
+    storage = FaultyStorage(LocalFileSystemStorage(path))
+    storage.on_write(Fault.LOST_ANSWER, *[Fault.LOST_REQUEST] * 1000)
+    monkeypatch.setattr(on_queue, "connect_queue", lambda *_, **__: DirectQueue(storage, deadline=1))
+    broken = run("import", path, lines, "--create")
+    assert (2, "", 1) == (broken.exit_code, broken.stdout, broken.stderr.count("\n"))
+    assert "500 jobs added before: repeat the import" in broken.stderr
+    monkeypatch.undo()
+    again = json.loads(run("import", path, lines, "--json").stdout)
+    assert (700, 500, []) == (again["added"], again["there"], again["refused"])
+    assert {f"job-{number}" for number in range(1200)} == set(payloads(path)[0])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -88,7 +89,7 @@ def test_an_object_that_is_not_a_queue_of_ours_is_a_one_line_error(seaweedfs, co
     name = f"other-{len(content)}"
 
     async def put():
-        storage = connect_storage(url_of(seaweedfs, name))
+        storage: Any = connect_storage(url_of(seaweedfs, name))
         await storage.write(content)
         await storage.release()
 
