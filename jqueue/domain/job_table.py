@@ -7,7 +7,7 @@ small, and Python's garbage collector skips it; it would look at unpacked jobs a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import datetime
 from typing import Any
 
@@ -77,6 +77,39 @@ def place_of(packed: Packed) -> tuple[int, int, str] | None:
     """
     entrypoint, _, status, priority, _, sequence, _, _, others, _ = packed
     return None if others or status != JobStatus.QUEUED else (priority, sequence, entrypoint)
+
+
+def split_waiting(
+    entries: Iterable[tuple[str, Job | Packed]],
+) -> tuple[dict[str, tuple[int, datetime]], list[tuple[str, Job | Packed]]]:
+    """Return the jobs that wait only for their turn as numbers, and all other entries as they are.
+
+    Args:
+        entries: ids and entries of a table.
+
+    Returns:
+        Number of packed jobs that only wait and the earliest time of their creation, by entrypoint; the other entries.
+    """
+    waiting: dict[str, list[Any]] = {}
+    others = []
+    for pair in entries:
+        entry = pair[1]
+        if entry.__class__ is not tuple or entry[8] or entry[2] != "queued":
+            others.append(pair)
+            continue
+        known = waiting.get(entry[0])
+        if known is None:
+            waiting[entry[0]] = [1, entry[4]]
+            continue
+        known[0] += 1
+        if entry[4] < known[1]:
+            known[1] = entry[4]
+    return {entrypoint: (number, oldest) for entrypoint, (number, oldest) in waiting.items()}, others
+
+
+def waits_only(packed: Packed) -> bool:
+    """Return True if a packed job is queued and has no other fields set: it waits only for its turn."""
+    return not packed[8] and packed[2] == "queued"
 
 
 def created_at_of(entry: Job | Packed) -> datetime:

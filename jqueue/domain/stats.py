@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.counting import counted
-from jqueue.domain.job_table import Packed, created_at_of, place_of, unpacked
+from jqueue.domain.job_table import Packed, split_waiting, unpacked
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.totals import Totals, totals_of
@@ -97,16 +97,16 @@ class Census:
         if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
             self._holders[job.holder] += 1
 
-    def count_entry(self, job_id: str, entry: Job | Packed) -> None:
-        """Count one entry of a table of jobs. A packed job that only waits for its turn is not unpacked."""
-        waiting = place_of(entry) if isinstance(entry, tuple) else None
-        if waiting is None:
+    def count_entries(self, entries: Iterable[tuple[str, Job | Packed]]) -> None:
+        """Count entries of a table of jobs. Packed jobs that only wait for their turn are not unpacked."""
+        waiting, others = split_waiting(entries)
+        for entrypoint, (number, oldest) in waiting.items():
+            tally = self._tallies.get(entrypoint)
+            if tally is None:
+                tally = self._tallies[entrypoint] = _Tally()
+            tally.count_waiting(oldest, number)
+        for job_id, entry in others:
             self.count(unpacked(job_id, entry))
-            return
-        tally = self._tallies.get(waiting[2])
-        if tally is None:
-            tally = self._tallies[waiting[2]] = _Tally()
-        tally.count_waiting(created_at_of(entry))
 
     def figures(
         self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
@@ -210,8 +210,8 @@ class _Tally:
         elif job.expires_at is None or job.expires_at > now:
             self.count_waiting(job.run_at or job.created_at)
 
-    def count_waiting(self, since: datetime) -> None:
-        self.ready += 1
+    def count_waiting(self, since: datetime, number: int = 1) -> None:
+        self.ready += number
         if self.oldest is None or since < self.oldest:
             self.oldest = since
 

@@ -40,6 +40,9 @@ from jqueue.server.dead import dead_jobs, pattern_of
 from jqueue.server.jobs import seen_of
 from jqueue.server.view import View
 
+CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
+"""Errors of an action on a job that has changed since the operator saw it."""
+
 LARGEST = 1e15
 """No number of an action is as large as this."""
 
@@ -47,7 +50,7 @@ SECOND_THOUGHT = 10.0
 """Seconds within which the outcome of an action must be found out if the store has not answered."""
 
 CHUNK = 1000
-"""Maximum number of jobs that one redrive of a group changes."""
+"""Maximum number of jobs that one action on a group changes."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +142,24 @@ class Request:
         Raises:
             JQueueError: it was refused, or its outcome is not known.
         """
-        try:
-            [result] = await self.queue.apply_each(operation)
-        except UnknownOutcomeError as error:
-            [result] = await error.resolve(SECOND_THOUGHT)
+        [result] = await certain(self.queue.apply_each(operation))
         if isinstance(result, JQueueError):
             raise result
         return result
+
+
+async def certain(call: Awaitable[list[Any]]) -> list[Any]:
+    """Return the results of a change. If its outcome is not known at its deadline, try some time longer to find out.
+
+    Raises:
+        UnknownOutcomeError: the outcome is still not known.
+        JQueueError: the change was not made.
+    """
+    try:
+        return await call
+    except UnknownOutcomeError as error:
+        found: list[Any] = await error.resolve(SECOND_THOUGHT)
+        return found
 
 
 def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
@@ -163,16 +177,43 @@ async def _redrive(request: Request) -> dict[str, Any]:
     return {"done": await request.on_job(lambda job_id: Redrive(job_id))}
 
 
+async def _remove(request: Request) -> dict[str, Any]:
+    return {"done": await request.on_job(lambda job_id: Purge(JobStatus.DEAD, job_id=job_id))}
+
+
 async def _redrive_group(request: Request) -> dict[str, Any]:
-    """Redrive the dead jobs of an entrypoint with one pattern of error, as far as they are still dead."""
+    return await _on_group(request, lambda job: Redrive(job.id))
+
+
+async def _remove_group(request: Request) -> dict[str, Any]:
+    return await _on_group(request, lambda job: Guarded(JobAsSeen(job), Purge(JobStatus.DEAD, job_id=job.id)))
+
+
+async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> dict[str, Any]:
+    """Carry out an operation on the dead jobs of an entrypoint with one pattern of error, as far as they are dead.
+
+    Jobs that have died since the operator looked are left out.
+    """
     entrypoint, pattern = request.text("entrypoint"), request.body.get("pattern")
-    group = [job for job in dead_jobs(request.view) if job.entrypoint == entrypoint and pattern_of(job) == pattern]
-    results = await request.queue.apply_each(*(Redrive(job.id) for job in group[:CHUNK])) if group else []
-    changed = sum(isinstance(result, JobNotFoundError | JobStateError) for result in results)
+    seen_at = request.time("seen_at")
+    if seen_at is None:
+        raise InvalidJobError("the action needs 'seen_at', the time of the page")
+    group = [
+        job
+        for job in dead_jobs(request.view)
+        if job.entrypoint == entrypoint and pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at
+    ]
+    if not group:
+        raise ChangedMeanwhileError("there are no such dead jobs any longer")
+    results = await certain(request.queue.apply_each(*(operation(job) for job in group[:CHUNK])))
     refused = [result for result in results if isinstance(result, JQueueError)]
-    if len(refused) > changed:
-        raise next(error for error in refused if not isinstance(error, JobNotFoundError | JobStateError))
-    return {"done": len(results) - changed, "changed": changed, "left": max(0, len(group) - CHUNK)}
+    changed = sum(isinstance(error, CHANGED) for error in refused)
+    return {
+        "done": len(results) - len(refused),
+        "changed": changed,
+        "refused": len(refused) - changed,
+        "left": max(0, len(group) - CHUNK),
+    }
 
 
 async def _purge(request: Request) -> dict[str, Any]:
@@ -230,6 +271,8 @@ ACTIONS: Mapping[str, tuple[Callable[[Request], Awaitable[dict[str, Any]]], tupl
     "cancel": (_cancel, ()),
     "redrive": (_redrive, ("dead_letters",)),
     "redrive-group": (_redrive_group, ("dead_letters",)),
+    "remove": (_remove, ("dead_letters",)),
+    "remove-group": (_remove_group, ("dead_letters",)),
     "purge": (_purge, ("dead_letters",)),
     "reschedule": (_reschedule, ("reschedule",)),
     "reprioritise": (_reprioritise, ("reschedule",)),

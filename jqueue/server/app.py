@@ -18,10 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from jqueue.domain.errors import (
-    ChangedMeanwhileError,
     InvalidJobError,
-    JobNotFoundError,
-    JobStateError,
     JQueueError,
     StorageError,
     UnknownOutcomeError,
@@ -268,7 +265,7 @@ async def _failed(_: Request, error: Exception) -> Response:
     """Return what a queue has answered. The message of an error of the queue never shows a payload."""
     if isinstance(error, UnknownOutcomeError):
         return JSONResponse({"error": str(error), "kind": "unknown"}, 503)
-    if isinstance(error, ChangedMeanwhileError | JobNotFoundError | JobStateError):
+    if isinstance(error, actions.CHANGED):
         return JSONResponse({"error": str(error), "kind": "changed"}, 409)
     if isinstance(error, StorageError):
         return JSONResponse({"error": str(error), "kind": "store"}, 503)

@@ -9,13 +9,16 @@ from heapq import nsmallest
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job_table import Packed, place_of, unpacked
+from jqueue.domain.job_table import Packed, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.selection import Phase, Selection, phase_of, since
 from jqueue.server.view import View
 
 PAGE = 50
 """Number of jobs in a page of a list."""
+
+LISTS_KEPT = 8
+"""Number of lists that one version of a queue keeps, for other pages and other viewers of the same list."""
 
 ERROR_SHOWN = 200
 """Characters of an error in a list of jobs."""
@@ -51,14 +54,11 @@ class Search:
     selection: Selection
     text: str = ""
 
-    def matches_waiting(self, job_id: str, entrypoint: str) -> bool:
-        """Return True if the filters pick a job that waits only for its turn, and has no optional fields."""
-        chosen = self.selection
-        if chosen.holder is not None or (chosen.phases and Phase.READY not in chosen.phases):
-            return False
-        if chosen.entrypoints and entrypoint not in chosen.entrypoints:
-            return False
-        return not self.text or any(self.text.casefold() in name.casefold() for name in (job_id, entrypoint))
+    @property
+    def takes_waiting(self) -> bool:
+        """False if no job without optional fields that only waits for its turn can match."""
+        phases = self.selection.phases
+        return self.selection.holder is None and (not phases or Phase.READY in phases)
 
     def matches(self, job: Job, now: datetime) -> bool:
         """Return True if the filters pick a job."""
@@ -114,16 +114,26 @@ def job_page(view: View, search: Search, order: str, start: int) -> dict[str, An
 
 def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
     """Return the jobs that the filters pick, each as its key in the order and its id."""
+    known: list[tuple[Any, str]] | None = view.found.get((search, order))
+    if known is not None:
+        return known
     key, waiting_key = ORDERS[order], _WAITING[order]
-    found = []
+    takes_waiting, names, text = search.takes_waiting, search.selection.entrypoints, search.text.casefold()
+    found: list[tuple[Any, str]] = []
     for job_id, entry in view.entries.items():
-        if isinstance(entry, tuple) and place_of(entry) is not None:
-            if search.matches_waiting(job_id, entry[0]):
+        if isinstance(entry, tuple) and waits_only(entry):
+            if (
+                takes_waiting
+                and (not names or entry[0] in names)
+                and (not text or text in job_id.casefold() or text in entry[0].casefold())
+            ):
                 found.append((waiting_key(job_id, entry), job_id))
             continue
         job = unpacked(job_id, entry)
         if search.matches(job, view.now):
             found.append((key(job), job_id))
+    if len(view.found) < LISTS_KEPT:
+        view.found[search, order] = found
     return found
 
 

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from jqueue.adapters.storage.names import describe
 from jqueue.core.blob.follower import Follower
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_table import Packed
@@ -42,6 +41,7 @@ class View:
         header: the state without its jobs.
         entries: the jobs by id, some of them packed. Do not change it.
         stats: the figures.
+        found: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
     """
 
     number: int
@@ -49,6 +49,7 @@ class View:
     header: QueueState
     entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
     stats: QueueStats
+    found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def etag(self) -> str:
@@ -92,7 +93,9 @@ class BlobReader:
 
     def _view(self, number: int, now: datetime) -> View:
         content = self._follower.content()
-        figures = counted(content, now).figures(
+        census = Census(now)
+        census.count_entries(content.entries.items())
+        figures = census.figures(
             content.header, content.set_aside, self._follower.size, self._follower.taken, self._options.limits
         )
         return View(number, now, content.header, dict(content.entries), figures)
@@ -122,14 +125,6 @@ class VerbReader:
         """As in `Reader`."""
         header = self._state.model_copy(update={"jobs": ()})
         return View(number, now, header, {job.id: job for job in self._state.jobs}, self._stats)
-
-
-def counted(content: LazyState, now: datetime) -> Census:
-    """Return the census of a queue's jobs."""
-    census = Census(now)
-    for job_id, entry in content.entries.items():
-        census.count_entry(job_id, entry)
-    return census
 
 
 class Viewers:

@@ -106,10 +106,30 @@ async def test_a_group_of_dead_jobs_is_queued_again_without_the_others(queue, ap
     same = [await kill(queue, error=f"no server {number}") for number in range(3)]
     others = [await kill(queue, error="disk full"), await kill(queue, "resize", "no server 1")]
     before = await version(queue)
-    answer = await act(app, "redrive-group", {"entrypoint": "mail", "pattern": "no server #"})
-    assert ({"done": 3, "changed": 0, "left": 0}, before + 1) == (answer.values, await version(queue))
+    seen_at = (await get(app, "/api/dead")).values["now"] + 1
+    body = {"entrypoint": "mail", "pattern": "no server #", "seen_at": seen_at}
+    answer = await act(app, "redrive-group", body)
+    assert ({"done": 3, "changed": 0, "refused": 0, "left": 0}, before + 1) == (answer.values, await version(queue))
+    assert (409, before + 1) == ((await act(app, "redrive-group", body)).status, await version(queue))
     assert {JobStatus.QUEUED} == {(await queue.find(job_id)).status for job_id in same}
     assert {JobStatus.DEAD} == {(await queue.find(job_id)).status for job_id in others}
+
+
+async def test_a_group_of_dead_jobs_is_removed_without_those_that_died_since(queue, app):
+    for number in range(3):
+        await kill(queue, error=f"no server {number}")
+    seen_at = (await get(app, "/api/dead")).values["now"] + 0.001
+    await asyncio.sleep(0.005)
+    stay = {await kill(queue, error="no server 9"), await kill(queue, error="disk full")}
+    body = {"entrypoint": "mail", "pattern": "no server #", "seen_at": seen_at}
+    assert 3 == (await act(app, "remove-group", body)).values["done"]
+    assert stay == {job.id for job in (await queue.read_state()).dead_jobs()}
+
+
+async def test_one_dead_job_is_removed_for_good(queue, app):
+    job_id, other_id = await kill(queue), await kill(queue)
+    assert {"done": 1} == (await on_job(app, "remove", job_id)).values
+    assert [other_id] == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
 async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(queue, app):

@@ -6,6 +6,7 @@ from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.domain.errors import InvalidJobError
 from jqueue.server import dashboard
 from jqueue.server.access import Role, Tokens, read_tokens
+from jqueue.server.actions import ACTIONS
 from tests.server.asgi import PROOF, act, get, post, request
 
 TOKEN, GUEST = "operator-token-000000", "viewer-token-00000000"
@@ -55,17 +56,7 @@ async def test_a_viewer_looks_and_changes_nothing(queue, guarded):
     overview = (await get(guarded, "/api/overview", headers=cookie)).values
     assert ("viewer", []) == (overview["role"], overview["actions"])
     shown = (await get(guarded, f"/api/job?id={job.id}", headers=cookie)).values
-    for action in (
-        "cancel",
-        "redrive",
-        "redrive-group",
-        "purge",
-        "reschedule",
-        "reprioritise",
-        "pause",
-        "resume",
-        "limit",
-    ):
+    for action in ACTIONS:
         assert 403 == (await act(guarded, action, {"id": job.id, "seen": shown["seen"]}, headers=cookie)).status
     assert 403 == (await get(guarded, f"/api/job/payload?id={job.id}", headers=cookie)).status
     assert 403 == (await get(guarded, f"/api/job/result?id={job.id}", headers=cookie)).status

@@ -61,6 +61,5 @@ class QueueView:
     def stats(self, now: datetime) -> QueueStats:
         """Return the statistics of this version at a time."""
         census = Census(now)
-        for job_id, entry in self._content.entries.items():
-            census.count_entry(job_id, entry)
+        census.count_entries(self._content.entries.items())
         return census.figures(self.header, self._content.set_aside, self.size, self._taken, self._limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Unpack
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
@@ -192,8 +193,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         lazy, size, taken = await self._engine.look(self._seconds(deadline))
         census = Census(self._engine.now())
-        for number, (job_id, entry) in enumerate(lazy.entries.items(), 1):
-            census.count_entry(job_id, entry)
-            if number % JOBS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+        entries = iter(lazy.entries.items())
+        while part := list(islice(entries, JOBS_PER_SLICE)):
+            census.count_entries(part)
+            await asyncio.sleep(0)
         return census.figures(lazy.header, lazy.set_aside, size, taken, self.options.limits)

@@ -1,6 +1,7 @@
 // Actions: a question first, one request, a word on how it went, and a way back where there is one.
 
 import { foreign, h } from "./dom.js";
+import { count } from "./format.js";
 
 const NOTE_SECONDS = 12;
 
@@ -111,22 +112,45 @@ export class Actions {
     return this.send("redrive", { id: job.id, seen: job.seen }, ["Queued again: ", foreign(job.id)]);
   }
 
-  async redriveGroup(group) {
+  async remove(job) {
     const answer = await ask({
-      title: `Queue ${group.jobs === 1 ? "this job" : `these ${group.jobs} jobs`} again?`,
-      text: [h("p", {}, foreign(group.entrypoint), ": ", foreign(group.pattern || "no error")),
-        h("p", {}, "Their failures are forgotten. A job whose unique key is taken stays dead.")],
-      confirm: "Queue them again",
+      title: "Remove this job for good?",
+      text: [h("p", {}, foreign(job.id, { class: "id" }), " of ", foreign(job.entrypoint)),
+        h("p", {}, "Its payload goes too. This cannot be undone.")],
+      confirm: "Remove the job",
+      danger: true,
     });
-    if (!answer) return null;
-    return this.send("redrive-group", { entrypoint: group.entrypoint, pattern: group.pattern }, (found) =>
-      `Queued again: ${found.done}` + (found.changed ? `; ${found.changed} had changed meanwhile` : "")
-      + (found.left ? `; ${found.left} are left: do it again` : ""));
+    return answer && this.send("remove", { id: job.id, seen: job.seen }, ["Removed: ", foreign(job.id)]);
+  }
+
+  async onGroup(name, group, seenAt, { title, text, confirm, danger, done }) {
+    const which = group.jobs === 1 ? "this job" : `these ${count(group.jobs)} jobs`;
+    const answer = await ask({
+      title: `${title[0]} ${which} ${title[1]}?`,
+      text: [h("p", {}, foreign(group.entrypoint), ": ", foreign(group.pattern || "no error")), h("p", {}, text)],
+      confirm,
+      danger,
+    });
+    const body = { entrypoint: group.entrypoint, pattern: group.pattern, seen_at: seenAt };
+    return answer && this.send(name, body, (found) => `${done}: ${count(found.done)}`
+      + (found.changed ? `; ${count(found.changed)} had changed meanwhile` : "")
+      + (found.refused ? `; ${count(found.refused)} were refused, as their unique keys are taken` : "")
+      + (found.left ? `; ${count(found.left)} are left: do it again` : ""));
+  }
+
+  redriveGroup(group, seenAt) {
+    return this.onGroup("redrive-group", group, seenAt, { title: ["Queue", "again"], confirm: "Queue again",
+      text: "Their failures are forgotten. A job whose unique key is taken stays dead.", done: "Queued again" });
+  }
+
+  removeGroup(group, seenAt) {
+    return this.onGroup("remove-group", group, seenAt, { title: ["Remove", "for good"], confirm: "Remove", danger: true,
+      text: "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone.", done: "Removed" });
   }
 
   async purge(entrypoint, number, seenAt) {
     const answer = await ask({
-      title: `Remove ${number === 1 ? "1 dead job" : `${number} dead jobs`} for good?`,
+      title: `Remove ${number === 1 ? "1 dead job" : `${count(number)} dead jobs`} for good?`,
       text: [entrypoint === null ? h("p", {}, "All dead jobs of the queue.") : h("p", {}, "Of ", foreign(entrypoint)),
         h("p", {}, "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone.")],
       confirm: "Remove them",

@@ -26,6 +26,7 @@ function buttons(job, actions, now) {
     job.state === "in_progress" && actions.may("cancel") && !job.cancel_requested
       && button("Stop…", () => actions.cancel(job), true),
     job.state === "dead" && actions.may("redrive") && button("Queue again…", () => actions.redrive(job)),
+    now !== undefined && job.state === "dead" && actions.may("remove") && button("Remove…", () => actions.remove(job), true),
     now !== undefined && job.state === "scheduled" && actions.may("reschedule") && button("Run now…", () => actions.runNow(job)),
     now !== undefined && queued && actions.may("reschedule") && button("Run later…", () => actions.postpone(job, now)),
     now !== undefined && queued && actions.may("reprioritise") && button("Priority…", () => actions.reprioritise(job)));

@@ -167,8 +167,11 @@ export function dead({ state, groups, actions }) {
       text: group.pattern.split("#").reduce((a, b) => (b.length > a.length ? b : a), "").trim() }, count(group.jobs)),
     when(group.first, state.now),
     h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
-    h("span", { class: "row-actions" }, actions.may("redrive-group") && h("button", { type: "button",
-      onclick: () => actions.redriveGroup(group) }, "Queue again", h("span", { class: "unseen" }, " ", foreign(group.pattern)))),
+    h("span", { class: "row-actions" },
+      actions.may("redrive-group") && h("button", { type: "button", onclick: () => actions.redriveGroup(group, groups.now) },
+        "Queue again…", h("span", { class: "unseen" }, " ", foreign(group.pattern))),
+      actions.may("remove-group") && h("button", { type: "button", class: "danger",
+        onclick: () => actions.removeGroup(group, groups.now) }, "Remove…", h("span", { class: "unseen" }, " ", foreign(group.pattern)))),
   ] }));
   const purge = () => actions.purge(null, groups.total, groups.now);
   return [
