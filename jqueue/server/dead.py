@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jqueue.domain.job_table import unpacked
+from jqueue.domain.job_table import status_of, unpacked
 from jqueue.domain.models import Job, JobStatus
 from jqueue.server.jobs import ERROR_SHOWN
 from jqueue.server.view import View
@@ -57,9 +57,4 @@ def dead_groups(view: View) -> dict[str, Any]:
 
 def dead_jobs(view: View) -> list[Job]:
     """Return the dead jobs."""
-    dead = JobStatus.DEAD
-    return [
-        unpacked(job_id, entry)
-        for job_id, entry in view.entries.items()
-        if (entry[2] == dead if isinstance(entry, tuple) else entry.status is dead)
-    ]
+    return [unpacked(job_id, entry) for job_id, entry in view.entries.items() if status_of(entry) == JobStatus.DEAD]

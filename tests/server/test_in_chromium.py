@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -135,7 +136,31 @@ def test_limits_are_set_in_a_form(browser, path):
         browser.until(lambda: browser.all("#field-running"), "the form")[0].send_keys("3")
         browser.press("Set the limits", "dialog")
         browser.see("New limits", "#notes")
+        browser.press("Another entrypoint", "main")
+        browser.until(lambda: browser.all("#field-entrypoint"), "the form")[0].send_keys("later")
+        browser.all("#field-running")[0].send_keys("1")
+        browser.press("Set the limits", "dialog")
+        browser.see("New limits for later", "#notes")
+        assert 1 == on(path, "read_state").entrypoints["later"].max_running
         assert 3 == on(path, "read_state").entrypoints["mail"].max_running
+
+
+def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(browser, path):
+    filled(path)
+    with running(path) as (_, link):
+        browser.open(link)
+        browser.see("live, version")
+        port = str(urlsplit(link).port)
+    browser.see("not up to date")
+    browser.see("is it still running?", "#trouble")
+    browser.see("Ready\n1", ".cards")
+    with running(path, "--port", port) as (_, link):
+        browser.see("you are not signed in", "#trouble")
+        token = urlsplit(link).fragment.removeprefix("token=")
+        browser.until(lambda: browser.all("#trouble input"), "the question")[0].send_keys(token)
+        browser.press("Sign in")
+        browser.see("live, version")
+        assert "" == browser.text("#trouble").strip()
 
 
 def test_two_operators_at_once_and_the_slower_one_is_told(browser, path):

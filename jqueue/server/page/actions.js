@@ -228,25 +228,26 @@ export class Actions {
       () => this.send(paused ? "pause" : "resume", undo, ["Undone: ", foreign(row.name)]));
   }
 
+  // Set the limits of an entrypoint. Without a name, the form asks for it: limits may be set before the first job.
   async limit(row) {
     const { running, rate, per } = row.limits;
     const number = { type: "number", min: "1", step: "1" };
-    const answer = await ask({
-      title: "Limits of this entrypoint",
-      text: [h("p", {}, foreign(row.name)), h("p", {}, "They hold for all workers. An empty field is no limit.")],
+    const { entrypoint, ...answer } = await ask({
+      title: "Limits of an entrypoint",
+      text: [row.name && h("p", {}, foreign(row.name)), h("p", {}, "They hold for all workers. An empty field is no limit.")],
       fields: [
+        ...(row.name ? [] : [{ name: "entrypoint", label: "Entrypoint", required: true }]),
         { ...number, name: "running", label: "Jobs in progress at once", value: running ?? "" },
         { ...number, name: "rate", label: "Jobs started …", value: rate ?? "" },
         { ...number, name: "per", label: "… within any so many seconds", min: "0.001", step: "any", value: per ?? "" },
       ],
       confirm: "Set the limits",
-    });
-    if (!answer) return null;
-    const wanted = Object.fromEntries(Object.entries(answer).map(([name, text]) => [name, text ? Number(text) : null]));
-    const body = { entrypoint: row.name, seen: row.limits, ...wanted };
-    const after = { paused: row.limits.paused, ...wanted };
-    return this.send("limit", body, ["New limits for ", foreign(row.name)],
-      () => this.send("limit", { entrypoint: row.name, seen: after, running, rate, per },
-        ["Undone: ", foreign(row.name)]));
+    }) || {};
+    const name = row.name || entrypoint;
+    if (answer.running === undefined) return null;
+    const wanted = Object.fromEntries(Object.entries(answer).map(([field, text]) => [field, text ? Number(text) : null]));
+    const undo = { entrypoint: name, seen: { paused: row.limits.paused, ...wanted }, running, rate, per };
+    return this.send("limit", { entrypoint: name, seen: row.limits, ...wanted }, ["New limits for ", foreign(name)],
+      () => this.send("limit", undo, ["Undone: ", foreign(name)]));
   }
 }

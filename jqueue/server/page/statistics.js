@@ -77,6 +77,8 @@ export class Samples {
   points(name) {
     const own = this.samples.map((_, number) => this.point(number, name));
     const first = own.length ? own[0].at : Infinity;
-    return [...(this.earlier.get(name || "") || []).filter((point) => point.at < first), ...own];
+    const earlier = (this.earlier.get(name || "") || []).filter((point) => point.at < first);
+    const begin = earlier.findIndex((point) => point.queued || point.dead || point.enqueued || point.claimed);
+    return [...(begin < 0 ? [] : earlier.slice(Math.max(0, begin - 1))), ...own]; // without the time before the first job
   }
 }

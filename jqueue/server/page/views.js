@@ -10,7 +10,7 @@ export function table(caption, columns, rows, empty) {
     column.hidden ? h("span", { class: "unseen" }, column.label) : column.label)));
   const body = rows.map(({ key, cells }) => h("tr", { "data-key": key }, cells.map((cell, number) =>
     h("td", { "data-label": columns[number].hidden ? null : columns[number].label,
-      class: columns[number].number ? "number" : null }, cell))));
+      class: columns[number].number ? "number" : columns[number].hidden ? "actions" : null }, cell))));
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption },
     h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body)));
 }
@@ -36,7 +36,7 @@ function cards(figures, lately, now) {
     card("Scheduled", count(figures.scheduled), { href: "#/jobs?state=scheduled" }),
     card("In progress", count(figures.in_progress), { href: "#/jobs?state=in_progress" }),
     card("Dead", count(figures.dead), { href: "#/dead", tone: figures.dead ? "bad" : "" }),
-    card("Oldest ready job", oldest, { href: "#/jobs?state=ready&order=oldest", hint: "waits for" }),
+    card("Oldest ready", oldest, { href: "#/jobs?state=ready&order=oldest", hint: "waits for" }),
     figures.totals && card("Done", rate(lately.done), { hint: `${count(figures.totals.done)} in all` }),
     figures.totals && card("Failed", rate(lately.failed),
       { tone: lately.failed ? "warn" : "", hint: `${count(figures.totals.failed)} in all` }));
@@ -72,6 +72,7 @@ export function overview({ state, samples, query, actions }) {
           choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, foreignText(each.name)))))),
     cards(figures, samples.lately(chosen), state.now),
     charts(samples.points(chosen)),
+    h("p", { class: "hint" }, "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
     h("h2", {}, "Entrypoints"),
     entrypoints(state, samples, actions),
   ];
@@ -154,7 +155,10 @@ export function limits({ state, actions }) {
       actions.may("pause") && h("button", { type: "button", onclick: () => actions.pause(row) },
         row.limits.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, " ", foreign(row.name)))),
   ] }));
-  return [h("h1", { tabindex: "-1" }, "Limits"), table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
+  const open = { name: null, limits: { paused: false, running: null, rate: null, per: null } };
+  return [h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Limits"),
+    actions.may("limit") && h("button", { type: "button", onclick: () => actions.limit(open) }, "Another entrypoint…")),
+    table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
 }
 
 export function dead({ state, groups, actions }) {
