@@ -5,6 +5,7 @@ It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -28,6 +29,9 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
     if completion.VARIABLE in os.environ:
         completion.answer_shells()
     app(prog_name="jqueue")

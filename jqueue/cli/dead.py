@@ -14,7 +14,11 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
+
+SHORT_ID = 36
+"""Largest number of characters of an id that is not folded."""
 
 ERROR_SHOWN = 200
 """Largest number of characters of an error in the table. JSON has all that the queue keeps."""
@@ -73,11 +77,23 @@ def _table(found: Sequence[Job]) -> Table:
     made = table("job and its last error", "entrypoint", "attempts", "died (UTC)", numbers=("attempts",))
     made.columns[3].width = len("2026-11-21")
     for job in found:
-        about = Text(printable(job.id), "bold")
-        if job.error:
-            about.append(f"\n{_cut(job.error)}", "not bold")
-        made.add_row(about, Text(printable(job.entrypoint)), str(job.tries), moment(job.dead_at))
+        made.add_row(_about(job), Text(printable(job.entrypoint)), str(job.tries), moment(job.dead_at))
     return made
+
+
+def _about(job: Job) -> Group:
+    """Return the id of a job and its error. The error is indented, so that no line of it looks like another job."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    name = Text(_in_one_word(printable(job.id)), "bold")
+    return Group(name, Padding(Text(_cut(job.error)), (0, 0, 0, 2))) if job.error else Group(name)
+
+
+def _in_one_word(job_id: str) -> str:
+    """Return an id that is folded like a long word: behind a space, its rest would look like another id."""
+    return job_id if len(job_id) <= SHORT_ID else job_id.replace(" ", r"\x20")
 
 
 def _cut(error: str) -> str:

@@ -14,7 +14,7 @@ from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
-from jqueue.cli.printing import length, show_lines
+from jqueue.cli.printing import length, refusal, show_lines
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
@@ -106,6 +106,8 @@ def ls(
 
     This command only reads, and shows no payloads.
     """
+    if watch and as_json:
+        raise refusal("choose --watch or --json", as_json=True)
     if watch:
         return live(url, drawing(selection, sort, limit, reverse=reverse), interval, instead="jqueue ls")
 

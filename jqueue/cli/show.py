@@ -14,12 +14,12 @@ import typer
 from jqueue.cli.columns import Terminal, write_lines
 from jqueue.cli.event_values import event_values, outcome
 from jqueue.cli.job_values import job_values
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import ago, instant, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import HistoryDamagedError
+from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
@@ -71,7 +71,7 @@ def show(
     """
 
     async def read(opened: OpenedQueue) -> Life:
-        job, queue = the_job(opened.view.named(job_id), job_id), opened.queue
+        job, queue = _found(opened, job_id), opened.queue
         life = Life(job, opened.now())
         if isinstance(queue, SupportsHistory) and opened.view.header.history is not None:
             life.events = []
@@ -93,6 +93,23 @@ def show(
         show_json(_values(life, with_payload=payload))
     else:
         write_lines(_lines(life, Terminal.of_stdout()))
+
+
+def _found(opened: OpenedQueue, job_id: str) -> Job:
+    """Return the job.
+
+    Raises:
+        RefusedError: there is none, but the history may tell what became of it.
+        JobNotFoundError: there is none.
+        InvalidJobError: several ids begin like this.
+    """
+    try:
+        return the_job(opened.view.named(job_id), job_id)
+    except JobNotFoundError:
+        if opened.view.header.history is None:
+            raise
+        missing = f"there is no job with this id in {opened.name}: it may have finished. `jqueue history URL ID` tells"
+        raise RefusedError(missing) from None
 
 
 def _values(life: Life, *, with_payload: bool) -> dict[str, Any]:

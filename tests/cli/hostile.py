@@ -41,8 +41,8 @@ def fill(path):
 
 
 def assert_harmless(text, *, colours=False):
-    """Check that a text cannot command a terminal, and that no job has forged a line of it."""
+    """Check that a text cannot command a terminal, and that none of its lines is forged."""
     forbidden = FORBIDDEN - ({"\x1b"} if colours else set())
     assert not forbidden & set(text)
-    assert not [line for line in text.splitlines() if line.lstrip().startswith("forged")]
+    assert not [line for line in text.splitlines() if line.startswith("forged")]
     assert SECRET not in text

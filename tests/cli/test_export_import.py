@@ -178,6 +178,7 @@ def test_an_import_that_loses_its_connection_can_be_repeated(tmp_path, monkeypat
     lines.write_text("".join(export_line(job.evolve(id=f"job-{number}")) + "\n" for number in range(1200)))
     storage = FaultyStorage(LocalFileSystemStorage(path))
     storage.on_write(Fault.LOST_ANSWER, *[Fault.LOST_REQUEST] * 1000)
+    monkeypatch.setattr(on_queue, "SECOND_THOUGHT", 0.2)
     monkeypatch.setattr(on_queue, "connect_queue", lambda *_, **__: DirectQueue(storage, deadline=1))
     broken = run("import", path, lines, "--create")
     assert (2, "", 1) == (broken.exit_code, broken.stdout, broken.stderr.count("\n"))

@@ -1,19 +1,25 @@
 """Each command that looks: on a good queue with hostile text, on older formats, and on what is not a queue."""
 
+import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
 from jqueue.cli.raw_bytes import lines_of_bytes
 from tests.cli.hostile import HOSTILE, SECRET, assert_harmless, fill
 
-OBJECTS = {"show", "stats"}
+OBJECTS = {"dead", "show", "stats"}
 """The commands that print one JSON object; the others print one a line."""
 
 LOOKING = {
+    "dead": [],
     "ls": [],
     "show": ["dead"],
     "stats": [],
@@ -82,6 +88,14 @@ def test_what_is_not_a_queue_of_ours_is_a_one_line_error(tmp_path, command, cont
     assert content == path.read_text()
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("command", LOOKING)
+def test_a_file_that_may_not_be_read_is_a_one_line_error(path, command):
+    path.chmod(0)
+    result = run(command, path)
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+
+
 @pytest.mark.parametrize("command", LOOKING)
 @pytest.mark.parametrize(
     ("url", "said"),
@@ -120,7 +134,7 @@ def test_show_takes_the_beginning_of_an_id_that_names_one_job(path):
         return result.exit_code, result.stdout, result.stderr
 
     assert "scheduled, ready in 59 min" in show("later")[1]
-    missing = f"jqueue: there is no job with this id in {path}: it may have finished\n"
+    missing = f"jqueue: there is no job with this id in {path}: it may have finished. `jqueue history URL ID` tells\n"
     assert (2, "", missing) == show(f"s3://{SECRET}")
     assert (2, "", "jqueue: the id of the job is empty\n") == show("")
     status, shown, said = show("l")
@@ -181,3 +195,30 @@ def test_schedules_are_listed_with_their_next_times(path):
         found[name] for name in ("name", "cron", "timezone", "payload_bytes")
     )
     assert 0 < found["seconds"] <= 86400
+
+
+@pytest.mark.parametrize("command", ["history", "export"])
+def test_a_closed_pipe_ends_quietly(path, command):
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "jqueue", command, str(path)], stdout=write, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(write)
+    assert b"" == result.stderr
+
+
+def test_an_output_that_is_not_utf_8_gets_escapes(tmp_path):
+    path = tmp_path / "queue.json"
+
+    async def add():
+        await DirectQueue(LocalFileSystemStorage(path)).enqueue("漢字")
+
+    asyncio.run(add())
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "jqueue", "ls", str(path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (0, "") == (result.returncode, result.stderr)
+    assert r"\u6f22\u5b57" in result.stdout
