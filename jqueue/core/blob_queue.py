@@ -50,7 +50,9 @@ class BlobQueue(QueueVerbs, HistoryVerbs, SupportsObservers):
         )
         objects = None
         if isinstance(storage, SupportsObjects):
-            objects = ValueObjects(storage, options.entropy, engine.now, call_timeout=engine.call_timeout)
+            objects = ValueObjects(
+                storage, options.entropy, engine.now, engine.observers, call_timeout=engine.call_timeout
+            )
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects)
 
     def observe(self, observer: Observer) -> None:

@@ -45,7 +45,7 @@ class Observer:
         """Note that a call to the store has ended.
 
         Args:
-            call: "read" or "write".
+            call: "read" or "write" of the queue's object; "create", "fetch", "list" or "remove" of objects beside it.
             seconds: time that it took.
             error: its error; None if it succeeded.
         """

@@ -109,7 +109,7 @@ COMMIT_CALLS = Metric(
 STORE = Metric(
     "jqueue_store_seconds",
     "histogram",
-    "Time of the calls of this process to the store: read or write.",
+    "Time of calls to the store: read, write; of objects beside it: create, fetch, list, remove.",
     ("queue", "call"),
     "s",
     BUCKETS,

@@ -6,6 +6,8 @@ It runs in threads, so that a blocked event loop is answered with 503 and not wi
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as LoopIsBlocked
@@ -74,7 +76,7 @@ class Listener:
             raise InvalidJobError(f"cannot listen on {self.address}: {error.strerror or error}") from error
         self._server = server
         self.address = f"{self._host}:{server.server_port}"
-        threading.Thread(target=server.serve_forever, args=(0.1,), name="jqueue-http", daemon=True).start()
+        threading.Thread(target=_serve, args=(server,), name="jqueue-http", daemon=True).start()
         return self
 
     async def __aexit__(
@@ -93,13 +95,18 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         if ":" in address[0]:
-            import socket
-
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: the client has left."""
+
+
+def _serve(server: ThreadingHTTPServer) -> None:
+    """Serve until shut down. Signals go to the other threads: one that comes here would not wake the event loop."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # the threads of requests inherit it
+    server.serve_forever(0.1)
 
 
 def _handler_of(pages: Pages, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:

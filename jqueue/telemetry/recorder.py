@@ -14,23 +14,31 @@ from jqueue.telemetry import catalog
 from jqueue.telemetry.figures import Sample
 from jqueue.telemetry.places import kind_of
 
+CALLS = ("read", "write", "create", "fetch", "list", "remove")
+"""The calls to a store: see `Observer.store_called`."""
+
 
 class Distribution:
     """Counts values by the bounds of a histogram.
 
     Args:
         bounds: the upper bounds. A value that equals a bound is below it.
+
+    Attributes:
+        count: number of values.
     """
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = (*bounds, inf)
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
+        self.count = 0
 
     def add(self, value: float) -> None:
         """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+        self.count += 1
 
     def histogram(self) -> Histogram:
         """Return the counts so far."""
@@ -48,7 +56,7 @@ class Recorder(Observer):
         self._queue = queue
         self._commits = self._recognised = self._conflicts = 0
         self._calls = Distribution(catalog.CALLS)
-        self._store = {call: Distribution(catalog.BUCKETS) for call in ("read", "write")}
+        self._store = {call: Distribution(catalog.BUCKETS) for call in CALLS}
         self._errors: Counter[tuple[str, str]] = Counter()
 
     def committed(self, commit: LandedCommit) -> None:
@@ -64,7 +72,7 @@ class Recorder(Observer):
             return
         kind = kind_of(error)
         if kind == "conflict":
-            self._conflicts += 1
+            self._conflicts += call == "write"
         else:
             self._errors[call, kind] += 1
 
@@ -76,6 +84,7 @@ class Recorder(Observer):
         yield Sample(catalog.CONFLICTS, labels, self._conflicts)
         yield Sample(catalog.COMMIT_CALLS, labels, self._calls.histogram())
         for call, durations in self._store.items():
-            yield Sample(catalog.STORE, (*labels, call), durations.histogram())
+            if durations.count or call in ("read", "write"):
+                yield Sample(catalog.STORE, (*labels, call), durations.histogram())
         for (call, kind), number in dict(self._errors).items():
             yield Sample(catalog.STORE_ERRORS, (*labels, call, kind), number)

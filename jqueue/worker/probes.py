@@ -54,7 +54,7 @@ class Probes(Observer):
 
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
         """See `Observer`."""
-        if not isinstance(error, asyncio.CancelledError | CASConflictError):
+        if call in ("read", "write") and not isinstance(error, asyncio.CancelledError | CASConflictError):
             self._failure = None if error is None else f"the store fails to {call}: {kind_of(error)}"
 
     async def healthz(self) -> Page:

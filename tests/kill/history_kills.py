@@ -117,7 +117,7 @@ class HistoryKills:
         queue = open_queue(self._file)
         if self._hasty:
             engine = queue._engine
-            engine.history = Hasty(queue.storage, engine.clock, engine.now, call_timeout=SECONDS)
+            engine.history = Hasty(queue.storage, engine.clock, engine.now, engine.observers, call_timeout=SECONDS)
             engine.history.events_per_object = FEW
         signal.raise_signal(START)
         await commit_and_move(queue)

@@ -137,6 +137,16 @@ async def test_errors_of_the_store_are_counted_by_kind():
     assert [1] == [sample.value for sample in recorder.samples() if "conflicts" in sample.metric.name]
 
 
+async def test_calls_for_objects_beside_the_queue_are_timed():
+    async def large(queue):
+        await queue.enqueue("t", b"x" * 200_000)
+        await queue.ack((await queue.dequeue("t"))[0])
+
+    found = await scraped((DirectQueue(InMemoryStorage()), large))
+    counts = {key[1]: value for key, value in found.items() if key[0] == "jqueue_store_seconds_count"}
+    assert (1, 1) == (counts["create"], counts["fetch"])
+
+
 async def test_labels_are_bounded_and_sums_stay_exact():
     async def many(queue):
         jobs = [Enqueue(f"entrypoint {number}", b"") for number in range(MOST + 50)]

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -73,11 +75,11 @@ async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path):
             assert 200 == (await get(address, "/healthz"))[0]
             found: dict[tuple[str, ...], float] = {}
             async with asyncio.timeout(60):
-                while found.get(("jqueue_done_total", "mail")) != 3 or not found["jqueue_dead_total", "fails"]:
+                ends = {"succeeded": 3, "dead": 1}  # a worker counts them when the commit is answered
+                while any(found.get(("jqueue_worker_outcomes_total", end, "w")) != ends[end] for end in ends):
                     _, text = await get(address, "/metrics")
                     found = samples_of(text)
-            assert 3 == found["jqueue_worker_outcomes_total", "succeeded", "w"]
-            assert 1 == found["jqueue_worker_outcomes_total", "dead", "w"]
+            assert (3, 1) == (found["jqueue_done_total", "mail"], found["jqueue_dead_total", "fails"])
             assert (1, 50) == (found["jqueue_workers", "w"], found["jqueue_worker_slots", "w"])
             assert found["jqueue_commits_total",] > 0
             assert SECRET not in text.decode() + body.decode()
@@ -171,3 +173,32 @@ async def test_an_address_in_use_ends_the_worker_at_once():
 def test_wrong_settings_are_refused_at_once(options, message):
     with pytest.raises(InvalidJobError, match=message):
         Worker(**options)
+
+
+async def test_without_the_library_of_metrics_there_are_probes_and_no_metrics(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "jqueue.telemetry.prometheus", raising=False)
+    address = free_address()
+    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(address), queue):
+        await until_status(address, "/readyz", 200)
+        assert (404, b"there is /healthz, /readyz\n") == await get(address, "/metrics")
+
+
+async def test_a_blocked_event_loop_is_not_alive(monkeypatch):
+    monkeypatch.setattr("jqueue.telemetry.listener.LOOP_TIMEOUT", 0.05)
+    address = free_address()
+    answers: list[int] = []
+
+    def probe():
+        try:
+            urllib.request.urlopen(f"http://{address}/healthz", timeout=60)
+        except urllib.error.HTTPError as error:
+            with error:
+                answers.append(error.code)
+
+    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(address), queue):
+        await until_status(address, "/healthz", 200)
+        thread = threading.Thread(target=probe)
+        thread.start()
+        thread.join(60)  # blocks the event loop
+    assert [503] == answers

@@ -21,9 +21,9 @@ from typing import TypeVar
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.history_mover import HistoryMover
-from jqueue.core.blob.observers import Observers
 from jqueue.core.engine.engine import Engine, read_until
 from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.open_writes import SentWrite
 from jqueue.core.engine.requests import Outcome, Request
 from jqueue.core.engine.slices import in_turns
@@ -84,7 +84,7 @@ class CommitEngine(Engine):
         self.observers = Observers(clock)
         self.queue_id = ""
         self.existed = False
-        self.history = HistoryMover(storage, clock, self.now, call_timeout=call_timeout)
+        self.history = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
         super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
 
     def reset(self) -> None:

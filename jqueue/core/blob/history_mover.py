@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, encode_object, place_of
+from jqueue.core.engine.observers import Observers
 from jqueue.domain.errors import CASConflictError, InvalidBlobError
 from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of
 from jqueue.domain.models import QueueState
@@ -36,6 +37,7 @@ class HistoryMover:
         storage: holds the blob. Nothing is moved if it cannot hold other objects.
         clock: measures pauses.
         now: tells the time, by the store's clock if it has one.
+        observers: told of the calls to the store.
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
@@ -43,11 +45,18 @@ class HistoryMover:
     """
 
     def __init__(
-        self, storage: ObjectStoragePort, clock: Clock, now: Callable[[], datetime], *, call_timeout: float
+        self,
+        storage: ObjectStoragePort,
+        clock: Clock,
+        now: Callable[[], datetime],
+        observers: Observers,
+        *,
+        call_timeout: float,
     ) -> None:
         self._objects = storage if isinstance(storage, SupportsObjects) else None
         self._clock = clock
         self._now = now
+        self._observers = observers
         self._call_timeout = call_timeout
         self._moves = 0
         self.events_per_object = EVENTS_PER_OBJECT  # the simulation shortens it
@@ -118,10 +127,10 @@ class HistoryMover:
         """Create an object with the events of the outbox, and return what is in it."""
         place, batches = Place(history.series, history.first), history.batches
         try:
-            async with asyncio.timeout(self._call_timeout):
+            async with self._observers.limited("create", self._call_timeout):
                 await objects.create_object(place.suffix, encode_object(queue, batches))
         except CASConflictError:  # another writer was quicker, or this writer itself: an earlier try has landed
-            async with asyncio.timeout(self._call_timeout):
+            async with self._observers.limited("fetch", self._call_timeout):
                 content = await objects.read_object(place.suffix)
             try:
                 return Moved(place.series, decode_object(content, queue, place.first))
@@ -132,10 +141,10 @@ class HistoryMover:
 
     async def _collect(self, objects: SupportsObjects, settings: QueueSettings) -> None:
         """Remove the objects that are older than the history is kept, and the oldest if all are too large."""
-        async with asyncio.timeout(self._call_timeout):
+        async with self._observers.limited("list", self._call_timeout):
             listed = await objects.list_beside(FOLDER)
         for old in surplus(listed, settings, self._now()):
-            async with asyncio.timeout(self._call_timeout):
+            async with self._observers.limited("remove", self._call_timeout):
                 await objects.remove_object(old.suffix)
 
 

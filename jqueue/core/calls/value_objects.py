@@ -13,6 +13,7 @@ from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from jqueue.core.engine.observers import Observers
 from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.errors import (
     CASConflictError,
@@ -53,6 +54,7 @@ class ValueObjects:
         storage: keeps them.
         entropy: makes their names.
         now: returns the time by the clock of the commits.
+        observers: told of the calls to the store.
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
@@ -60,12 +62,19 @@ class ValueObjects:
     """
 
     def __init__(
-        self, storage: SupportsObjects, entropy: Entropy, now: Callable[[], datetime], *, call_timeout: float
+        self,
+        storage: SupportsObjects,
+        entropy: Entropy,
+        now: Callable[[], datetime],
+        observers: Observers,
+        *,
+        call_timeout: float,
     ) -> None:
         self.storage = storage
         self._entropy = entropy
         self.named_within = NAMED_WITHIN
         self._now = now
+        self._observers = observers
         self._call_timeout = call_timeout
 
     async def store(
@@ -115,7 +124,7 @@ class ValueObjects:
 
     async def _create(self, folder: str, content: bytes, digest: str) -> StoredObject:
         suffix = self._fresh(folder)
-        async with asyncio.timeout(self._call_timeout):
+        async with self._observers.limited("create", self._call_timeout):
             await self.storage.create_object(suffix, content)
         return StoredObject(suffix, len(content), digest)
 
@@ -128,7 +137,8 @@ class ValueObjects:
                     await _add(digest, piece)
                     yield piece
 
-        async with asyncio.timeout(self.named_within.total_seconds()), aclosing(hashed()) as source:
+        limited = self._observers.limited("create", self.named_within.total_seconds())
+        async with limited, aclosing(hashed()) as source:
             size = await self.storage.create_object_from(suffix, source)
         return StoredObject(suffix, size, digest.hexdigest())
 
@@ -166,7 +176,7 @@ class ValueObjects:
         """
 
         async def read_once() -> bytes:
-            async with asyncio.timeout(self._call_timeout):
+            async with self._observers.limited("fetch", self._call_timeout):
                 return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
 
         content = await self._retried(read_once, seconds, reads=True)
@@ -210,7 +220,7 @@ class ValueObjects:
 
     async def _piece(self, stored: StoredObject, start: int) -> bytes:
         stop = min(start + PIECE_BYTES, stored.size) if start < stored.size else start + 1
-        async with asyncio.timeout(self._call_timeout):
+        async with self._observers.limited("fetch", self._call_timeout):
             return await self.storage.read_object(stored.suffix, start, stop)
 
     async def older_than(self, age: timedelta, folders: Sequence[str], listing_timeout: float) -> set[str]:
@@ -227,7 +237,7 @@ class ValueObjects:
         listed: list[Listed] = []
         for folder in folders:
             try:
-                async with asyncio.timeout(listing_timeout):
+                async with self._observers.limited("list", listing_timeout):
                     listed += await self.storage.list_beside(folder)
             except (OSError, TimeoutError) as error:
                 raise StorageError("the objects beside the queue could not be listed", error) from error
@@ -243,7 +253,7 @@ class ValueObjects:
 
         async def remove_one(suffix: str) -> None:
             try:
-                async with asyncio.timeout(self._call_timeout):
+                async with self._observers.limited("remove", self._call_timeout):
                     await self.storage.remove_object(suffix)
             except (OSError, TimeoutError) as error:
                 raise StorageError(f"the object {suffix!r} could not be removed", error) from error

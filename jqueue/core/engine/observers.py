@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
 
 from jqueue.core.engine.open_writes import SentWrite
@@ -40,9 +41,21 @@ class Observers:
         """Return a context in which to call the store: the observers are told when it ends.
 
         Args:
-            call: "read" or "write".
+            call: see `Observer.store_called`.
         """
         return _Timing(self._clock, call, self._tell) if self._present else UNTIMED
+
+    @asynccontextmanager
+    async def limited(self, call: str, seconds: float) -> AsyncIterator[None]:
+        """Call the store within some seconds, and tell the observers when the call ends.
+
+        Args:
+            call: see `Observer.store_called`.
+            seconds: maximum time; then TimeoutError is raised.
+        """
+        with self.timing(call):
+            async with asyncio.timeout(seconds):
+                yield
 
     def landed(self, sent: SentWrite, seconds: float, *, recognised: bool) -> None:
         """Tell the observers of a commit that has landed: see `LandedCommit`."""
