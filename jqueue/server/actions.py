@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,11 +33,12 @@ from jqueue.domain.operations import (
     RunSchedule,
     ScheduleAsSeen,
     SetLimits,
+    Unschedule,
 )
 from jqueue.domain.selection import phase_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.dead import dead_jobs, pattern_of
-from jqueue.server.jobs import seen_of
+from jqueue.server.jobs import found_jobs, search_of, seen_of
 from jqueue.server.view import View
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
@@ -173,6 +174,19 @@ async def _cancel(request: Request) -> dict[str, Any]:
     return {"done": 1}
 
 
+async def _cancel_found(request: Request) -> dict[str, Any]:
+    """Cancel the queued jobs that a search finds, as far as the operator may have seen them."""
+    seen_at, query = request.time("seen_at"), request.body.get("query")
+    if seen_at is None or not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
+        raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
+    jobs = [
+        job
+        for job in found_jobs(request.view, search_of(query))
+        if job.status is JobStatus.QUEUED and job.created_at <= seen_at
+    ]
+    return await _on_jobs(request, jobs, lambda job: Guarded(JobAsSeen(job), Cancel(job.id)))
+
+
 async def _redrive(request: Request) -> dict[str, Any]:
     return {"done": await request.on_job(lambda job_id: Redrive(job_id))}
 
@@ -203,16 +217,21 @@ async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> 
         for job in dead_jobs(request.view)
         if job.entrypoint == entrypoint and pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at
     ]
-    if not group:
-        raise ChangedMeanwhileError("there are no such dead jobs any longer")
-    results = await certain(request.queue.apply_each(*(operation(job) for job in group[:CHUNK])))
+    return await _on_jobs(request, group, operation)
+
+
+async def _on_jobs(request: Request, jobs: Sequence[Job], operation: Callable[[Job], Operation]) -> dict[str, Any]:
+    """Carry out an operation on each of some jobs, in one commit. Return the numbers of jobs by outcome."""
+    if not jobs:
+        raise ChangedMeanwhileError("there are no such jobs any longer")
+    results = await certain(request.queue.apply_each(*(operation(job) for job in jobs[:CHUNK])))
     refused = [result for result in results if isinstance(result, JQueueError)]
     changed = sum(isinstance(error, CHANGED) for error in refused)
     return {
         "done": len(results) - len(refused),
         "changed": changed,
         "refused": len(refused) - changed,
-        "left": max(0, len(group) - CHUNK),
+        "left": max(0, len(jobs) - CHUNK),
     }
 
 
@@ -259,16 +278,28 @@ async def _limit(request: Request) -> dict[str, Any]:
 
 
 async def _run_schedule(request: Request) -> dict[str, Any]:
-    """Enqueue a job of a cron entry now, if the entry is still as the operator saw it."""
+    """Enqueue a job of a cron entry now."""
+    job = await _on_schedule(request, RunSchedule)
+    return {"done": 1, "id": job.id}
+
+
+async def _unschedule(request: Request) -> dict[str, Any]:
+    """Remove a cron entry."""
+    await _on_schedule(request, Unschedule)
+    return {"done": 1}
+
+
+async def _on_schedule(request: Request, operation: Callable[[str], Operation]) -> Any:
+    """Carry out an operation on a cron entry that must still be as the operator saw it, and return its result."""
     entry = request.view.header.schedules.get(request.text("name"))
     if entry is None or request.body.get("seen") != [entry.cron, entry.timezone, entry.entrypoint]:
         raise ChangedMeanwhileError("this cron entry has changed meanwhile, or was removed")
-    job = await request.done(Guarded(ScheduleAsSeen(entry), RunSchedule(entry.name)))
-    return {"done": 1, "id": job.id}
+    return await request.done(Guarded(ScheduleAsSeen(entry), operation(entry.name)))
 
 
 ACTIONS: Mapping[str, tuple[Callable[[Request], Awaitable[dict[str, Any]]], tuple[str, ...]]] = {
     "cancel": (_cancel, ()),
+    "cancel-found": (_cancel_found, ()),
     "redrive": (_redrive, ("dead_letters",)),
     "redrive-group": (_redrive_group, ("dead_letters",)),
     "remove": (_remove, ("dead_letters",)),
@@ -280,6 +311,7 @@ ACTIONS: Mapping[str, tuple[Callable[[Request], Awaitable[dict[str, Any]]], tupl
     "resume": (_resume, ("limits",)),
     "limit": (_limit, ("limits",)),
     "run-schedule": (_run_schedule, ("schedules",)),
+    "unschedule": (_unschedule, ("schedules",)),
 }
 """Each action with the capabilities that the queue needs for it."""
 

@@ -137,6 +137,11 @@ def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
     return found
 
 
+def found_jobs(view: View, search: Search) -> list[Job]:
+    """Return all jobs that the filters pick, in the order in which they are served."""
+    return [unpacked(job_id, view.entries[job_id]) for _, job_id in sorted(_found(view, search, "served"))]
+
+
 def row_of(job: Job, now: datetime) -> dict[str, Any]:
     """Return a job as a row of a list. It has no payload, no result and no whole error."""
     return {

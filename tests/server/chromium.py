@@ -112,5 +112,5 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def log(self):
-        """What the page has written to the console: errors, and what its policy has refused."""
+        """Return the messages of the console: errors, and requests that the policy has refused."""
         return [entry["message"] for entry in self.driver.get_log("browser")]

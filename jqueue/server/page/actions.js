@@ -58,6 +58,13 @@ export function note(parts, { undo = null, error = false } = {}) {
   if (!error) setTimeout(leave, NOTE_SECONDS * 1000);
 }
 
+// How an action on several jobs went, in words.
+function summary(done, found) {
+  return `${done}: ${count(found.done)}` + (found.changed ? `; ${count(found.changed)} had changed meanwhile` : "")
+    + (found.refused ? `; ${count(found.refused)} were refused, as their unique keys are taken` : "")
+    + (found.left ? `; ${count(found.left)} are left: do it again` : "");
+}
+
 export class Actions {
   // `source` carries them out; `refresh` is called after each, whatever came of it.
   constructor(source, refresh) {
@@ -101,6 +108,18 @@ export class Actions {
     return this.send("cancel", { id: job.id, seen: job.seen, running }, [said, " ", foreign(job.id)]);
   }
 
+  async cancelFound(page, query) {
+    const answer = await ask({
+      title: `Cancel ${page.total === 1 ? "1 job" : `${count(page.total)} jobs`}?`,
+      text: h("p", {}, "They leave the queue with their payloads. Jobs that a worker has claimed meanwhile, and jobs added "
+        + "since you looked, stay. This cannot be undone."),
+      confirm: "Cancel them",
+      danger: true,
+    });
+    const asked = Object.fromEntries(["state", "entrypoint", "text", "holder"].map((name) => [name, query.get(name) || ""]));
+    return answer && this.send("cancel-found", { query: asked, seen_at: page.now }, (found) => summary("Cancelled", found));
+  }
+
   async redrive(job) {
     const answer = await ask({
       title: "Queue this job again?",
@@ -132,10 +151,7 @@ export class Actions {
       danger,
     });
     const body = { entrypoint: group.entrypoint, pattern: group.pattern, seen_at: seenAt };
-    return answer && this.send(name, body, (found) => `${done}: ${count(found.done)}`
-      + (found.changed ? `; ${count(found.changed)} had changed meanwhile` : "")
-      + (found.refused ? `; ${count(found.refused)} were refused, as their unique keys are taken` : "")
-      + (found.left ? `; ${count(found.left)} are left: do it again` : ""));
+    return answer && this.send(name, body, (found) => summary(done, found));
   }
 
   redriveGroup(group, seenAt) {
@@ -174,6 +190,18 @@ export class Actions {
       confirm: "Run now",
     });
     return answer && this.reschedule(job, null, ["Ready now: ", foreign(job.id)]);
+  }
+
+  async unschedule(entry) {
+    const answer = await ask({
+      title: "Remove this cron entry?",
+      text: [h("p", {}, foreign(entry.name), " of ", foreign(entry.entrypoint)),
+        h("p", {}, "It adds no more jobs. Those that it has added stay. This cannot be undone.")],
+      confirm: "Remove the entry",
+      danger: true,
+    });
+    const body = { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint] };
+    return answer && this.send("unschedule", body, ["Removed the cron entry ", foreign(entry.name)]);
   }
 
   async runSchedule(entry) {

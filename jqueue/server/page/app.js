@@ -53,7 +53,7 @@ export class App {
       } }, "Skip to the content"),
       h("header", {}, h("div", { class: "bar" },
         h("strong", { class: "brand" }, "jqueue"), h("span", { id: "name" }),
-        h("span", { id: "live", class: "live", role: "status" }, "connecting…"), theme)),
+        h("span", { id: "live", class: "live" }, "connecting…"), theme)),
       h("nav", { id: "views", "aria-label": "Views" }, h("ul", {})),
       h("div", { id: "trouble", role: "alert" }),
       h("main", { id: "main", tabindex: "-1" }),

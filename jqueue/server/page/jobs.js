@@ -4,6 +4,8 @@ import { excerpt, foreign, h, visible } from "./dom.js";
 import { STATES, ago, bytes, count, duration, inJobs, moment } from "./format.js";
 import { table } from "./views.js";
 
+const QUEUED = new Set(["ready", "scheduled"]);
+
 const ORDERS = {
   served: "next to be served", newest: "newest first", oldest: "oldest first", attempts: "most attempts", id: "by id",
 };
@@ -90,10 +92,13 @@ export function list({ state, page, query, actions }) {
     attempts(job), job.priority, excerpt(job.holder || job.error || ""),
     buttons(job, actions),
   ] }));
+  const chosen = (query.get("state") || "").split(","), cancellable = chosen.every((name) => QUEUED.has(name));
   return [
-    h("h1", { tabindex: "-1" }, "Jobs"),
+    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Jobs"),
+      page?.total > 0 && cancellable && actions.may("cancel-found") && h("button", { type: "button", class: "danger",
+        onclick: () => actions.cancelFound(page, query) }, "Cancel all of these…")),
     filters(query, state),
-    page && h("p", { class: "hint", role: "status" }, page.total ? inJobs(page.total) : ""),
+    page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : ""),
     page ? table("Jobs", columns, rows, "No job is like this.") : h("p", { class: "empty" }, "Loading…"),
     page && pager(page, query),
   ];

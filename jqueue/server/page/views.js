@@ -132,8 +132,11 @@ export function schedules({ state, actions }) {
     foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
     [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
-    actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.runSchedule(entry) }, "Run now…",
-      h("span", { class: "unseen" }, " ", foreign(entry.name))),
+    h("span", { class: "row-actions" },
+      actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.runSchedule(entry) }, "Run now…",
+        h("span", { class: "unseen" }, " ", foreign(entry.name))),
+      actions.may("unschedule") && h("button", { type: "button", class: "danger", onclick: () => actions.unschedule(entry) },
+        "Remove…", h("span", { class: "unseen" }, " ", foreign(entry.name)))),
   ] }));
   const more = state.schedules_total - state.schedules.length;
   return [h("h1", { tabindex: "-1" }, "Schedules"),
