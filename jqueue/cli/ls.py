@@ -14,7 +14,7 @@ from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
-from jqueue.cli.printing import length, refusal, show_lines
+from jqueue.cli.printing import age, refusal, show_lines
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
@@ -176,12 +176,12 @@ def listing(found: Found, terminal: Terminal, *, every: bool) -> Iterator[str]:
 
 def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
     phase = phase_of(job, now)
-    age = (now - since(job)).total_seconds()
+    seconds = (now - since(job)).total_seconds()
     return (
         Cell(shown.get(job.id, job.id), "bold"),
         Cell(job.entrypoint),
         Cell(phase.replace("_", " "), STYLES.get(phase, "")),
-        Cell(f"in {length(round(-age))}" if age < 0 else length(int(age))),
+        Cell(f"in {age(-seconds)}" if seconds < 0 else age(seconds)),
         Cell(str(job.tries), "" if job.tries else "dim"),
         Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
     )

@@ -96,6 +96,12 @@ def length(duration: timedelta | float) -> str:
     return f"{seconds:.3g} s" if 0 < seconds < 1 else f"{int(seconds)} s"
 
 
+def age(duration: timedelta | float) -> str:
+    """Return a duration in whole seconds at least; one below 0 counts as 0, because clocks may disagree."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    return length(int(max(0.0, seconds)))
+
+
 def brief(seconds: float) -> str:
     """Return a rounded duration, in milliseconds if it is below one second."""
     return length(seconds) if seconds >= 1 else f"{seconds * 1000:.3g} ms"
@@ -104,7 +110,7 @@ def brief(seconds: float) -> str:
 def ago(time: datetime, now: datetime) -> str:
     """Return a time in UTC, and its distance from now."""
     seconds = (now - time).total_seconds()
-    return f"{moment(time)} UTC, {f'in {length(-seconds)}' if seconds < 0 else f'{length(seconds)} ago'}"
+    return f"{moment(time)} UTC, {f'in {age(-seconds)}' if seconds < 0 else f'{age(seconds)} ago'}"
 
 
 def size(number: int) -> str:

@@ -15,7 +15,7 @@ from jqueue.cli.columns import Terminal, write_lines
 from jqueue.cli.event_values import event_values, outcome
 from jqueue.cli.job_values import job_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import ago, instant, length, moment, show_json, size
+from jqueue.cli.printing import age, ago, instant, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.counting import counted
@@ -193,10 +193,10 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def _status(job: Job, now: datetime) -> str:
-    phase, age = phase_of(job, now), (now - since(job)).total_seconds()
+    phase, begun = phase_of(job, now), since(job)
     if phase is Phase.SCHEDULED:
-        return f"scheduled, ready in {length(-age)}"
-    return f"{phase.replace('_', ' ')} for {length(age)}"
+        return f"scheduled, ready in {age(begun - now)}"
+    return f"{phase.replace('_', ' ')} for {age(now - begun)}"
 
 
 def _attempts(job: Job) -> str:

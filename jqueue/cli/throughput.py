@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jqueue.cli.printing import brief, length, table
+from jqueue.cli.printing import age, brief, table
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
@@ -66,5 +66,5 @@ def claims_line(figures: QueueStats) -> str | None:
     if not figures.in_progress or figures.oldest_claim_age is None:
         return None
     holders = counted(len(figures.holders or {}), "holder")
-    oldest = length(figures.oldest_claim_age)
+    oldest = age(figures.oldest_claim_age)
     return f"{counted(figures.in_progress, 'job')} in progress with {holders}, the oldest for {oldest}"

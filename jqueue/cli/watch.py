@@ -9,7 +9,7 @@ from datetime import UTC
 from jqueue.cli.columns import Cell, Column, Terminal, cut, lines_of
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, OpenedQueue
-from jqueue.cli.printing import brief, length, size
+from jqueue.cli.printing import age, brief, size
 from jqueue.cli.stats import has_jobs
 from jqueue.cli.workers import Holder, find_holders
 from jqueue.domain.counting import counted
@@ -116,7 +116,7 @@ def _row(name: Cell, known: EntrypointStats) -> Sequence[Cell]:
         name,
         *(Cell(f"{number:,}", "" if number else "dim") for number in counts),
         Cell(f"{known.dead:,}", "red" if known.dead else "dim"),
-        Cell("" if oldest is None else length(oldest)),
+        Cell("" if oldest is None else age(oldest)),
         *_pace(known.totals),
     )
 
@@ -144,8 +144,8 @@ def _holders(
         (
             Cell(each.name),
             Cell(str(each.jobs) if each.record is None else f"{each.jobs} of {each.record.slots}"),
-            Cell("" if each.oldest is None else length((now - each.oldest).total_seconds())),
-            Cell("" if each.record is None else f"{length(max(0.0, now.timestamp() - each.record.at))} ago"),
+            Cell("" if each.oldest is None else age(now - each.oldest)),
+            Cell("" if each.record is None else f"{age(now.timestamp() - each.record.at)} ago"),
         )
         for each in listed
     )

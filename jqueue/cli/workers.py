@@ -9,7 +9,7 @@ from typing import Any
 
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
-from jqueue.cli.printing import instant, length, show_lines
+from jqueue.cli.printing import age, instant, show_lines
 from jqueue.domain.models import JobStatus
 from jqueue.domain.workers import WorkerRecord, by_name
 
@@ -105,9 +105,9 @@ def _lines(found: Sequence[Holder], now: datetime, terminal: Terminal) -> Iterat
 def _row(holder: Holder, now: datetime) -> Sequence[Cell]:
     record = holder.record
     jobs = Cell(str(holder.jobs) if record is None else f"{holder.jobs} of {record.slots}")
-    oldest = Cell("" if holder.oldest is None else length((now - holder.oldest).total_seconds()))
+    oldest = Cell("" if holder.oldest is None else age(now - holder.oldest))
     if record is None:
         return (Cell(holder.name), jobs, oldest, *map(Cell, ("", "", "")), Cell("(no record of a worker)", "dim"))
-    seen, started = (length(max(0.0, now.timestamp() - time)) for time in (record.at, record.started))
+    seen, started = (age(now.timestamp() - time) for time in (record.at, record.started))
     names = ", ".join(record.entrypoints)
     return (Cell(holder.name), jobs, oldest, Cell(f"{seen} ago"), Cell(started), Cell(record.version), Cell(names))

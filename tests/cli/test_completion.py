@@ -38,6 +38,7 @@ def test_other_shells_complete_with_the_summaries(shell, more):
     assert "List the cron entries of a queue" in answer
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("shell", "line"), [("bash", "complete -o default -F _jqueue"), ("zsh", "#compdef jqueue")])
 def test_the_script_of_a_shell_is_printed_and_installed(tmp_path, shell, line):
     environment = {**os.environ, "HOME": str(tmp_path)}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
 from jqueue.cli.raw_bytes import lines_of_bytes
+from jqueue.domain.workers import WorkerRecord
 from tests.cli.hostile import HOSTILE, SECRET, assert_harmless, fill
 
 OBJECTS = {"dead", "show", "stats"}
@@ -176,6 +177,30 @@ def test_workers_and_other_holders_are_listed(path):
     assert (f"holder-{HOSTILE}", False, 1) == (holder["holder"], holder["worker"], holder["jobs"])
 
 
+def test_a_worker_is_listed_with_its_slots_and_entrypoints(path):
+    def describe(at):
+        return WorkerRecord(
+            name="mailer", host="web-1", pid=7, started=at - 60, at=at, slots=4, entrypoints=("mail",), version="2.0.0"
+        )
+
+    async def work():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        queue.attend("a-run", describe)
+        await queue.enqueue("mail", priority=-9)
+        await queue.dequeue("mail", holder="mailer@web-1:7")
+
+    asyncio.run(work())
+    worker, other = values("workers", path)
+    assert ("mailer@web-1:7", True, 1, 4, ["mail"]) == tuple(
+        worker[name] for name in ("holder", "worker", "jobs", "slots", "entrypoints")
+    )
+    assert worker["runs_seconds"] >= 60
+    assert not other["worker"]
+    shown = " ".join(text("workers", path).split())
+    assert re.search(r"mailer@web-1:7 1 of 4 \d+ s \d+ s ago \d+ s 2.0.0 mail", shown)
+    assert 1 == values("stats", path)[0]["workers"]
+
+
 def test_stats_have_totals_rates_and_times(path):
     [found] = values("stats", path)
     assert (6, 3, 1, 1) == tuple(found["totals"][name] for name in ("enqueued", "claimed", "done", "failed"))
@@ -197,6 +222,7 @@ def test_schedules_are_listed_with_their_next_times(path):
     assert 0 < found["seconds"] <= 86400
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("command", ["history", "export"])
 def test_a_closed_pipe_ends_quietly(path, command):
     read, write = os.pipe()
