@@ -10,6 +10,9 @@ VARIABLE = "JQUEUE_URL"
 ARGUMENT = "url"
 """The name of the parameter that takes the URL of a queue."""
 
+FILE = "file"
+"""The name of a parameter that takes a path. If it stands alone, it is not the URL of the queue."""
+
 
 def with_default_url(parameters: Sequence[Any], words: Sequence[str]) -> list[str]:
     """Return the arguments of a command, with the URL of `JQUEUE_URL` in its place if they have no URL.
@@ -19,14 +22,17 @@ def with_default_url(parameters: Sequence[Any], words: Sequence[str]) -> list[st
         words: its arguments, as typed.
     """
     default, typed = os.environ.get(VARIABLE), list(words)
-    names = [each.name for each in parameters if each.param_type_name == "argument"]
+    arguments = [each for each in parameters if each.param_type_name == "argument"]
+    names = [each.name for each in arguments]
     if not default or ARGUMENT not in names:
         return typed
     place = names.index(ARGUMENT)
     given = list(_arguments(parameters, typed))
     if place >= len(given):
         return [*typed, default]
-    if _names_a_queue(typed[given[place]]):
+    one_is_missing = len(given) < sum(each.required for each in arguments)
+    is_a_file = one_is_missing and names[place + 1 :][:1] == [FILE]
+    if _names_a_queue(typed[given[place]]) and not is_a_file:
         return typed
     return [*typed[: given[place]], default, *typed[given[place] :]]
 

@@ -53,6 +53,13 @@ def enqueue(path, *entrypoints):
         ("worker", ["app:worker"], ["app:worker", "s3://b/q"]),
         ("worker", ["--grace", "3", "app:worker", "./q"], ["--grace", "3", "app:worker", "./q"]),
         ("migrate", ["./one"], ["./one"]),
+        ("import", ["./jobs.jsonl"], ["s3://b/q", "./jobs.jsonl"]),
+        ("import", ["./q", "./jobs.jsonl"], ["./q", "./jobs.jsonl"]),
+        ("import", ["-"], ["s3://b/q", "-"]),
+        ("history", ["some-id", "--limit", "3"], ["s3://b/q", "some-id", "--limit", "3"]),
+        ("history", [], ["s3://b/q"]),
+        ("at", ["2h ago"], ["s3://b/q", "2h ago"]),
+        ("export", ["-o", "./jobs.jsonl"], ["-o", "./jobs.jsonl", "s3://b/q"]),
     ],
 )
 def test_the_environment_names_the_queue_unless_an_argument_does(monkeypatch, command, typed, completed):
