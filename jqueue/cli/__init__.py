@@ -5,6 +5,7 @@ It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -17,6 +18,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line, and exit with its status."""
+    gc.disable()  # until the command is imported: what is made before stays until the end
     try:
         import rich  # noqa: F401 - the commands need it, which are imported when they are called
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from keyword import iskeyword
@@ -20,6 +21,9 @@ from jqueue.cli.default_url import with_default_url
 
 WIDEST = 120
 """Largest number of columns of a help text. Longer lines are hard to read."""
+
+PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+"""The environment variable by which pydantic leaves out plugins."""
 
 
 def _in_paragraphs(text: str) -> str:
@@ -111,13 +115,22 @@ def identifier(name: str) -> str:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module with all that it needs. Its objects live until the end: the garbage collector skips them."""
+    """Import a module with all that it needs. Its objects live until the end: the garbage collector skips them.
+
+    Plugins of pydantic are left out: to look for them among all installed packages takes long, and the models of jqueue
+    need none. The modules of a user, which a worker imports later, get theirs.
+    """
+    before = os.environ.get(PLUGINS)
+    os.environ[PLUGINS] = "__all__"
     gc.disable()
     try:
         return import_module(name)
     finally:
         gc.freeze()
         gc.enable()
+        os.environ.pop(PLUGINS)
+        if before is not None:
+            os.environ[PLUGINS] = before
 
 
 def group(kind: type[CommandGroup], **options: Any) -> typer.Typer:
