@@ -30,6 +30,7 @@ from tests.simulation import planted_counters as counters
 from tests.simulation import planted_history as history
 from tests.simulation import planted_objects as objects
 from tests.simulation import planted_orders as orders
+from tests.simulation import planted_overseers as overseers
 from tests.simulation import planted_staging as staging
 
 
@@ -393,4 +394,12 @@ PLANTED = [
     Planted(objects.object_created_after_the_commit, {0, 17}, 50, objects.LARGE),
     Planted(objects.named_object_collected, {0, 17}, 50, objects.LARGE),
     Planted(objects.named_result_collected, {17}, 100, objects.LARGE),
+    Planted(overseers.guard_checked_by_the_caller, {1, 18}, 50, overseers.OVERSEEN),
+    Planted(overseers.guard_checked_once, {1, 18}, 100, overseers.OVERSEEN),
+    Planted(overseers.edit_counts_from_zero, {1, 4}, 50, overseers.OVERSEEN),
+    Planted(overseers.edit_loses_the_unique_key, {4}, 50, overseers.OVERSEEN),
+    Planted(overseers.edit_takes_a_held_key, {4}, 50, overseers.OVERSEEN),
+    Planted(overseers.run_sent_again, {18}, 100, overseers.OVERSEEN),
+    Planted(overseers.run_counts_as_an_occurrence, {11}, 50, overseers.OVERSEEN),
+    Planted(overseers.purge_of_one_purges_all, {1, 2}, 50, overseers.OVERSEEN),
 ]

@@ -86,7 +86,7 @@ class AnswerAudit:
             "apply_each": self._check_apply_each,
             **self._orders.checks(),
             "read_state": self._check_read_state,
-            **dict.fromkeys(("stats", "work", *VERBS)),
+            **dict.fromkeys(("stats", "work", "edit", "purge_job", "run_now", "create", *VERBS)),
             "redrive": self._check_redrive,
             "purge": self._check_redrive,
             "requeue_stale": None,

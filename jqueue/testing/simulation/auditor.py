@@ -27,6 +27,7 @@ from jqueue.testing.simulation.cron_audit import CronAudit, is_of_cron
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.history_audit import HistoryAudit
 from jqueue.testing.simulation.limits_audit import LimitsAudit
+from jqueue.testing.simulation.overseer_audit import OverseerAudit
 from jqueue.testing.simulation.people import OLD_PROGRAM
 from jqueue.testing.simulation.results_audit import ResultsAudit
 from jqueue.testing.simulation.serving_order import comes_first, is_free, seconds
@@ -72,8 +73,8 @@ class Auditor:
         ended: version that ended each claim, in any way.
         by_hand: ids of jobs that a person or jqueue 1.0.0 has changed.
         doubtful: claims that were acked in a version that may also have removed their job in another way.
-        limits, cron, results, staged, counters, history: auditors of limits, cron entries, results, staged jobs with
-            holders, counters, and the history.
+        limits, cron, results, staged, counters, history, overseer: auditors of limits, cron entries, results, staged
+            jobs with holders, counters, the history, and orders under guards.
     """
 
     def __init__(self, versions: list[Version], calls: Calls) -> None:
@@ -93,7 +94,7 @@ class Auditor:
         self.doubtful: set[Claim] = set()
         self.limits, self.cron, self.results = LimitsAudit(calls), CronAudit(calls), ResultsAudit(calls)
         self.staged, self.counters = StagedAudit(calls), CountersAudit()
-        self.history = HistoryAudit()
+        self.history, self.overseer = HistoryAudit(), OverseerAudit(versions, calls, self.by_hand)
 
     def check(self) -> None:
         """Check every step.
@@ -118,6 +119,7 @@ class Auditor:
                 **self.staged.seen,
                 **self.counters.seen,
                 **self.history.seen,
+                **self.overseer.seen,
             }
         )
 
@@ -184,12 +186,13 @@ class Auditor:
             status = QUEUED  # for a moment: another call of the same commit may then have removed it
         claim = Claim(job_id, attempt_of(job))
         idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(job)
-        purged = status_of(job) != QUEUED and idle and calls.purges(after, job["entrypoint"], DEAD)
+        purged = status_of(job) != QUEUED and idle and self._is_purged(job_id, job, before, after)
         stale = self._stood(claim, after) >= (job.get("claim_timeout") or 0.0)
         expired = status != DEAD and (idle or stale) and _is_over(job.get("expires_at"), after)
-        replaced = status != DEAD and idle and calls.replaces(job.get("unique_key"), after)
-        stopped = (job.get("cancel_requested") or calls.stops(job_id, after)) and (idle or stale)
-        cancelled = stopped or (idle and calls.cancels(job_id, after))
+        keys = self.overseer.unique_keys(job_id, job, after)
+        replaced = status != DEAD and idle and any(calls.replaces(key, after) for key in keys)
+        stopped = (job.get("cancel_requested") or self.overseer.stops(job_id, before, after)) and (idle or stale)
+        cancelled = stopped or (idle and self.overseer.carried("cancel", job_id, before, after))
         without_ack = purged or expired or replaced or (status != DEAD and cancelled)
         if status == IN_PROGRESS:
             self.ended[claim] = after
@@ -205,6 +208,11 @@ class Auditor:
         if not without_ack:
             raise Violation(1, f"{job_id} vanished while it was {status}, and nobody had ended it", version=after)
 
+    def _is_purged(self, job_id: str, job: Fields, before: Version, after: Version) -> bool:
+        """True if a version may carry a purge of a dead job."""
+        by_id = self.overseer.carried("purge_job", job_id, before, after)
+        return bool(by_id) or self.calls.purges(after, job["entrypoint"], DEAD)
+
     def _check_addition(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
         self.added[job_id].append(after)
         if status_of(job) in (DEAD, COMPLETED):
@@ -212,6 +220,8 @@ class Auditor:
         callers = [*self.calls.adding[job_id], *self.staged.asking(job)]
         if is_of_cron(job_id):
             self.cron.note_addition(job_id, job, after)
+        elif self.overseer.is_run(job_id, job):
+            self.overseer.note_run(job_id, job, before, after)
         elif not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):
             raise Violation(9, f"{job_id} appeared, and nobody had asked for it", version=after)
         if attempt_of(job) < self._attempts.get(job_id, 0):
@@ -256,7 +266,8 @@ class Auditor:
             self.removed[claim].append(after)
             self.results.check_hold(job_id, old, after)
             return
-        for name in NEVER_CHANGED:
+        edited = self.overseer.edit_of(job_id, old, new, before, after)
+        for name in set(NEVER_CHANGED) - edited:
             if old.get(name, UNSAID.get(name)) != new.get(name, UNSAID.get(name)):
                 raise Violation(1, f"the {name} of {job_id} changed", version=after)
         changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
@@ -272,6 +283,9 @@ class Auditor:
                 *(name for name in old if old[name] is None),
             }
         allowed: set[str] = {name for name, verb in ORDERED.items() if self.calls.touches(verb, job_id, after)}
+        allowed |= edited
+        if edited:
+            self._check_key(new, after)
         if old_status == IN_PROGRESS:
             if new_status != IN_PROGRESS or grown:
                 self._check_claim_end(job_id, old, new, grown, after)
@@ -279,7 +293,7 @@ class Auditor:
             if old.get("heartbeat_at") != new.get("heartbeat_at"):
                 self._check_beat(Claim(job_id, attempt_of(new)), after)
             allowed = {"heartbeat_at"}
-            if new.get("cancel_requested") and self.calls.stops(job_id, after):
+            if new.get("cancel_requested") and self.overseer.stops(job_id, before, after):
                 allowed.add("cancel_requested")
         elif old_status == DEAD:
             if new_status != DEAD and not self.calls.may_carry("redrive", after, old["entrypoint"]):

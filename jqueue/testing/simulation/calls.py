@@ -15,7 +15,8 @@ class Violation(AssertionError):
 
     Attributes:
         rule: number of the rule in docs/reference/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries,
-            12 for results, 13 for transactions, 14 for holders, 15 for counters, 16 for the history.
+            12 for results, 13 for transactions, 14 for holders, 15 for counters, 16 for the history, 17 for objects,
+            18 for orders of operators who act on what they have seen.
         index: place in the chain of the version that shows the violation; None if no version shows it.
         call: the call concerned; None if no single call is.
     """
@@ -63,10 +64,6 @@ class Calls:
         """True if a call may have cancelled a job by then."""
         return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
 
-    def cancels(self, job_id: str, version: Version) -> bool:
-        """True if a version may carry the cancellation of a job."""
-        return self.touches("cancel", job_id, version)
-
     def carried(self, verb: str, version: Version) -> list[Call]:
         """Return the calls of a verb that a version may carry."""
         return [call for call in self.by_verb[verb] if may_carry(version, call)]
@@ -74,12 +71,6 @@ class Calls:
     def touches(self, verb: str, job_id: str, version: Version) -> bool:
         """True if a version may carry a call of this verb for a job."""
         return any(job_id in call.job_ids and may_carry(version, call) for call in self.by_verb[verb])
-
-    def stops(self, job_id: str, version: Version) -> bool:
-        """True if a version may carry the order to stop a job in progress."""
-        return any(
-            call.running and job_id in call.job_ids and may_carry(version, call) for call in self.by_verb["cancel"]
-        )
 
     def purges(self, version: Version, entrypoint: str, status: str) -> bool:
         """True if a version may carry a purge of jobs of this entrypoint and status."""

@@ -111,7 +111,7 @@ class CronAudit:
     ) -> None:
         if old is None or new is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
             raise Violation(CRON, f"{name} has fired, and is no entry, or another one by then", version=after)
-        if _definition(old) != _definition(new):  # changed in the same commit, when it was due already
+        if definition(old) != definition(new):  # changed in the same commit, when it was due already
             self._check_entry(name, old, new, after, fires=True)
         at, now = seconds(occurrence), seconds(job["created_at"])
         if not is_due(old, now):
@@ -135,7 +135,7 @@ class CronAudit:
             if not removing:
                 raise Violation(CRON, f"{name} is gone, and nobody had asked for that", version=after)
             return
-        if setting and (old is None or removing or _definition(old) != _definition(new)):
+        if setting and (old is None or removing or definition(old) != definition(new)):
             if not any(all(new.get(field) == value for field, value in call.given.items()) for call in setting):
                 raise Violation(CRON, f"{name} was set to what nobody had asked for", version=after)
             if old is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
@@ -143,7 +143,7 @@ class CronAudit:
             elif not fires:
                 self._check_kept(name, old, new, after, may_begin=bool(removing))
             return
-        if old is None or _definition(old) != _definition(new):
+        if old is None or definition(old) != definition(new):
             raise Violation(CRON, f"{name} is another entry, and nobody had asked for that", version=after)
         self._check_kept(name, old, new, after, may_begin=len(setting) > 1 or bool(setting and removing))
 
@@ -268,6 +268,6 @@ def _count(entry: Fields, spans: list[tuple[float, float]]) -> int:
     return count
 
 
-def _definition(entry: Fields) -> Fields:
+def definition(entry: Fields) -> Fields:
     """Return the fields set by the caller, without those added by the queue."""
     return {name: value for name, value in entry.items() if name not in ("next_at", "fired")}

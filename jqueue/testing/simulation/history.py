@@ -29,6 +29,8 @@ class Call:
         entrypoint: entrypoint of the jobs asked for; None for any.
         key: unique key of the job to make.
         name: name of the cron entry, or of the application asked about.
+        seen: version in which its caller has seen what must still be so; None if it has no such guard.
+        matching: entrypoint, status and part of the last error that its job must have; empty if it has no such guard.
         transaction: application and version of a bulk enqueue.
         keyed: marks that identify those of its jobs whose ids are unknown in advance.
         holder: name under which to claim.
@@ -63,6 +65,8 @@ class Call:
     entrypoint: str | None = None
     key: str | None = None
     name: str | None = None
+    seen: int | None = None
+    matching: dict[str, Any] = field(default_factory=dict)
     transaction: tuple[str, int] | None = None
     keyed: tuple[str, ...] = ()
     holder: str | None = None

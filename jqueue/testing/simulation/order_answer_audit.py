@@ -117,7 +117,8 @@ class OrderAnswerAudit:
             raise Violation(3, f"{job_id} was called claimed, dead or finished, and was not", call=call)
         if not call.succeeded or not all(jobs) or job_id in self.auditor.by_hand:
             return
-        again = [other for other in self.calls.by_verb[call.verb] if other is not call and job_id in other.job_ids]
+        orders = (*self.calls.by_verb[call.verb], *self.calls.by_verb["edit"])
+        again = [other for other in orders if other is not call and job_id in other.job_ids]
         if again or self.auditor.added.get(job_id, [])[1:]:
             return
         if call.verb == "reprioritise":
@@ -176,10 +177,10 @@ class OrderAnswerAudit:
 
 
 def is_there(job_id: str, version: Version, verb: str) -> bool:
-    """True if a call of this verb must find the job: `reschedule` and `reprioritise` need not if it may be over."""
+    """True if a call of this verb must find the job. Some verbs need not find a job that may be over."""
     job = version.jobs.get(job_id)
     may_be_over = job is not None and (status_of(job) in (DEAD, COMPLETED) or "expires_at" in job)
-    return job is not None and not (may_be_over and verb in ("reschedule", "reprioritise"))
+    return job is not None and not (may_be_over and verb in ("reschedule", "reprioritise", "edit"))
 
 
 def _is_stopped(version: Version, claim: Claim) -> bool:

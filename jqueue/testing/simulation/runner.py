@@ -24,6 +24,7 @@ from jqueue.testing.simulation.loop import Livelock, SimulatedLoop, SimulatedPro
 from jqueue.testing.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
 from jqueue.testing.simulation.objects_audit import check_objects
 from jqueue.testing.simulation.orders import Ruler, Waiter
+from jqueue.testing.simulation.overseers import Overseer
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from jqueue.testing.simulation.punctuality import Punctuality
 from jqueue.testing.simulation.schedule import Schedule
@@ -61,6 +62,7 @@ class Settings:
         staged: share of these seeds in which jobs are also enqueued in transactions, and claimed under a name.
         history: share of the modern seeds in which the history is kept.
         large: share of the modern seeds in which some payloads are kept in objects beside the queue.
+        overseen: share of the modern seeds with operators who edit, cancel, purge and run what they have seen.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -77,6 +79,7 @@ class Settings:
     staged: float = 0.3
     history: float = 0.3
     large: float = 0.3
+    overseen: float = 0.4
     left_out: frozenset[str] = frozenset()
 
 
@@ -169,6 +172,7 @@ class Simulation:
         auditor.cron.check_calls(timeline, calm=calm)
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)
         auditor.staged.check_calls(timeline)
+        auditor.overseer.check_calls(timeline)
         Punctuality(auditor, pauses, self.world.exits, calm=calm).check()
         auditor.history.check_end(self.world.read_events, self.versions)
         if left:
@@ -193,6 +197,8 @@ class Simulation:
             self.world.events_per_object = use.choice([1, 3, 8])
         if self.world.modern and use.random() < settings.large and isinstance(network.store, HonestStore):
             self.world.large = self.world.tells_time = True
+        overseen = self.schedule.dice("operators who look first")
+        self.world.overseen = self.world.modern and overseen.random() < settings.overseen
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -252,6 +258,9 @@ class Simulation:
             steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
             moment = SOON if role is Historian else pause
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
+        if self.world.overseen:
+            steps = self.schedule.dice(f"overseer of {process.name}").randint(1, 2 * self.settings.steps)
+            actors.append(Overseer(client, f"overseer of {process.name}", steps, pause))
         return client, process.start(client.live(actors))
 
     async def _disturb(

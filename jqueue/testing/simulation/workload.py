@@ -127,6 +127,7 @@ class World:
         keyed: share of jobs with a concurrency key, if `modern`.
         staged: True if jobs are enqueued in transactions, and claimed under a name.
         large: True if some payloads are kept in objects beside the queue.
+        overseen: True if operators act on what they have seen.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -148,6 +149,7 @@ class World:
     keyed: float = 0.0
     staged: bool = False
     large: bool = False
+    overseen: bool = False
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None
