@@ -402,4 +402,5 @@ PLANTED = [
     Planted(overseers.run_sent_again, {18}, 100, overseers.OVERSEEN),
     Planted(overseers.run_counts_as_an_occurrence, {11}, 50, overseers.OVERSEEN),
     Planted(overseers.purge_of_one_purges_all, {1, 2}, 50, overseers.OVERSEEN),
+    Planted(overseers.queue_created_again, {18}, 50, overseers.OVERSEEN),
 ]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError
 from jqueue.domain.occurrences import with_fired
-from jqueue.domain.operations import Amend, Guarded, Purge, RunSchedule
+from jqueue.domain.operations import Amend, CreateQueue, Guarded, Purge, RunSchedule
 from jqueue.testing.simulation import Settings
 from jqueue.testing.simulation.workload import DEADLINE
 
@@ -92,3 +92,8 @@ def purge_of_one_purges_all(patch):
     """The purge of one dead job purges all dead jobs"""
     change = Purge.change
     patch.setattr(Purge, "change", lambda self, draft, now: change(replace(self, job_id=None), draft, now))
+
+
+def queue_created_again(patch):
+    """An order to create the queue succeeds although the queue exists"""
+    patch.setattr(CreateQueue, "change", lambda self, draft, now: draft.touch())

@@ -43,8 +43,16 @@ def test_every_fault_and_every_event_occurs():
     assert {"cron entry fired", "result kept", "result dropped", "result gone"} <= set(report.events)
     staged = {"transaction landed", "transaction repeated", "claimed with a holder", "claim gone on with"}
     assert staged <= set(report.events)
+    assert {"edited", "cron entry run by an order"} <= set(report.events)
     assert report.recognised > 50
-    errors = {"ok", "ClaimLostError", "DeadlineExceededError", "UnknownOutcomeError", "InvalidJobError"}
+    errors = {
+        "ok",
+        "ChangedMeanwhileError",
+        "ClaimLostError",
+        "DeadlineExceededError",
+        "UnknownOutcomeError",
+        "InvalidJobError",
+    }
     assert errors <= set(report.outcomes)
     assert {"JobCancelledError", "JobFailedError", "ResultNotKeptError", "ResultTimeoutError"} <= set(report.outcomes)
 

@@ -199,6 +199,7 @@ class OverseerAudit:
     def _check_creations(self, timeline: Timeline) -> None:
         calls = self.calls.by_verb["create"]
         created = [call for call in calls if call.succeeded]
+        self.seen["queue created by an order"] += len(created)
         if len(created) > 1:
             raise Violation(ORDER, "created the queue, and another call did, too", call=created[1])
         for call in calls:
