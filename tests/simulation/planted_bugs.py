@@ -322,7 +322,7 @@ class Planted:
 
 
 PLANTED = [
-    Planted(no_commit_id, {1, 2, 3, 4}, 50),
+    Planted(no_commit_id, {1, 2, 3, 4, 10}, 50),
     Planted(certain_of_lost_answers, {1, 2, 3, 4, 10, 11}, 50),
     Planted(last_writer_only, {1, 2, 3, 4}, 50),
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
