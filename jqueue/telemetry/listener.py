@@ -103,7 +103,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _serve(server: ThreadingHTTPServer) -> None:
-    """Serve until shut down. Signals go to the other threads: one that comes here would not wake the event loop."""
+    """Serve until shut down. Signals go to the other threads: here, a signal would not wake the event loop."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # the threads of requests inherit it
     server.serve_forever(0.1)

@@ -22,7 +22,7 @@ SYSTEM = "jqueue"
 def with_context(headers: Mapping[str, str] | None, limits: Limits) -> dict[str, str] | None:
     """Return the headers of a new job with the current span context, as the program's propagators write it.
 
-    Headers that have a context are left alone, as are those that would become too large.
+    Headers with a context stay as they are. So do headers that would become too large.
     """
     given = dict(headers or {})
     carrier: dict[str, str] = {}

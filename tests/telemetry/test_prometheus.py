@@ -6,7 +6,8 @@ from collections import Counter
 import prometheus_client
 import pytest
 
-from jqueue import BrokerQueue, CASConflictError, DirectQueue, InMemoryStorage, LocalFileSystemStorage
+from jqueue import BrokerQueue, CASConflictError, DirectQueue, InMemoryStorage, LocalFileSystemStorage, QueueSet
+from jqueue.connect import connect_queue
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.errors import StorageFatalError, StorageThrottledError
 from jqueue.operations import Ack, Enqueue
@@ -160,7 +161,7 @@ async def test_labels_are_bounded_and_sums_stay_exact():
 
 
 async def test_hostile_names_are_escaped():
-    """Another program may have written them: an enqueue refuses those that cannot be printed."""
+    """Another program may have written them. An enqueue refuses such names."""
     storage = InMemoryStorage()
     await DirectQueue(storage).enqueue('a"b_mark', b"")
     content, etag = await storage.read()
@@ -227,6 +228,26 @@ async def test_an_observer_is_told_of_the_operations_and_their_results():
     ((operations, results),) = seen[0].calls
     assert ("NewJob", job.id) == (type(operations[0]).__name__, results[0].id)
     assert isinstance(seen[2].calls[0][0][0], Ack)
+
+
+async def test_a_set_of_queues_shows_its_figures_together():
+    members = [DirectQueue(InMemoryStorage()) for _ in range(2)]
+    for queue in members:
+        await queue.enqueue("t", b"")
+    metrics = PrometheusMetrics(every=None)
+    async with QueueSet(*members) as together, metrics.watch(together):
+        found = samples_of(await metrics.fresh_text())
+    assert (1, 2) == (found["jqueue_up",], found["jqueue_jobs", "t", "ready"])
+
+
+async def test_a_queue_in_an_older_format_has_no_totals(tmp_path):
+    metrics = PrometheusMetrics(every=None)
+    async with connect_queue(f"vsqs://{tmp_path}") as queue, metrics.watch(queue):
+        assert 1 == samples_of(await metrics.fresh_text())["jqueue_up",]
+        await queue.enqueue("t", b"{}")
+        found = samples_of(await metrics.fresh_text())
+    assert (1, 1) == (found["jqueue_up",], sum(value for key, value in found.items() if key[0] == "jqueue_jobs"))
+    assert not any(key[0].endswith("_total") for key in found)
 
 
 def test_every_metric_has_a_name_of_its_own():
