@@ -15,7 +15,6 @@ from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import instant, moment, show_json, show_lines
-from jqueue.connect.replay import replay
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError
@@ -70,7 +69,7 @@ def at(
             then = values.past("TIME", time, opened.now())
         except ValueError as error:
             raise RefusedError(str(error)) from None
-        found = await replay(opened.queue, then)
+        found = await opened.queue.jobs_at(then, view=opened.view)
         return Past(then, {job_id: job for job_id, job in found.items() if _fits(job_id, job, selection)})
 
     past = on_queue(url, look_back, as_json=as_json)

@@ -13,12 +13,12 @@ from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lin
 from jqueue.cli.event_values import event_values, outcome
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import moment
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START
 from jqueue.domain.printable import printable
 from jqueue.domain.transitions import Verb
-from jqueue.ports.queue import SupportsHistory
 
 INCOMPLETE = 1
 """Exit code if events are missing."""
@@ -94,7 +94,7 @@ async def _events(
 ) -> AsyncIterator[HistoryEvent]:
     """Yield the events of a time, of one job or of all, the newest first."""
     queue, known, now = opened.queue, opened.view.header.history, opened.now()
-    if not isinstance(queue, SupportsHistory):
+    if not isinstance(queue, BlobQueue):
         raise InvalidJobError("the format of this queue has no history")
     try:
         first = None if since is None else values.past("--since", since, now)
@@ -106,7 +106,7 @@ async def _events(
     if known.stopped:
         typer.echo(f"jqueue: {STOPPED}", err=True)
     whole = job_id if job_id and job_id.isprintable() and job_id in set(opened.view.ids()) else None
-    async for each in queue.history(job_id=whole, since=first, until=end):
+    async for each in queue.history_of(opened.view, job_id=whole, since=first, until=end):
         if job_id is None or (each.job_id is not None and each.job_id.startswith(job_id)):
             yield each
 

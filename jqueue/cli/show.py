@@ -17,6 +17,7 @@ from jqueue.cli.job_values import job_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import age, ago, instant, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
@@ -24,7 +25,6 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import Phase, phase_of, since, the_job
-from jqueue.ports.queue import SupportsHistory
 
 BEFORE = timedelta(minutes=1)
 """Time before the creation of a job from which on its events are looked for: clocks may disagree."""
@@ -73,11 +73,11 @@ def show(
     async def read(opened: OpenedQueue) -> Life:
         job, queue = _found(opened, job_id), opened.queue
         life = Life(job, opened.now())
-        if isinstance(queue, SupportsHistory) and opened.view.header.history is not None:
+        if isinstance(queue, BlobQueue) and opened.view.header.history is not None:
             life.events = []
             try:
                 wanted = job.id if job.id.isprintable() else None  # an id that was edited by hand is not searched for
-                async for event in queue.history(job_id=wanted, since=job.created_at - BEFORE):
+                async for event in queue.history_of(opened.view, job_id=wanted, since=job.created_at - BEFORE):
                     if event.job_id == job.id:
                         life.events.append(event)
                 life.events.reverse()

@@ -9,11 +9,13 @@ from datetime import datetime
 
 from jqueue.core.blob.history_reader import HistoryReader
 from jqueue.core.engine.slices import in_turns
+from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import ReplayError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import check_name
+from jqueue.domain.models import QueueState
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.replay import Replay, ReplayedJob
 from jqueue.ports.queue import SupportsHistory
@@ -47,21 +49,42 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         for name, time in (("since", since), ("until", until)):
             if time is not None:
                 check_time(name, time)
-        return self._history(job_id, entrypoint, since, until, self._seconds(deadline))
+        return self._history(None, job_id, entrypoint, since, until, self._seconds(deadline))
+
+    def history_of(
+        self,
+        view: QueueView,
+        *,
+        job_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> AsyncIterator[HistoryEvent]:
+        """Iterate over the events up to a version of the queue that was read before, as `history` does.
+
+        Args:
+            view: that version.
+            job_id: events of this job only.
+            since: events from this time on only.
+            until: events before this time only.
+        """
+        self.capabilities.require("history")
+        return self._history(view.header, job_id, None, since, until, self._seconds(None))
 
     async def _history(
         self,
+        header: QueueState | None,
         job_id: str | None,
         entrypoint: str | None,
         since: datetime | None,
         until: datetime | None,
         seconds: float,
     ) -> AsyncIterator[HistoryEvent]:
-        lazy, _, _ = await self._engine.look(seconds)
+        if header is None:
+            header = (await self._engine.look(seconds))[0].header
         reader = self.history_reader(seconds)
         reader.since = since
         reader.wanted = "" if job_id is None else json.dumps(job_id)
-        async for event in reader.events(lazy.header):
+        async for event in reader.events(header):
             if (
                 job_id in (None, event.job_id)
                 and entrypoint in (None, event.entrypoint)
@@ -69,17 +92,29 @@ class HistoryVerbs(QueueBase, SupportsHistory):
             ):
                 yield event
 
-    async def jobs_at(self, at: datetime, *, deadline: Duration | None = None) -> Mapping[str, ReplayedJob]:
-        """Return the jobs that were in the queue at a time: see `jqueue.replay`."""
+    async def jobs_at(
+        self, at: datetime, *, view: QueueView | None = None, deadline: Duration | None = None
+    ) -> Mapping[str, ReplayedJob]:
+        """Return the jobs that were in the queue at a time: see `jqueue.replay`.
+
+        Args:
+            at: the time.
+            view: the present version of the queue, if it was read before.
+            deadline: maximum time for each request to the store.
+        """
         self.capabilities.require("history")
         seconds = self._seconds(deadline)
-        lazy, _, _ = await self._engine.look(seconds)
-        state = await in_turns(lazy.to_state())
-        history = state.history
+        if view is None:
+            lazy, _, _ = await self._engine.look(seconds)
+            state = await in_turns(lazy.to_state())
+            header, jobs = state, iter(state.jobs)
+        else:
+            header, jobs = view.header, view.jobs()
+        history = header.history
         if history is None or history.stopped:
             raise ReplayError("the history of this queue is switched off: configure(history=...) switches it on")
-        replay, event = Replay(state.jobs, history.last), None
-        async with aclosing(self.history_reader(seconds).events(state)) as events:
+        replay, event = Replay(jobs, history.last), None
+        async with aclosing(self.history_reader(seconds).events(header)) as events:
             async for event in events:
                 if event.at <= at:
                     return replay.jobs
