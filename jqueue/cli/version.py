@@ -16,6 +16,9 @@ EXTRAS = {
     "gcs": "google.cloud.storage",
     "azure": "azure.storage.blob",
     "formats": "watchfiles",
+    "metrics": "prometheus_client",
+    "otel": "opentelemetry.trace",
+    "dashboard": "starlette",
     "processes": "pebble",
     "spark": "pyspark",
 }
