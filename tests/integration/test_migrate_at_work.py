@@ -17,6 +17,7 @@ from tests.virtual_world import in_virtual_time
 pytestmark = pytest.mark.wide
 
 JOBS = 60
+BUSY_JOBS = 30
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ async def works(queue, done, dice, stop):
                 done[job.payload] += 1
         if not jobs and stop.is_set():
             return
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
@@ -46,13 +47,14 @@ async def test_jobs_are_moved_while_producers_and_workers_use_both_queues(tmp_pa
     print(f"seed {seed}")
     dice = random.Random(seed)
     here, there = pair
-    source, dest = open_at(tmp_path, here, "source"), open_at(tmp_path, there, "dest")
+    patient = {"deadline": 200}  # five loops of this process take the lock of one file in turns
+    source, dest = open_at(tmp_path, here, "source", **patient), open_at(tmp_path, there, "dest", **patient)
     done: Counter[bytes] = Counter()
     over, produced = asyncio.Event(), asyncio.Event()
 
     async def produce():
-        queue = open_at(tmp_path, here, "source")
-        for number in range(JOBS):
+        queue = open_at(tmp_path, here, "source", **patient)
+        for number in range(BUSY_JOBS):
             await queue.enqueue("work", b"old %d" % number)
             if number % 3 == 0:
                 await dest.enqueue("work", b"new %d" % number)
@@ -65,15 +67,17 @@ async def test_jobs_are_moved_while_producers_and_workers_use_both_queues(tmp_pa
             await asyncio.sleep(0.001)
         over.set()
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(240), asyncio.TaskGroup() as group:
         group.create_task(produce())
         group.create_task(move())
-        group.create_task(works(open_at(tmp_path, here, "source"), done, dice, over))
-        group.create_task(works(open_at(tmp_path, there, "dest"), done, dice, over))
+        group.create_task(works(open_at(tmp_path, here, "source", **patient), done, dice, over))
+        group.create_task(works(open_at(tmp_path, there, "dest", **patient), done, dice, over))
     for payload in await drained(dest):
         done[payload] += 1
     assert [] == await jobs_of(source)
-    expected = [b"old %d" % number for number in range(JOBS)] + [b"new %d" % number for number in range(0, JOBS, 3)]
+    expected = [b"old %d" % number for number in range(BUSY_JOBS)] + [
+        b"new %d" % number for number in range(0, BUSY_JOBS, 3)
+    ]
     assert dict.fromkeys(expected, 1) == dict(done)
 
 
