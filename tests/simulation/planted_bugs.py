@@ -402,5 +402,6 @@ PLANTED = [
     Planted(overseers.run_sent_again, {18}, 100, overseers.OVERSEEN),
     Planted(overseers.run_counts_as_an_occurrence, {11}, 50, overseers.OVERSEEN),
     Planted(overseers.purge_of_one_purges_all, {1, 2}, 50, overseers.OVERSEEN),
+    Planted(overseers.edit_without_an_event, {16}, 50, overseers.RECORDED),
     Planted(overseers.queue_created_again, {18}, 50, overseers.OVERSEEN),
 ]

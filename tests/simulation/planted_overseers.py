@@ -3,14 +3,20 @@
 from dataclasses import replace
 
 from jqueue.core.queue_base import QueueBase
+from jqueue.domain import commits
 from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError
+from jqueue.domain.events import batches_of
 from jqueue.domain.occurrences import with_fired
 from jqueue.domain.operations import Amend, CreateQueue, Guarded, Purge, RunSchedule
+from jqueue.domain.transitions import Verb
 from jqueue.testing.simulation import Settings
 from jqueue.testing.simulation.workload import DEADLINE
 
 OVERSEEN = Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0)
 """Many processes and faults; in every seed, operators act on what they have seen."""
+
+RECORDED = Settings(modern=1.0, overseen=1.0, history=1.0)
+"""In every seed, operators act on what they have seen, and the history is kept."""
 
 
 def guard_checked_by_the_caller(patch):
@@ -92,6 +98,15 @@ def purge_of_one_purges_all(patch):
     """The purge of one dead job purges all dead jobs"""
     change = Purge.change
     patch.setattr(Purge, "change", lambda self, draft, now: change(replace(self, job_id=None), draft, now))
+
+
+def edit_without_an_event(patch):
+    """An edit makes no event"""
+
+    def incomplete(moves, *rest, **options):
+        return batches_of([move for move in moves if move[0] is not Verb.EDIT], *rest, **options)
+
+    patch.setattr(commits, "batches_of", incomplete)
 
 
 def queue_created_again(patch):

@@ -14,6 +14,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.replay import Replay
 from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import Fields, Version, attempt_of, status_of
+from jqueue.testing.simulation.overseers import MARK
 from jqueue.testing.simulation.people import OLD_PROGRAM
 
 HISTORY = 16
@@ -67,7 +68,7 @@ class HistoryAudit:
     ) -> None:
         """Check that the events lead from one version to the next."""
         states = {job_id: status_of(job) for job_id, job in before.jobs.items()}
-        claims, placed = set(), 0
+        claims, edits, placed = set(), set(), 0
         for row in rows:
             _, job_id, _, verb, old, new, attempt, _, jobs = row
             if job_id is None:
@@ -79,9 +80,15 @@ class HistoryAudit:
             states[job_id] = new
             if verb == "dequeue":
                 claims.add((job_id, attempt))
+            elif verb == "edit":
+                edits.add(job_id)
         for job_id, job in claimed:
             if (job_id, attempt_of(job)) not in claims:
                 raise Violation(HISTORY, f"{job_id} was claimed without an event", version=after)
+        for job_id in before.jobs.keys() & after.jobs.keys():
+            mark = _mark(after.jobs[job_id])
+            if mark not in (None, _mark(before.jobs[job_id])) and job_id not in edits:
+                raise Violation(HISTORY, f"{job_id} was edited without an event", version=after)
         for job_id in states.keys() | after.jobs.keys():
             now = status_of(after.jobs[job_id]) if job_id in after.jobs else None
             if states.get(job_id) != now:
@@ -142,6 +149,12 @@ def _job(job_id: str, job: Fields) -> Job:
     created = datetime.fromisoformat(job["created_at"])
     found = {"status": status_of(job), "attempt": job["attempt"], "created_at": created}
     return Job(id=job_id, entrypoint=job["entrypoint"], payload=b"", **found)
+
+
+def _mark(job: Fields) -> str | None:
+    """Return the mark of a job's last edit; None if it was not edited."""
+    mark: str | None = job.get("headers", {}).get(MARK)
+    return mark
 
 
 def _time(moment: datetime) -> float:

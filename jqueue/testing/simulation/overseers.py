@@ -55,7 +55,9 @@ class Overseer(Actor):
         if self.moment.endswith(".1") and self.dice.random() < 0.2:
             await self.call("create", self._one(CreateQueue()), expected=(InvalidJobError,))
             return
-        await self.pick((26, self._cancel), (44, self._edit), (12, self._purge), (16, self._run))()
+        await self.pick(
+            (20, self._cancel), (8, self._cancel_many), (44, self._edit), (12, self._purge), (16, self._run)
+        )()
 
     async def _one(self, operation: Operation) -> Any:
         [result] = await self.queue.apply(operation)
@@ -79,9 +81,8 @@ class Overseer(Actor):
             return JobAsSeen(job), {"seen": state.version}
         if kind > 0.9 or job.status not in PHASES:
             return None, {}
-        fields = {"entrypoint": job.entrypoint, "status": str(job.status), "error": job.error}
-        phases, entrypoints = frozenset(PHASES[job.status]), frozenset({job.entrypoint})
-        return JobMatches(job.id, Selection(phases, entrypoints, error=job.error)), {"matching": fields}
+        selection, fields = _choice(job)
+        return JobMatches(job.id, selection), {"matching": fields}
 
     async def _order(self, verb: str, state: QueueState, job: Job, operation: Operation, **details: Any) -> None:
         guard, more = self._guard(state, job)
@@ -93,6 +94,27 @@ class Overseer(Actor):
         job, running = self._choose(state, *LIVE), self.dice.random() < 0.8
         if state is not None and job is not None:
             await self._order("cancel", state, job, Cancel(job.id, running), running=running)
+
+    async def _cancel_many(self) -> None:
+        """Cancel all jobs of a choice in one commit, each under a guard of its own."""
+        state = await self._look()
+        first = self._choose(state, JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+        if state is None or first is None:
+            return
+        selection, fields = _choice(first)
+        jobs = [job for job in state.jobs if selection.matches(job, self.client.clock.now())]
+        operations = [Guarded(JobMatches(job.id, selection), Cancel(job.id, running=True)) for job in jobs]
+        done = asyncio.ensure_future(self.queue.apply_each(*operations))
+
+        async def part(number: int) -> Any:
+            result = (await asyncio.shield(done))[number]
+            if isinstance(result, JQueueError):
+                raise result
+            return result
+
+        details: dict[str, Any] = {"running": True, "matching": fields, "expected": REFUSED}
+        calls = [self.call("cancel", part(number), job_ids=(job.id,), **details) for number, job in enumerate(jobs)]
+        await asyncio.gather(*calls)
 
     async def _purge(self) -> None:
         state = await self._look()
@@ -148,3 +170,9 @@ class Overseer(Actor):
         expected = (ChangedMeanwhileError, DuplicateJobError, InvalidJobError)
         seen = state.version if guarded else None
         await self.call("run_now", self._one(operation), name=entry.name, seen=seen, expected=expected)
+
+
+def _choice(job: Job) -> tuple[Selection, dict[str, Any]]:
+    """Return filters that a job fits, and the same as fields for the auditor."""
+    fields = {"entrypoint": job.entrypoint, "status": str(job.status), "error": job.error}
+    return Selection(frozenset(PHASES[job.status]), frozenset({job.entrypoint}), error=job.error), fields
