@@ -71,6 +71,7 @@ class _Dashboard:
         self._authorize = authorize
         self._viewers = Viewers(queue, clock)
         self._name = name_of(queue)
+        self._reading_past = asyncio.Lock()  # an hour of a busy queue is much to read: one viewer at a time
 
     def application(self) -> Starlette:
         """Return the application."""
@@ -170,7 +171,8 @@ class _Dashboard:
     async def _timeline(self, request: Request) -> Response:
         await self._role(request)
         view = await self._viewers.look()
-        return JSONResponse(await timeline(self._queue, view))
+        async with self._reading_past:
+            return JSONResponse(await timeline(self._queue, view, request.query_params.get("entrypoint") or None))
 
     async def _found(self, request: Request) -> Job:
         job_id = request.query_params.get("id", "")

@@ -11,6 +11,7 @@ from typing import Any, cast
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import JobStatus
+from jqueue.domain.stats import EntrypointStats
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.server.view import View
 
@@ -88,8 +89,14 @@ class _Minute:
             self.runs.append(event.run_seconds)
 
 
-async def timeline(queue: JobQueue, view: View) -> dict[str, Any]:
-    """Return the last hour of a queue, minute by minute, the oldest first; no points if it keeps no history."""
+async def timeline(queue: JobQueue, view: View, entrypoint: str | None = None) -> dict[str, Any]:
+    """Return the last hour of a queue, minute by minute, the oldest first; no points if it keeps no history.
+
+    Args:
+        queue: the queue.
+        view: its present state.
+        entrypoint: of the events; None for all.
+    """
     if view.header.settings.history is None or not queue.capabilities.history:
         return {"points": []}
     end = int(view.now.timestamp() // 60) + 1
@@ -98,7 +105,7 @@ async def timeline(queue: JobQueue, view: View) -> dict[str, Any]:
     since = view.now - timedelta(minutes=MINUTES)
     number = 0
     try:
-        history = cast(SupportsHistory, queue).history(since=since, deadline=SECONDS)
+        history = cast(SupportsHistory, queue).history(entrypoint=entrypoint, since=since, deadline=SECONDS)
         async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
             async for event in events:
                 number += 1
@@ -111,18 +118,21 @@ async def timeline(queue: JobQueue, view: View) -> dict[str, Any]:
                     await asyncio.sleep(0)
     except (HistoryDamagedError, TimeoutError):
         first = max(first, min(minutes, default=end))
-    return {"points": _points(minutes, first, end, view)}
+    figures = view.stats if entrypoint is None else (view.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
+    return {"points": _points(minutes, first, end, figures, view.now.timestamp())}
 
 
-def _points(minutes: dict[int, _Minute], first: int, end: int, view: View) -> list[dict[str, Any]]:
+def _points(
+    minutes: dict[int, _Minute], first: int, end: int, figures: EntrypointStats, now: float
+) -> list[dict[str, Any]]:
     """Return a point for each minute. Depths are counted back from the figures of now."""
-    queued, dead = view.stats.depth + view.stats.scheduled, view.stats.dead
+    queued, dead = figures.depth + figures.scheduled, figures.dead
     points = []
     for number in range(end - 1, first - 1, -1):
         minute = minutes.get(number, _Minute())
         points.append(
             {
-                "at": min((number + 1) * 60.0, view.now.timestamp()),
+                "at": min((number + 1) * 60.0, now),
                 "queued": max(0, queued),
                 "dead": max(0, dead),
                 **{name: getattr(minute, name) / 60 for name in ("enqueued", "claimed", "done", "failed")},

@@ -169,6 +169,16 @@ async def test_the_last_hour_comes_from_the_history(queue, app):
     )
 
 
+async def test_the_last_hour_of_one_entrypoint_leaves_the_others_out(queue, app):
+    await fill(queue)
+    points = (await get(app, "/api/timeline?entrypoint=mail")).values["points"]
+    assert (2, 1) == (points[-1]["queued"], points[-1]["dead"])
+    assert (3, 1, 0, 1) == tuple(
+        round(sum(point[kind] for point in points) * 60) for kind in ("enqueued", "claimed", "done", "failed")
+    )
+    assert (0, 0) == (points[0]["queued"], points[0]["dead"])
+
+
 async def test_a_queue_without_history_has_no_past(queue, app):
     await queue.enqueue("mail", b"")
     assert [] == (await get(app, "/api/timeline")).values["points"]

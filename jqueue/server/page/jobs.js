@@ -99,7 +99,7 @@ export function list({ state, page, query, actions }) {
         onclick: () => actions.cancelFound(page, query) }, "Cancel all of these…")),
     filters(query, state),
     page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : ""),
-    page ? table("Jobs", columns, rows, "No job is like this.") : h("p", { class: "empty" }, "Loading…"),
+    page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : h("p", { class: "empty" }, "Loading…"),
     page && pager(page, query),
   ];
 }
