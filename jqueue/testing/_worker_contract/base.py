@@ -17,7 +17,7 @@ from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Exponential
 from jqueue.worker.worker import Worker
 
-__all__ = ["AT_ONCE", "Gate", "QueueFactory", "WorkerContractBase"]
+__all__ = ["AT_ONCE", "MANY_BEATS", "Gate", "QueueFactory", "WorkerContractBase"]
 
 AT_ONCE = Exponential(base=0.001, cap=0.001)
 """A backoff too short to notice."""

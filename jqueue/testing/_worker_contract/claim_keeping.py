@@ -6,7 +6,7 @@ import asyncio
 
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.testing._worker_contract.base import Gate, QueueFactory, WorkerContractBase
+from jqueue.testing._worker_contract.base import MANY_BEATS, Gate, QueueFactory, WorkerContractBase
 from jqueue.worker.context import Context
 from jqueue.worker.report import RunReport
 
@@ -121,7 +121,7 @@ class ClaimingContract(WorkerContractBase):
                 await other.ack(claimed)
 
     async def test_a_job_cancelled_while_it_runs_is_stopped_and_leaves(self, make_queue: QueueFactory) -> None:
-        worker, gate, stopped = self.new_worker(claim_timeout=SHORT * self.moment), Gate(), asyncio.Event()
+        worker, gate, stopped = self.new_worker(claim_timeout=MANY_BEATS * self.moment), Gate(), asyncio.Event()
 
         @worker.handler("work")
         async def work(ctx: Context) -> None:
