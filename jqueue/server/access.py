@@ -62,7 +62,7 @@ class Tokens:
 
 
 def _digest(token: str) -> str:
-    return hashlib.sha256(b"jqueue dashboard session\0" + token.encode()).hexdigest()
+    return hashlib.sha256(b"jqueue dashboard session\0" + token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_tokens(path: Path) -> dict[str, Role]:

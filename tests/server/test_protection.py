@@ -39,7 +39,7 @@ async def test_the_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_s
     assert "operator" == values["role"]
 
 
-@pytest.mark.parametrize("token", ["", "operator-token-00000", TOKEN + "0", None, 7])
+@pytest.mark.parametrize("token", ["", "\ud800" * 20, "operator-token-00000", TOKEN + "0", None, 7])
 async def test_a_wrong_token_gets_no_cookie(guarded, token):
     answer = await post(guarded, "/api/session", {"token": token})
     assert (403, False) == (answer.status, "set-cookie" in answer.headers)
