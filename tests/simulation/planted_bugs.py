@@ -362,7 +362,7 @@ PLANTED = [
     Planted(orders.dead_jobs_retire_at_once, {1}, 100, MODERN),
     Planted(orders.cron_fired_twice, {11}, 50, MODERN),
     Planted(orders.cron_fired_from_memory, {11}, 100, MODERN),
-    Planted(orders.cron_lost_with_the_answer, {11}, 500, MODERN),
+    Planted(orders.cron_lost_with_the_answer, {0, 11}, 500, MODERN),
     Planted(orders.cron_of_others_ignored, {0}, 50, MODERN),
     Planted(orders.cron_gap_taken_for_fired, {11}, 50, MODERN),
     Planted(orders.cron_waits_for_the_clock_ahead, {0, 11}, 100, MODERN),
