@@ -149,7 +149,9 @@ def supervise(command: Sequence[str], folder: str, patience: float, leftovers: I
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            Path(folder, _PID).write_text(str(process.pid))
+            started = Path(folder, f"{_PID}.new")
+            started.write_text(str(process.pid))
+            started.replace(Path(folder, _PID))  # whole, or not there
             while process.poll() is None and not select.select([sys.stdin], [], [], POLL)[0]:
                 pass
         finally:
