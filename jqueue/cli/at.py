@@ -13,6 +13,7 @@ import typer
 from jqueue.cli import values
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
+from jqueue.cli.history import OFF
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import instant, moment, show_json, show_lines
 from jqueue.core.blob_queue import BlobQueue
@@ -69,6 +70,9 @@ def at(
             then = values.past("TIME", time, opened.now())
         except ValueError as error:
             raise RefusedError(str(error)) from None
+        opened.queue.capabilities.require("history")
+        if (history := opened.view.header.history) is None or history.stopped:
+            raise RefusedError(OFF)
         found = await opened.queue.jobs_at(then, view=opened.view)
         return Past(then, {job_id: job for job_id, job in found.items() if _fits(job_id, job, selection)})
 

@@ -57,7 +57,7 @@ def cancel(
     if job_id is None:
         change_jobs(url, selection, change, yes=yes, dry_run=dry_run, as_json=as_json)
         return
-    job, _ = change_job(url, job_id, change, as_json=as_json)
+    job, _ = change_job(url, job_id, change, dry_run=dry_run, as_json=as_json)
     told = job.status is JobStatus.IN_PROGRESS
     if as_json:
         show_json({"id": job.id, "entrypoint": job.entrypoint, "cancelled": "told" if told else "removed"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -38,9 +39,12 @@ class EditedFile:
         """Let the user edit the file, and return its text.
 
         Raises:
-            RefusedError: the editor cannot be run, or failed, or its text is not UTF-8.
+            RefusedError: there is no terminal and no $EDITOR, the editor failed, or its text is not UTF-8.
         """
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or FALLBACK
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        if editor is None and not sys.stdin.isatty():
+            raise RefusedError("there is no terminal for an editor: set $EDITOR to a command that changes a file")
+        editor = editor or FALLBACK
         try:
             status = subprocess.run([*shlex.split(editor), str(self.path)], check=False).returncode
         except (OSError, ValueError) as error:

@@ -100,6 +100,11 @@ def selection_of(
     Raises:
         ValueError: an option has a wrong value. The message names the option, but does not repeat the value.
     """
+    for name, texts in (("entrypoint", entrypoint or ()), ("holder", [holder]), ("key", [key]), ("error", [error])):
+        if "" in texts:
+            raise ValueError(f"--{name} is empty: give a text, or leave it out")
+    if id == "":
+        raise ValueError("--id is empty: give the beginning of an id, or leave it out")
     return Selection(
         phases=_phases(status or ()),
         entrypoints=frozenset(entrypoint or ()),

@@ -32,7 +32,7 @@ def limit(
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the limit on claims.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Set the limits of an entrypoint; without options, show them.
+    """Set the limits of an entrypoint; without options, show its limits.
 
     They hold for all workers of the queue together. A limit that is not named stays as it is. Jobs in progress
     continue.

@@ -94,21 +94,26 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-def change_job(url: str, job_id: str, change: JobChange, *, as_json: bool) -> tuple[Job, Any]:
+def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_json: bool) -> tuple[Job, Any]:
     """Change one job. Return the job as it was found, and the result of the operation.
 
     Args:
         url: of the queue.
         job_id: its id, or the beginning of it.
         change: the change.
+        dry_run: True if nothing is changed, and only the number of jobs that would be is printed: one.
         as_json: True if an error is printed as JSON.
 
     Raises:
-        typer.Exit: there is no such job, or it cannot be changed.
+        typer.Exit: with 2, there is no such job, or it cannot be changed; with 0, after a dry run.
     """
 
     async def do(opened: OpenedQueue) -> tuple[Job, Any]:
         job = the_job((await opened.queue.read_state()).jobs, job_id)
+        if dry_run and phase_of(job, opened.now()) in change.phases:
+            return job, None
+        if dry_run:
+            raise RefusedError(change.refused.get(job.status, f"the job would not be {change.done}"))
         [result] = await certain(opened.queue.apply_each(change.operation(job)))
         if isinstance(result, JobStateError) and result.status in change.refused:
             raise RefusedError(change.refused[result.status])
@@ -116,7 +121,11 @@ def change_job(url: str, job_id: str, change: JobChange, *, as_json: bool) -> tu
             raise result
         return job, result
 
-    return on_queue(url, do, as_json=as_json)
+    found, result = on_queue(url, do, as_json=as_json)
+    if dry_run:
+        _show_chosen(Chosen([found], 0), change, dry_run=True, as_json=as_json)
+        raise typer.Exit
+    return found, result
 
 
 def change_jobs(

@@ -57,7 +57,7 @@ def purge(
         chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
         change_jobs(url, chosen, CHANGE, yes=yes, dry_run=dry_run, as_json=as_json)
         return
-    job, _ = change_job(url, job_id, CHANGE, as_json=as_json)
+    job, _ = change_job(url, job_id, CHANGE, dry_run=dry_run, as_json=as_json)
     if as_json:
         show_json({"id": job.id, "entrypoint": job.entrypoint, "purged": 1})
     else:

@@ -41,7 +41,7 @@ def redrive(
     if job_id is None:
         change_jobs(url, selection, CHANGE, dry_run=dry_run, as_json=as_json)
         return
-    job, _ = change_job(url, job_id, CHANGE, as_json=as_json)
+    job, _ = change_job(url, job_id, CHANGE, dry_run=dry_run, as_json=as_json)
     if as_json:
         show_json({"id": job.id, "entrypoint": job.entrypoint, "redriven": 1})
     else:

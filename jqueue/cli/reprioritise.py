@@ -44,7 +44,7 @@ def reprioritise(
     if job_id is None:
         change_jobs(url, selection, change, dry_run=dry_run, as_json=as_json)
         return
-    job, _ = change_job(url, job_id, change, as_json=as_json)
+    job, _ = change_job(url, job_id, change, dry_run=dry_run, as_json=as_json)
     if as_json:
         show_json({"id": job.id, "entrypoint": job.entrypoint, "priority": priority})
     else:

@@ -42,7 +42,7 @@ def reschedule(
     """
     one_choice(job_id, selection, every, as_json=as_json)
     if (delay is None) == (at is None):
-        raise refusal("give the time: --delay DURATION or --at TIME", as_json=as_json)
+        raise refusal("give one time: either --delay DURATION or --at TIME", as_json=as_json)
     try:
         seconds = None if delay is None else duration("--delay", delay)
         run_at = None if at is None else time("--at", at)
@@ -61,7 +61,7 @@ def reschedule(
     if job_id is None:
         change_jobs(url, selection, change, dry_run=dry_run, as_json=as_json)
         return
-    _, after = change_job(url, job_id, change, as_json=as_json)
+    _, after = change_job(url, job_id, change, dry_run=dry_run, as_json=as_json)
     if as_json:
         show_json({"id": after.id, "entrypoint": after.entrypoint, "run_at": instant(after.run_at)})
     elif after.run_at is None:

@@ -140,7 +140,7 @@ def _lines(life: Life, terminal: Terminal) -> Iterator[str]:
     """Yield the lines for people."""
     job, now = life.job, life.now
     yield terminal.styled(printable(job.id), "bold")
-    facts = list(_facts(job, now))
+    facts = list(_facts(job, now, hidden=life.payload is None))
     widest = max(len(name) for name, _ in facts)
     for name, value in facts:
         yield f"{terminal.styled(name.ljust(widest), 'dim')}  {printable(value)}"
@@ -160,7 +160,7 @@ def _lines(life: Life, terminal: Terminal) -> Iterator[str]:
             yield f"  | {printable(json.dumps(life.result, ensure_ascii=False))}"
 
 
-def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+def _facts(job: Job, now: datetime, *, hidden: bool) -> Iterator[tuple[str, str]]:
     """Yield the names and the values of the facts about a job. The values need not be printable."""
     yield "entrypoint", job.entrypoint
     yield "status", _status(job, now)
@@ -189,7 +189,8 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "cancelled", "its worker will be told to stop at its next heartbeat"
     stored = job.payload_object
     where = "" if stored is None else ", in an object of its own"
-    yield "payload", f"{size(len(job.payload) if stored is None else stored.size)}{where}; --payload shows it"
+    hint = "; --payload shows it" if hidden else ""
+    yield "payload", f"{size(len(job.payload) if stored is None else stored.size)}{where}{hint}"
 
 
 def _status(job: Job, now: datetime) -> str:

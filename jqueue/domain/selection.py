@@ -138,6 +138,7 @@ def the_job(jobs: Iterable[Job], prefix: str) -> Job:
     """
     if not prefix:
         raise InvalidJobError("the id of the job is empty")
+    prefix = prefix.removesuffix("…")  # of an id that was cut to fit a terminal
     found = []
     for job in jobs:
         if job.id == prefix:

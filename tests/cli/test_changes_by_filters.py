@@ -80,6 +80,36 @@ def test_a_dry_run_counts_and_changes_nothing(path, queue, arguments, done, chan
     assert before == path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("command", "done"),
+    [
+        ("cancel m1", "cancelled"),
+        ("cancel running --running", "cancelled"),
+        ("purge dead", "purged"),
+        ("redrive dead", "redriven"),
+        ("reschedule m1 --delay 1h", "rescheduled"),
+        ("reprioritise m1 -p 5", "reprioritised"),
+    ],
+)
+def test_a_dry_run_for_one_job_changes_nothing(path, queue, command, done):
+    before = path.read_bytes()
+    name, *options = command.split()
+    assert {"matched": 1, done: 0, "dry_run": True} == values(name, path, *options, "--dry-run")
+    assert f"1 job would be {done}" in text(name, path, *options, "--dry-run")
+    assert before == path.read_bytes()
+
+
+def test_a_dry_run_for_a_job_that_cannot_be_changed_says_why(path, queue):
+    assert "this job waits: `jqueue cancel` removes it" == refused("purge", path, "m1", "--dry-run")
+
+
+@pytest.mark.parametrize("option", ["--id", "--holder", "--key", "--error", "--entrypoint"])
+def test_an_empty_filter_is_refused_and_does_not_mean_all_jobs(path, queue, option):
+    before = path.read_bytes()
+    assert f"{option} is empty: give" in refused("cancel", path, option, "", "--yes")
+    assert before == path.read_bytes()
+
+
 @pytest.mark.parametrize("command", ["cancel --all", "cancel --entrypoint mail", "purge", "purge --older-than 0s"])
 def test_jobs_are_not_destroyed_without_a_terminal_or_yes(path, queue, command):
     before = path.read_bytes()
@@ -110,6 +140,7 @@ def test_running_and_dead_jobs_that_match_are_left_alone_and_told_about(path, qu
         (["reschedule", "m1", "--delay", "0"], "the job (mail) is ready"),
         (["reprioritise", "m1", "-p", "-5"], "the job (mail) has priority -5"),
         (["redrive", "dea"], "the job (mail) is queued again"),
+        (["redrive", "dea…"], "the job (mail) is queued again"),
         (["purge", "dea"], "the job (mail) was removed"),
         (["cancel", "r"], None),
         (["run-now", "m2"], "the job (mail) is ready"),
@@ -133,7 +164,7 @@ def test_the_beginning_of_an_id_is_enough_if_it_is_clear(path, queue, arguments,
         (["purge", "--status", "queued"], "only dead and completed jobs are purged"),
         (["run-now", "dead"], "this job is dead: only a queued job can be run now"),
         (["run-now"], "give the ID of a scheduled job, or --schedule NAME for a cron entry"),
-        (["reschedule", "m1"], "give the time: --delay DURATION or --at TIME"),
+        (["reschedule", "m1"], "give one time: either --delay DURATION or --at TIME"),
         (["reschedule", "m1", "--at", "noon"], "--at takes a time such as"),
     ],
     ids=_words,

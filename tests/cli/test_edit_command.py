@@ -271,3 +271,9 @@ def test_texts_of_a_blob_cannot_command_the_editor_or_the_terminal(path, queue, 
     for each in (*editor.texts(), shown):
         assert not set("\x1b\u202e\r") & set(each)
     assert r"# last error: \x1b[2J\u202ex\n# y" in editor.texts()[1]
+
+
+def test_without_a_terminal_and_an_editor_an_edit_is_refused(path, queue, monkeypatch):
+    monkeypatch.delenv("EDITOR", raising=False)
+    monkeypatch.delenv("VISUAL", raising=False)
+    assert "there is no terminal for an editor: set $EDITOR" in refused("edit", path, "waiting")
