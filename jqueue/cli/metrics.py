@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from jqueue.cli.on_queue import URL, OpenedQueue, on_queue
 from jqueue.cli.printing import refusal
-
-WAKE_UP = 0.25
-"""Seconds between two wake-ups of the event loop."""
 
 
 def metrics(
@@ -57,15 +53,9 @@ def metrics(
 
 
 async def _until_stopped() -> None:
-    """Wait for SIGTERM or Ctrl-C.
-
-    The system may give the signal to a thread of the listener. Python then handles it at the next wake-up of the event
-    loop, which has no other reason to wake up.
-    """
+    """Wait for SIGTERM or Ctrl-C."""
     from jqueue.worker.signals import handle_signals
 
     stopped = asyncio.Event()
     with handle_signals(stopped.set):
-        while not stopped.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), WAKE_UP)
+        await stopped.wait()
