@@ -41,8 +41,9 @@ def dead(
     """
 
     async def find_dead(opened: OpenedQueue) -> tuple[str, list[Job]]:
-        wanted = [job for job in opened.view.jobs(JobStatus.DEAD) if entrypoint in (None, job.entrypoint)]
-        return opened.name, sorted(wanted, key=lambda job: (instant(job.dead_at) or "", job.sequence))
+        names = () if entrypoint is None else (entrypoint,)
+        found = [job.evolve(payload=b"") async for job in opened.view.jobs(JobStatus.DEAD, entrypoints=names)]
+        return opened.name, sorted(found, key=lambda job: (instant(job.dead_at) or "", job.sequence))
 
     name, found = on_queue(url, find_dead, as_json=as_json)
     if as_json:

@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from jqueue.cli.chosen_jobs import chosen_jobs
 from jqueue.cli.filters import selecting
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import jobs, show_json
@@ -59,11 +60,10 @@ def export(
 
 
 async def _lines(opened: OpenedQueue, selection: Selection) -> AsyncIterator[str]:
-    """Yield the lines of the jobs, in the order of their places in the queue."""
+    """Yield the lines of the jobs. Jobs of the queue's object come first, in the order of their places in the queue."""
     now = opened.now()
-    for job in sorted(opened.view.jobs(), key=lambda job: job.sequence):
-        if selection.matches(job, now):
-            yield await _line(opened, job)
+    async for job in chosen_jobs(opened.view, selection, now, in_order=True):
+        yield await _line(opened, job)
 
 
 async def _line(opened: OpenedQueue, job: Job) -> str:

@@ -75,7 +75,7 @@ def import_(
     async def add(opened: OpenedQueue) -> None:
         if opened.absent and not create:
             raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
-        known = set(opened.view.ids())
+        known = {job_id async for job_id in opened.view.ids()}
         try:
             with ExitStack() as closing:
                 lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_opened(file))

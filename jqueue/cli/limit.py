@@ -49,7 +49,7 @@ def limit(
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
         opened.queue.capabilities.require("limits")
         while True:
-            before = (await opened.queue.read_state()).entrypoints.get(entrypoint, EntrypointRules())
+            before = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
             after = SetLimits(
                 entrypoint,
                 running=None if no_running else running or before.max_running,

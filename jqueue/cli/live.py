@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Annotated
@@ -17,7 +17,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
 
 Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two looks at the queue.")]
-Draw = Callable[[OpenedQueue, Terminal, int], Iterable[str]]
+Draw = Callable[[OpenedQueue, Terminal, int], Awaitable[Iterable[str]]]
 """Returns the lines of a screen, given the queue, the terminal and the number of lines that it has room for."""
 
 DEADLINE = 15.0
@@ -65,7 +65,7 @@ async def _watch(opened: OpenedQueue, draw: Draw, interval: float) -> None:
             size = console.size
             terminal = Terminal(size.width, terminal.colours)
             room = size.height - 1
-            lines = list(islice(draw(opened, terminal, room), room))
+            lines = list(islice(await draw(opened, terminal, room), room))
             last = terminal.styled(printable(trouble), "red") if trouble else ""
             text = Text.from_ansi("\n".join([*lines, *[""] * (room - len(lines)), last]), no_wrap=True, overflow="crop")
             screen.update(text, refresh=True)

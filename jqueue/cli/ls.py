@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jqueue.cli.chosen_jobs import chosen_jobs
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
@@ -19,13 +20,16 @@ from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
 from jqueue.domain.selection import Phase, Selection, phase_of, since
-from jqueue.domain.short_ids import short_ids
+from jqueue.domain.short_ids import ShortIds
 
 WIDE = 120
 """Width of a terminal from which on ids are shown in full."""
 
 TITLES = 3
 """Number of lines beside the jobs."""
+
+SPARE = 1024
+"""Number of jobs beyond the limit to gather before those that are not among the first are dropped."""
 
 PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
 """The phases in the order in which they are listed."""
@@ -111,33 +115,36 @@ def ls(
     if watch:
         return live(url, drawing(selection, sort, limit, reverse=reverse), interval, instead="jqueue ls")
 
-    async def find(opened: OpenedQueue) -> Found:
-        return find_jobs(opened.view, opened.now(), selection, sort, limit, reverse=reverse)
+    terminal = Terminal.of_stdout()
 
-    found = on_queue(url, find, as_json=as_json)
+    async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]]:
+        found = await find_jobs(opened.view, opened.now(), selection, sort, limit, reverse=reverse)
+        return found, {} if as_json else await short_names(found, terminal)
+
+    found, names = on_queue(url, find, as_json=as_json)
     if as_json:
         from jqueue.cli.job_values import job_values
 
         show_lines(job_values(job, found.now) for job in found.jobs)
     else:
-        write_lines(listing(found, Terminal.of_stdout(), every=not selection))
+        write_lines(listing(found, names, terminal, every=not selection))
 
 
 def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
     """Return what draws the list that fits a screen. The arguments are as for `find_jobs`."""
 
-    def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
+    async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
         most = max(1, room - TITLES)
-        found = find_jobs(opened.view, opened.now(), selection, sort, min(limit or most, most), reverse=reverse)
-        return listing(found, terminal, every=not selection)
+        found = await find_jobs(opened.view, opened.now(), selection, sort, min(limit or most, most), reverse=reverse)
+        return listing(found, await short_names(found, terminal), terminal, every=not selection)
 
     return draw
 
 
-def find_jobs(
+async def find_jobs(
     view: QueueView, now: datetime, selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool
 ) -> Found:
-    """Return the jobs of a queue that are chosen, in order.
+    """Return the jobs of a queue that are chosen, in order. Memory grows with their limit, not with the queue.
 
     Args:
         view: the queue.
@@ -147,27 +154,43 @@ def find_jobs(
         limit: maximum number of jobs; None for all.
         reverse: True to reverse the order.
     """
-    matches = selection.matches
-    jobs = [job for job in view.jobs(*selection.statuses) if matches(job, now)] if selection else list(view.jobs())
     place = _by_phase(now) if sort is None else _KEYS[sort](now)
-    jobs.sort(key=place, reverse=reverse)
-    return Found(jobs[:limit], view, now, max(0, len(jobs) - (limit or len(jobs))))
+    first: list[Job] = []
+    number = 0
+    async for job in chosen_jobs(view, selection, now):
+        number += 1
+        first.append(job)
+        if limit is not None and len(first) >= limit + SPARE:
+            first.sort(key=place, reverse=reverse)
+            del first[limit:]
+    first.sort(key=place, reverse=reverse)
+    shown = first[:limit]
+    return Found(shown, view, now, number - len(shown))
 
 
-def listing(found: Found, terminal: Terminal, *, every: bool) -> Iterator[str]:
+async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
+    """Return short ids of the jobs for a narrow terminal; nothing for another place, where ids are shown in full."""
+    if not found.jobs or terminal.width is None or terminal.width >= WIDE:
+        return {}
+    names = ShortIds(job.id for job in found.jobs)
+    async for job_id in found.view.ids():
+        names.meet(job_id)
+    return names.found()
+
+
+def listing(found: Found, names: Mapping[str, str], terminal: Terminal, *, every: bool) -> Iterator[str]:
     """Yield the lines of a list of jobs.
 
     Args:
         found: the jobs.
+        names: their short ids, or nothing if ids are shown in full.
         terminal: the place where the lines will be written.
         every: True if no filter was given.
     """
     if not found.jobs:
         yield "no jobs" if every else "no job matches"
         return
-    narrow = terminal.width is not None and terminal.width < WIDE
-    shown: Mapping[str, str] = short_ids(found.view.ids()) if narrow else {}
-    yield from lines_of(COLUMNS, (_row(job, shown, found.now) for job in found.jobs), terminal)
+    yield from lines_of(COLUMNS, (_row(job, names, found.now) for job in found.jobs), terminal)
     if terminal.width is not None:
         total = counted(len(found.jobs) + found.more, "job")
         yield ""

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from jqueue.cli.chosen_jobs import chosen_jobs, one_job
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import jobs, note, refusal, show, show_json
 from jqueue.cli.progress import jobs_counted
@@ -32,7 +33,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Guarded, JobMatches, Operation
 from jqueue.domain.printable import printable
-from jqueue.domain.selection import Phase, Selection, phase_of, the_job
+from jqueue.domain.selection import Phase, Selection, phase_of
 
 CHUNK = 1_000
 """Number of jobs to change in one commit."""
@@ -76,7 +77,7 @@ class Chosen(NamedTuple):
     """The jobs that were chosen.
 
     Attributes:
-        jobs: jobs that can be changed.
+        jobs: jobs that can be changed, without their payloads.
         others: number of jobs that match, and cannot be changed.
     """
 
@@ -109,7 +110,7 @@ def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_js
     """
 
     async def do(opened: OpenedQueue) -> tuple[Job, Any]:
-        job = the_job((await opened.queue.read_state()).jobs, job_id)
+        job = await one_job(opened.view, job_id)
         if dry_run and phase_of(job, opened.now()) in change.phases:
             return job, None
         if dry_run:
@@ -148,9 +149,13 @@ def change_jobs(
     async def find(opened: OpenedQueue) -> Chosen:
         opened.queue.capabilities.require(*_needs(change, opened))
         now = opened.now()
-        found = [job for job in (await opened.queue.read_state()).jobs if selection.matches(job, now)]
-        able = [job for job in found if phase_of(job, now) in change.phases]
-        return Chosen(sorted(able, key=lambda job: job.sequence), len(found) - len(able))
+        able, others = [], 0
+        async for job in chosen_jobs(opened.view, selection, now):
+            if phase_of(job, now) in change.phases:
+                able.append(job.evolve(payload=b""))
+            else:
+                others += 1
+        return Chosen(sorted(able, key=lambda job: job.sequence), others)
 
     chosen = on_queue(url, find, as_json=as_json)
     if dry_run or not chosen.jobs:

@@ -7,7 +7,6 @@ import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -74,10 +73,9 @@ class OpenedQueue:
     view: QueueView
     absent: bool = False
 
-    @cached_property
-    def stats(self) -> QueueStats:
-        """Its figures when it was opened."""
-        return self.view.stats(self.now())
+    async def stats(self) -> QueueStats:
+        """Return its figures when it was opened."""
+        return await self.view.stats(self.now())
 
     def now(self) -> datetime:
         """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""
@@ -85,9 +83,9 @@ class OpenedQueue:
         told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
         return told or self.queue.options.clock.now()
 
-    def figures(self, entrypoint: str) -> EntrypointStats:
+    async def figures(self, entrypoint: str) -> EntrypointStats:
         """Return the figures of an entrypoint when the queue was opened."""
-        return (self.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
+        return ((await self.stats()).entrypoints or {}).get(entrypoint, EntrypointStats())
 
 
 def on_queue(

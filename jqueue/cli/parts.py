@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.documents import Document, Values, duration_of, option_of, payload_given, payload_shown, plain
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain
 from jqueue.cli.printing import moment
@@ -25,7 +26,6 @@ from jqueue.domain.operations import (
     SetSchedule,
     SettingsAsSeen,
 )
-from jqueue.domain.selection import the_job
 
 DURATIONS = ("aging", "dead_retention", "history")
 """The settings of a queue that are durations."""
@@ -39,7 +39,7 @@ async def read_job(opened: OpenedQueue, job_id: str, *, with_payload: bool) -> D
         JobNotFoundError: there is no such job.
     """
     opened.queue.capabilities.require("reschedule")
-    job = the_job((await opened.queue.read_state()).jobs, job_id)
+    job = await one_job(opened.view, job_id)
     if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
         raise RefusedError(f"this job is {_status(job)}: only a waiting or a dead job can be edited")
     if with_payload and job.payload_apart:
@@ -92,7 +92,7 @@ async def read_schedule(opened: OpenedQueue, name: str, *, with_payload: bool) -
 async def read_limits(opened: OpenedQueue, entrypoint: str) -> Document:
     """Read the limits and the pause of an entrypoint, which may have none."""
     opened.queue.capabilities.require("limits")
-    rules = (await opened.queue.read_state()).entrypoints.get(entrypoint, EntrypointRules())
+    rules = opened.view.header.entrypoints.get(entrypoint, EntrypointRules())
     values = {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": plain(rules.per)}
 
     async def save(where: OpenedQueue, edited: Values) -> None:

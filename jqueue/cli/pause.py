@@ -22,7 +22,7 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
 
     async def pause_entrypoint(opened: OpenedQueue) -> EntrypointStats:
         await certain(opened.queue.pause(entrypoint))
-        return opened.figures(entrypoint)
+        return await opened.figures(entrypoint)
 
     before = on_queue(url, pause_entrypoint, as_json=as_json)
     if as_json:

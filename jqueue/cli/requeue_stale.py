@@ -11,6 +11,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.printing import jobs, refusal, show, show_json
 from jqueue.cli.values import duration
 from jqueue.domain.counting import counted
+from jqueue.domain.models import JobStatus
 
 
 def requeue_stale(
@@ -39,8 +40,8 @@ def requeue_stale(
         if not dry_run:
             return int(await certain(opened.queue.requeue_stale(seconds)))
         cutoff = opened.now() - timedelta(seconds=seconds)
-        running = (await opened.queue.read_state()).in_progress_jobs()
-        return sum(job.heartbeat_at is None or job.heartbeat_at <= cutoff for job in running)
+        beats = [job.heartbeat_at async for job in opened.view.jobs(JobStatus.IN_PROGRESS)]
+        return sum(beat is None or beat <= cutoff for beat in beats)
 
     found = on_queue(url, take_back, as_json=as_json)
     if as_json:

@@ -14,7 +14,7 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
 
     async def resume_entrypoint(opened: OpenedQueue) -> EntrypointStats:
         await certain(opened.queue.resume(entrypoint))
-        return opened.figures(entrypoint)
+        return await opened.figures(entrypoint)
 
     before = on_queue(url, resume_entrypoint, as_json=as_json)
     if as_json:

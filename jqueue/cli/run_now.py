@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import refusal, show, show_json
 from jqueue.domain.errors import JobStateError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import RunSchedule
 from jqueue.domain.printable import printable
-from jqueue.domain.selection import the_job
 
 
 def run_now(
@@ -40,7 +40,7 @@ def run_now(
             if isinstance(added, Exception):
                 raise added
             return _job(added)
-        job = the_job((await queue.read_state()).jobs, job_id or "")
+        job = await one_job(opened.view, job_id or "")
         try:
             return await certain(queue.reschedule(job.id, delay=0))
         except JobStateError as error:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.columns import Terminal, write_lines
 from jqueue.cli.event_values import event_values, outcome
 from jqueue.cli.job_values import job_values
@@ -24,7 +25,7 @@ from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
-from jqueue.domain.selection import Phase, phase_of, since, the_job
+from jqueue.domain.selection import Phase, phase_of, since
 
 BEFORE = timedelta(minutes=1)
 """Time before the creation of a job from which on its events are looked for: clocks may disagree."""
@@ -71,7 +72,7 @@ def show(
     """
 
     async def read(opened: OpenedQueue) -> Life:
-        job, queue = _found(opened, job_id), opened.queue
+        job, queue = await _found(opened, job_id), opened.queue
         life = Life(job, opened.now())
         if isinstance(queue, BlobQueue) and opened.view.header.history is not None:
             life.events = []
@@ -95,7 +96,7 @@ def show(
         write_lines(_lines(life, Terminal.of_stdout()))
 
 
-def _found(opened: OpenedQueue, job_id: str) -> Job:
+async def _found(opened: OpenedQueue, job_id: str) -> Job:
     """Return the job.
 
     Raises:
@@ -104,7 +105,7 @@ def _found(opened: OpenedQueue, job_id: str) -> Job:
         InvalidJobError: several ids begin like this.
     """
     try:
-        return the_job(opened.view.named(job_id), job_id)
+        return await one_job(opened.view, job_id)
     except JobNotFoundError:
         if opened.view.header.history is None:
             raise

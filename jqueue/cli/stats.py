@@ -98,7 +98,7 @@ async def _read_info(opened: OpenedQueue) -> QueueInfo:
     schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
     return QueueInfo(
         name=opened.name,
-        stats=opened.stats,
+        stats=await opened.stats(),
         one_object=opened.queue.capabilities.size_limit,
         rules=dict(state.entrypoints),
         settings=state.settings,

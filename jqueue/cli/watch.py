@@ -14,7 +14,7 @@ from jqueue.cli.stats import has_jobs
 from jqueue.cli.workers import Holder, find_holders
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
-from jqueue.domain.stats import EntrypointStats
+from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.domain.totals import Totals
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -50,32 +50,42 @@ def watch(url: URL, interval: Interval = 1.0) -> None:
     """
     depths: deque[int] = deque(maxlen=SAMPLES)
 
-    def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
-        depths.append(opened.stats.depth)
-        return screen(opened, terminal, room, depths)
+    async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
+        stats = await opened.stats()
+        depths.append(stats.depth)
+        return screen(opened, stats, await find_holders(opened), terminal, room, depths)
 
     live(url, draw, interval, instead="jqueue stats")
 
 
-def screen(opened: OpenedQueue, terminal: Terminal, room: int, depths: Sequence[int]) -> Iterator[str]:
+def screen(
+    opened: OpenedQueue,
+    stats: QueueStats,
+    known: Sequence[Holder],
+    terminal: Terminal,
+    room: int,
+    depths: Sequence[int],
+) -> Iterator[str]:
     """Yield the lines of the screen.
 
     Args:
         opened: the queue.
+        stats: its figures.
+        known: its workers, and the other holders of its jobs.
         terminal: the terminal.
         room: number of lines.
         depths: numbers of ready jobs at the last looks.
     """
-    stats, width = opened.stats, terminal.width or 80
+    width = terminal.width or 80
     yield terminal.styled(cut(printable(opened.name), width), "bold")
     full = f"{size(stats.size)} of {size(stats.size_limit)}" if stats.size_limit else size(stats.size)
     yield terminal.styled(f"{opened.now().astimezone(UTC):%H:%M:%S} UTC, version {stats.version}, {full}", "dim")
     yield ""
     yield cut(f"ready {stats.depth:,}  {bars(depths)}", width)
     yield ""
-    holders = [holder for holder in find_holders(opened) if holder.jobs or holder.record]
+    holders = [holder for holder in known if holder.jobs or holder.record]
     listed = holders[: min(HOLDERS, max(1, room - FIXED - 4))]
-    yield from _jobs(opened, terminal, room - FIXED - len(listed))
+    yield from _jobs(stats, terminal, room - FIXED - len(listed))
     yield ""
     yield from _holders(holders, listed, opened, terminal)
     for warning in stats.warnings:
@@ -88,9 +98,8 @@ def bars(numbers: Sequence[int]) -> str:
     return "".join(BARS[min(len(BARS) - 1, number * len(BARS) // (most + 1))] for number in numbers)
 
 
-def _jobs(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
+def _jobs(stats: QueueStats, terminal: Terminal, room: int) -> Iterator[str]:
     """Yield the table of entrypoints. If there is no room for all, those with the most ready jobs are listed."""
-    stats = opened.stats
     shown = {name: known for name, known in (stats.entrypoints or {}).items() if has_jobs(known) or _is_busy(known)}
     if not shown:
         yield "no jobs"

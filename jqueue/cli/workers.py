@@ -51,7 +51,7 @@ def workers(url: URL, as_json: OneALine = False) -> None:
     """
 
     async def read(opened: OpenedQueue) -> tuple[list[Holder], datetime]:
-        return find_holders(opened), opened.now()
+        return await find_holders(opened), opened.now()
 
     found, now = on_queue(url, read, as_json=as_json)
     if as_json:
@@ -60,10 +60,10 @@ def workers(url: URL, as_json: OneALine = False) -> None:
         write_lines(_lines(found, now, Terminal.of_stdout()))
 
 
-def find_holders(opened: OpenedQueue) -> list[Holder]:
+async def find_holders(opened: OpenedQueue) -> list[Holder]:
     """Return the workers of a queue by name, and the other holders of jobs after them."""
     claims: dict[str, list[datetime]] = {}
-    for job in opened.view.jobs(JobStatus.IN_PROGRESS):
+    async for job in opened.view.jobs(JobStatus.IN_PROGRESS):
         claims.setdefault(job.holder or "?", []).append(job.claimed_at or job.created_at)
     records = by_name(opened.view.header.workers.values())
     known = [Holder(each.holder, *_claimed(claims.get(each.holder, [])), each) for each in records]

@@ -14,7 +14,7 @@ from jqueue.core.calls.collection import Collector
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
-from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.view import QueueView
 from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
@@ -96,7 +96,12 @@ class QueueBase(SupportsApply, SupportsWorkers):
         if objects is not None:
             hand_back, end = self._writer.hand_back, self._each
             self._claimed_payloads = ClaimedPayloads(objects, options.limits, hand_back, end)
-            self._collector = Collector(objects, self._look, lambda: self._done(Fence(), None), options.clock.monotonic)
+            self._collector = Collector(
+                objects,
+                lambda: self._view(self._deadline),
+                lambda: self._done(Fence(), None),
+                options.clock.monotonic,
+            )
 
     def attend(self, run: str, describe: Describe) -> None:
         self._engine.workers.attend(run, describe)
@@ -104,8 +109,14 @@ class QueueBase(SupportsApply, SupportsWorkers):
     def leave(self, run: str) -> None:
         self._engine.workers.leave(run)
 
-    async def _look(self) -> LazyState:
-        return (await self._engine.look(self._deadline))[0]
+    async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
+        """Return the queue as it is now, or a known view if nothing has changed since."""
+        etag, found = await self._engine.look_if_changed(known.etag if known else None, seconds)
+        if found is None and known is not None:
+            return known
+        assert found is not None  # without an etag, the store was read
+        lazy, size, taken = found
+        return QueueView(lazy, self.options.limits, taken, size, etag)
 
     async def _release(self) -> None:
         """Release the store of the closed queue."""

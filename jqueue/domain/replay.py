@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -25,20 +24,21 @@ class Replay:
     """The jobs of a queue at a moment that moves back, event by event.
 
     Args:
-        jobs: the present jobs.
         last: number of the last event.
 
     Attributes:
         jobs: the jobs as they were before the last undone event, by id.
     """
 
-    def __init__(self, jobs: Iterable[Job], last: int) -> None:
+    def __init__(self, last: int) -> None:
         self.jobs: dict[str, ReplayedJob] = {}
         self._created: dict[str, datetime | None] = {}
         self._next = last
-        for job in jobs:
-            self.jobs[job.id] = ReplayedJob(job.entrypoint, job.status, job.attempt)
-            self._created[job.id] = job.created_at
+
+    def add(self, job: Job) -> None:
+        """Add a present job. All of them are added before the first event is undone."""
+        self.jobs[job.id] = ReplayedJob(job.entrypoint, job.status, job.attempt)
+        self._created[job.id] = job.created_at
 
     def undo(self, event: HistoryEvent) -> None:
         """Undo the event before all that were undone.

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from jqueue.domain.counting import counted
-from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.printable import printable
 from jqueue.domain.tallies import ready_since
-
-NAMED = 3
-"""Largest number of ids to name in an error about an id that is not clear."""
 
 
 class Phase(StrEnum):
@@ -123,34 +116,3 @@ _EVERY_JOB = Selection()
 
 def _contains(text: str | None, part: str | None) -> bool:
     return part is None or (text is not None and part.casefold() in text.casefold())
-
-
-def the_job(jobs: Iterable[Job], prefix: str) -> Job:
-    """Return the job with an id, or the only job whose id begins with it.
-
-    Args:
-        jobs: the jobs to look at.
-        prefix: an id, or the beginning of one.
-
-    Raises:
-        JobNotFoundError: no id begins like this.
-        InvalidJobError: several ids do, or the prefix is empty.
-    """
-    if not prefix:
-        raise InvalidJobError("the id of the job is empty")
-    prefix = prefix.removesuffix("…")  # of an id that was cut to fit a terminal
-    found = []
-    for job in jobs:
-        if job.id == prefix:
-            return job
-        if job.id.startswith(prefix):
-            found.append(job)
-    if not found:
-        raise JobNotFoundError(prefix)
-    if len(found) > 1:
-        shown = ", ".join(printable(job.id) for job in found[:NAMED])
-        raise InvalidJobError(
-            f"{counted(len(found), 'job')} have ids that begin like this: give more of the id. "
-            f"{'They are' if len(found) <= NAMED else 'The first are'} {shown}"
-        )
-    return found[0]

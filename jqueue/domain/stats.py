@@ -90,10 +90,7 @@ class Census:
 
     def count(self, job: Job) -> None:
         """Count one job."""
-        tally = self._tallies.get(job.entrypoint)
-        if tally is None:
-            tally = self._tallies[job.entrypoint] = _Tally()
-        tally.count(job, self._now)
+        self._tally(job.entrypoint).count(job, self._now)
         if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
             self._holders[job.holder] += 1
 
@@ -101,12 +98,29 @@ class Census:
         """Count entries of a table of jobs. Packed jobs that only wait for their turn are not unpacked."""
         waiting, others = split_waiting(entries)
         for entrypoint, (number, oldest) in waiting.items():
-            tally = self._tallies.get(entrypoint)
-            if tally is None:
-                tally = self._tallies[entrypoint] = _Tally()
-            tally.count_waiting(oldest, number)
+            self.count_waiting(entrypoint, number, 0, oldest)
         for job_id, entry in others:
             self.count(unpacked(job_id, entry))
+
+    def count_waiting(self, entrypoint: str, ready: int, scheduled: int, oldest: datetime | None) -> None:
+        """Count queued jobs of an entrypoint that are not looked at one by one.
+
+        Args:
+            entrypoint: of the jobs.
+            ready: number of ready jobs.
+            scheduled: number of jobs whose time has not come.
+            oldest: the earliest time at which one of the ready jobs became ready; None if none is ready.
+        """
+        tally = self._tally(entrypoint)
+        tally.scheduled += scheduled
+        if ready and oldest is not None:
+            tally.count_waiting(oldest, ready)
+
+    def _tally(self, entrypoint: str) -> _Tally:
+        tally = self._tallies.get(entrypoint)
+        if tally is None:
+            tally = self._tallies[entrypoint] = _Tally()
+        return tally
 
     def figures(
         self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits

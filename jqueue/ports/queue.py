@@ -587,8 +587,33 @@ class Operator(SupportsApply, Protocol):
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """Return the numbers of ready, scheduled, in progress and dead jobs by entrypoint, and the size of the blob."""
 
+    def iterate_jobs(
+        self,
+        *statuses: JobStatus,
+        entrypoint: str | Sequence[str] | None = None,
+        id_prefix: str = "",
+        deadline: Duration | None = None,
+    ) -> AsyncGenerator[Job, None]:
+        """Iterate over the jobs of one version of the queue: with `async for`, or with `for` in a `SyncQueue`.
+
+        The queue is read when the iteration begins, and nothing is written. No job is claimed. The jobs come in no
+        particular order, with their payloads as the queue keeps them: large payloads are not loaded. Jobs outside the
+        queue's object are read bit by bit, so they may be many.
+
+        Args:
+            statuses: statuses of the jobs; all by default.
+            entrypoint: of the jobs; one name, several, or None for all.
+            id_prefix: beginning of their ids.
+            deadline: maximum time for each request to the store.
+
+        Raises:
+            StorageError: the store failed, or the queue's object is gone or cannot be read.
+        """
+
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """Return the queue as it is now. One read, no commit. A broker need not be entered for it.
+
+        It is the state of the queue's object; jobs in segments are not in it: use `iterate_jobs`.
 
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.

@@ -35,11 +35,13 @@ from jqueue.sync.calls import CallEnded
 from jqueue.sync.keep_alive import KeepAlive
 from jqueue.sync.open_queue import DEFAULT_DEADLINE, OpenQueue
 
-EVENTS_AT_ONCE = 100
-"""Number of events of a history that one call brings from the event loop."""
+ITEMS_AT_ONCE = 100
+"""Number of jobs or events that one call brings from the event loop."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def blocking(
@@ -74,9 +76,26 @@ def blocking(
             raise error.with_traceback(None) from error.__cause__
         return result
 
+    return _like(verb, call)
+
+
+def iterating(
+    verb: Callable[Concatenate[Any, Parameters], AsyncIterator[Item]],
+) -> Callable[Concatenate[SyncQueue, Parameters], Iterator[Item]]:
+    """Return the method with an ordinary iterator for a verb with an async one. All else is as in `blocking`."""
+
+    def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Iterator[Item]:
+        items: AsyncIterator[Item] = getattr(self._queue, verb.__name__)(*args, **kwargs)
+        return self._pieces(items)
+
+    return _like(verb, call)
+
+
+def _like(verb: Callable[..., Any], call: Method) -> Method:
+    """Return the method of a `SyncQueue` with the name, the arguments and the documentation of its verb."""
     functools.update_wrapper(call, verb)
     call.__doc__ = inspect.getdoc(verb)  # which may be inherited from the port
-    call.__qualname__ = f"SyncQueue.{name}"
+    call.__qualname__ = f"SyncQueue.{verb.__name__}"
     call.__module__ = __name__
     return call
 
@@ -169,6 +188,7 @@ class SyncQueue:
     until_ready = blocking(BrokerQueue.until_ready)
     find = blocking(BrokerQueue.find)
     read_state = blocking(BrokerQueue.read_state)
+    iterate_jobs = iterating(BrokerQueue.iterate_jobs)
     view = blocking(BrokerQueue.view)
     stats = blocking(BrokerQueue.stats)
     jobs_at = blocking(BrokerQueue.jobs_at)
@@ -220,15 +240,21 @@ class SyncQueue:
             raise InvalidJobError(f"{type(self._queue).__name__} has no history: use a queue on one object of a store")
         return self._pieces(self._queue.history(**wanted))  # type: ignore[arg-type]
 
-    def _pieces(self, events: AsyncIterator[HistoryEvent]) -> Iterator[HistoryEvent]:
-        """Yield events, a piece of them at a time. They belong to the loop of the thread."""
+    def _pieces(self, items: AsyncIterator[Item]) -> Iterator[Item]:
+        """Yield what an async iterator yields, a piece at a time. The iterator belongs to the loop of the thread."""
         error: JQueueError | None = None
-        while error is None:
-            piece, error = self._run(lambda _: _piece_of(events))
-            yield from piece
-            if error is None and len(piece) < EVENTS_AT_ONCE:
-                return
-        raise error.with_traceback(None) from error.__cause__
+        ended = False
+        while not ended:
+            piece, ended, error = self._run(lambda _: _piece_of(items))
+            try:
+                yield from piece
+            except GeneratorExit:
+                if not ended and isinstance(items, AsyncGenerator):
+                    with suppress(JQueueError):
+                        self._run(lambda _: items.aclose())
+                raise
+        if error is not None:
+            raise error.with_traceback(None) from error.__cause__
 
     @property
     def capabilities(self) -> Capabilities:
@@ -339,17 +365,17 @@ class SyncQueue:
                 self._queue = copy.copy(self._queue)
 
 
-async def _piece_of(events: AsyncIterator[HistoryEvent]) -> tuple[list[HistoryEvent], JQueueError | None]:
-    """Return the next events, and the error that came after them."""
-    piece: list[HistoryEvent] = []
+async def _piece_of(items: AsyncIterator[Item]) -> tuple[list[Item], bool, JQueueError | None]:
+    """Return the next items, True if they are the last, and the error that came after them."""
+    piece: list[Item] = []
     try:
-        while len(piece) < EVENTS_AT_ONCE:
-            piece.append(await anext(events))
+        while len(piece) < ITEMS_AT_ONCE:
+            piece.append(await anext(items))
     except StopAsyncIteration:
-        return piece, None
+        return piece, True, None
     except JQueueError as error:
-        return piece, error
-    return piece, None
+        return piece, True, error
+    return piece, False, None
 
 
 def _queue_on(target: Any, settings: dict[str, Any]) -> Any:

@@ -37,6 +37,7 @@ from jqueue.testing._queue_contract.holders import HoldersContract  # noqa: E402
 from jqueue.testing._queue_contract.keys import KeysContract  # noqa: E402
 from jqueue.testing._queue_contract.large_values import LargeValuesContract  # noqa: E402
 from jqueue.testing._queue_contract.limits import LimitsContract  # noqa: E402
+from jqueue.testing._queue_contract.looking import LookingContract  # noqa: E402
 from jqueue.testing._queue_contract.order import OrderContract  # noqa: E402
 from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  # noqa: E402
 from jqueue.testing._queue_contract.results import ResultsContract  # noqa: E402
@@ -69,6 +70,7 @@ class QueueContract(
     HistoryContract,
     ChangesContract,
     RefusedRulesContract,
+    LookingContract,
     ContentContract,
 ):
     """Subclass it, and give it a `make_storage` or a `make_queue` fixture.

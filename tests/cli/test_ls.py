@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,13 @@ from typer.testing import CliRunner
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
 from jqueue.cli.columns import Cell, Column, Terminal, cut, lines_of
-from jqueue.cli.ls import Order, find_jobs, listing
-from jqueue.domain.models import JobStatus
+from jqueue.cli.ls import SPARE, Order, find_jobs, listing, short_names
+from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.view import QueueView
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.selection import Selection
-from jqueue.domain.short_ids import short_ids
+from jqueue.domain.short_ids import ShortIds
 from jqueue.domain.stats import Census
 from tests.cli.hostile import HOSTILE, assert_harmless, fill
 
@@ -41,8 +45,8 @@ def shown_at(path, terminal):
     async def look():
         queue = DirectQueue(LocalFileSystemStorage(path))
         view = await queue.view()
-        found = find_jobs(view, datetime.now(UTC), Selection(), None, None, reverse=False)
-        return list(listing(found, terminal, every=True))
+        found = await find_jobs(view, datetime.now(UTC), Selection(), None, None, reverse=False)
+        return list(listing(found, await short_names(found, terminal), terminal, every=True))
 
     return asyncio.run(look())
 
@@ -109,7 +113,24 @@ def test_a_narrow_terminal_shows_the_beginnings_that_tell_ids_apart(tmp_path):
 
 def test_short_ids_are_unique():
     ids = ["a", "ab", "job-0001", "job-00011", "job-00012", "x" * 40]
-    assert ["a", "ab", "job-0001", "job-00011", "job-00012", "x" * 8] == list(short_ids(ids).values())
+    names = ShortIds(ids)
+    for job_id in ids:
+        names.meet(job_id)
+    assert ["a", "ab", "job-0001", "job-00011", "job-00012", "x" * 8] == list(names.found().values())
+
+
+def test_short_ids_of_some_jobs_are_told_apart_from_those_of_all_others():
+    draw = random.Random(7)
+    ids = sorted({"".join(draw.choices("ab", k=draw.randint(1, 14))) for _ in range(400)})
+    shown = draw.sample(ids, 40)
+    names = ShortIds(shown)
+    for job_id in ids:
+        names.meet(job_id)
+    for job_id, name in names.found().items():
+        others = [other for other in ids if other.startswith(name) and other != job_id]
+        assert not others or (name == job_id and len(name) <= len(min(others, key=len))), (job_id, name)
+        assert len(name) <= 8 or any(other.startswith(name[:-1]) for other in ids if other != job_id)
+    assert sorted(shown) == list(names.found())
 
 
 @pytest.mark.parametrize(
@@ -169,6 +190,27 @@ def test_a_closed_pipe_ends_quietly(path):
     assert b"" == result.stderr
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("order", [None, *Order])
+def test_the_first_jobs_of_a_long_list_are_those_of_the_whole_list(order, reverse):
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    draw = random.Random(3)
+    entries = {}
+    for number in range(2 * SPARE + 50):
+        created = now - timedelta(seconds=draw.randrange(900))
+        job = Job(id=f"{draw.randrange(1 << 40):x}", entrypoint=draw.choice("abc"), payload=b"", created_at=created)
+        entries[job.id] = job.evolve(sequence=number + 1, priority=draw.randrange(3), attempt=draw.randrange(3))
+    view = QueueView(LazyState(QueueState(), (), entries), Limits(), 0, 0)
+
+    async def look():
+        whole = await find_jobs(view, now, Selection(), order, None, reverse=reverse)
+        first = await find_jobs(view, now, Selection(), order, 7, reverse=reverse)
+        assert [job.id for job in whole.jobs[:7]] == [job.id for job in first.jobs]
+        assert (len(entries), 0, len(entries) - 7) == (len(whole.jobs), whole.more, first.more)
+
+    asyncio.run(look())
+
+
 def test_a_view_counts_jobs_as_the_queue_does(path):
     async def look():
         queue = DirectQueue(LocalFileSystemStorage(path))
@@ -180,9 +222,10 @@ def test_a_view_counts_jobs_as_the_queue_does(path):
         for job in (await queue.read_state()).jobs:
             census.count(job)
         counted = census.figures(view.header, (), view.size, 0, queue.options.limits)
-        seen = view.stats(now)
+        seen = await view.stats(now)
         assert (counted.depth, counted.entrypoints, counted.holders) == (seen.depth, seen.entrypoints, seen.holders)
-        assert [job.id for job in view.jobs(JobStatus.DEAD)] == [job.id for job in view.named("dead")]
+        dead = [job.id async for job in view.jobs(JobStatus.DEAD)]
+        assert dead == [job.id async for job in view.jobs(prefix="dead")]
 
     asyncio.run(look())
 
@@ -194,7 +237,8 @@ def test_a_view_is_returned_again_if_nothing_changed(path):
         assert first is await queue.view(first)
         await queue.enqueue("mail")
         second = await queue.view(first)
-        assert (len(first) + 1, first.header.version + 1) == (len(second), second.header.version)
-        assert (await queue.stats()).depth == second.stats(datetime.now(UTC) + timedelta(seconds=1)).depth
+        assert first.header.version + 1 == second.header.version
+        later = await second.stats(datetime.now(UTC) + timedelta(seconds=1))
+        assert (await queue.stats()).depth == later.depth
 
     asyncio.run(look())

@@ -22,6 +22,7 @@ from jqueue.cli.live import _look_again
 from jqueue.cli.ls import drawing
 from jqueue.cli.on_queue import OpenedQueue
 from jqueue.cli.watch import bars, screen
+from jqueue.cli.workers import find_holders
 from jqueue.domain.selection import Selection
 from tests.cli.hostile import assert_harmless, fill
 
@@ -43,7 +44,9 @@ async def opened(path):
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (80, 10)])
 def test_the_screen_fits_and_is_harmless(path, width, height, colours):
     async def draw():
-        return list(screen(await opened(path), Terminal(width, colours), height, [1, 5, 3]))
+        seen = await opened(path)
+        terminal = Terminal(width, colours)
+        return list(screen(seen, await seen.stats(), await find_holders(seen), terminal, height, [1, 5, 3]))
 
     lines = asyncio.run(draw())
     assert_harmless("\n".join(lines), colours=colours)
@@ -62,7 +65,8 @@ def test_many_entrypoints_are_cut_to_the_room(tmp_path):
         for number in range(30):
             for _ in range(1 + number % 3):
                 await queue.enqueue(f"entrypoint-{number}")
-        return list(screen(await opened(path), Terminal(80), 20, [1]))
+        seen = await opened(path)
+        return list(screen(seen, await seen.stats(), await find_holders(seen), Terminal(80), 20, [1]))
 
     lines = asyncio.run(draw())
     assert len(lines) <= 20
@@ -78,7 +82,8 @@ def test_bars_show_the_course_of_numbers():
 
 def test_a_list_is_drawn_as_far_as_it_fits(path):
     async def draw(room):
-        return list(drawing(Selection(), None, None, reverse=False)(await opened(path), Terminal(80), room))
+        draws = drawing(Selection(), None, None, reverse=False)
+        return list(await draws(await opened(path), Terminal(80), room))
 
     assert 5 + 3 == len(asyncio.run(draw(8)))
     assert "6 jobs, 1 of them not shown" in asyncio.run(draw(8))[-1]

@@ -30,6 +30,7 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Ack, Dequeue, Enqueue
 from jqueue.ports.queue import JobQueue
 from jqueue.sync import SyncQueue
+from jqueue.sync.queue import ITEMS_AT_ONCE
 from jqueue.testing.faults import Fault, FaultyStorage
 
 OWN_LIFE = {"start", "stop"}
@@ -228,8 +229,34 @@ def test_the_queue_can_be_inspected(queue):
     queue.enqueue("work", b"")
     assert (1, 1) == (queue.stats().depth, len(queue.read_state().jobs))
     view = queue.view()
-    assert (1, view) == (len(view), queue.view(view))
+    assert view is queue.view(view)
     assert queue.capabilities.transactions
+
+
+def test_jobs_are_iterated_over_without_an_event_loop(queue):
+    many = 2 * ITEMS_AT_ONCE
+    jobs = queue.enqueue_many(Enqueue("work", b"%d" % number) for number in range(many))
+    assert jobs == list(queue.iterate_jobs(JobStatus.QUEUED, entrypoint="work"))
+    assert [] == list(queue.iterate_jobs("dead"))
+    with pytest.raises(InvalidJobError):
+        queue.iterate_jobs("lost")
+
+
+def test_an_iteration_that_is_abandoned_ends_that_of_the_queue(queue):
+    ended = []
+
+    async def endless(*_, **__):
+        try:
+            while True:
+                yield Job(entrypoint="work", payload=b"")
+        finally:
+            ended.append(True)
+
+    queue._queue.iterate_jobs = endless
+    jobs = queue.iterate_jobs()
+    next(jobs)
+    jobs.close()
+    assert [True] == ended
 
 
 def test_jobs_can_be_inspected_before_they_are_claimed(queue):

@@ -30,6 +30,16 @@ from tests.virtual_world import in_virtual_time, now
 
 class TestMembers:
     @in_virtual_time
+    async def test_an_iteration_yields_the_chosen_jobs_of_each_queue(self):
+        first, second = blob(), blob()
+        queues = set_of(first, second)
+        for queue, job_id in ((first, "a1"), (first, "b"), (second, "a2"), (second, "a3")):
+            await queue.enqueue("work", b"", job_id=job_id)
+        await first.dequeue("work")
+        assert ["a1", "b", "a2", "a3"] == [job.id async for job in queues.iterate_jobs()]
+        assert ["a2", "a3"] == [job.id async for job in queues.iterate_jobs("queued", entrypoint="work", id_prefix="a")]
+
+    @in_virtual_time
     async def test_a_waiting_dequeue_gets_jobs_of_an_added_queue(self):
         queues = set_of(blob())
         waiting = asyncio.create_task(queues.dequeue(wait=60))

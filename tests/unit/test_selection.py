@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue.domain.durations import parse_duration
-from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.selection import Phase, Selection, phase_of, since, the_job
+from jqueue.domain.selection import Phase, Selection, phase_of, since
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -72,21 +71,6 @@ def test_a_job_given_back_counts_from_its_return():
 )
 def test_a_job_must_fit_every_field(fields, expected):
     assert expected == chosen(**fields)
-
-
-def test_a_prefix_names_the_only_job_whose_id_begins_like_it():
-    jobs = [job("ab"), job("abc"), job("b\x1b[2J1"), *(job(f"c{number}") for number in range(5))]
-    assert "ab" == the_job(jobs, "ab").id
-    assert "abc" == the_job(jobs, "abc").id
-    assert "b\x1b[2J1" == the_job(jobs, "b").id
-    with pytest.raises(InvalidJobError, match=r"^2 jobs have ids that begin like this: .* They are ab, abc$"):
-        the_job(jobs, "a")
-    with pytest.raises(InvalidJobError, match=r"^5 jobs have ids .* The first are c0, c1, c2$"):
-        the_job(jobs, "c")
-    with pytest.raises(JobNotFoundError):
-        the_job(jobs, "x")
-    with pytest.raises(InvalidJobError, match="empty"):
-        the_job(jobs, "")
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.slices import JOBS_PER_SLICE
+from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job_table import objects_of
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.stored_object import PAYLOADS, RESULTS
 from jqueue.ports.log import logger_of
@@ -52,7 +50,7 @@ class Collector:
     def __init__(
         self,
         objects: ValueObjects,
-        look: Callable[[], Awaitable[LazyState]],
+        look: Callable[[], Awaitable[QueueView]],
         fence: Callable[[], Awaitable[object]],
         monotonic: Callable[[], float],
     ) -> None:
@@ -109,14 +107,10 @@ class Collector:
 
     async def _named(self, suspects: set[str]) -> set[str]:
         """Return the suffixes that the queue names. A queue without its object is taken to name all suspects."""
-        lazy = await self._look()
-        if not lazy.header.version:
+        view = await self._look()
+        if not view.header.version:
             return suspects
-        named: set[str] = set()
-        for number, entry in enumerate(lazy.entries.values(), 1):
-            named.update(stored.suffix for stored in objects_of(entry))
-            if number % JOBS_PER_SLICE == 0:
-                await asyncio.sleep(0)
-        for aside in lazy.set_aside:  # an operator may repair the line
+        named = {stored.suffix async for stored in view.objects()}
+        for aside in view.set_aside:  # an operator may repair the line
             named.update(f".{folder.decode()}/{name.decode()}" for folder, name in _NAME.findall(aside.line))
         return named

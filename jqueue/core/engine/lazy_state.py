@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
-from jqueue.domain.job_table import Packed, unpacked
-from jqueue.domain.models import Job, QueueState, SetAside
+from jqueue.domain.job_table import Packed, entrypoint_of, sequence_of, status_of, unpacked
+from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
+
+
+class JobRows(Protocol):
+    """The jobs of one version of a queue that are not in the queue's object."""
+
+    def rows(
+        self, statuses: frozenset[JobStatus], entrypoints: frozenset[str], prefix: str
+    ) -> AsyncGenerator[Job, None]:
+        """Iterate over the jobs that fit all three arguments. An empty argument fits every job.
+
+        Args:
+            statuses: statuses of the jobs.
+            entrypoints: entrypoints of the jobs.
+            prefix: beginning of their ids.
+        """
 
 
 @dataclass(slots=True)
@@ -19,15 +36,47 @@ class LazyState:
         header: the state without its jobs.
         set_aside: the lines that cannot be read as jobs.
         entries: the jobs by id, some of them packed.
+        rows: the jobs that are not in the queue's object; None if there are none.
     """
 
     header: QueueState
     set_aside: tuple[SetAside, ...]
     entries: dict[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
+    rows: JobRows | None = field(default=None, repr=False)
 
     def jobs(self) -> Iterator[Job]:
         """Yield the jobs in the order in which they were read."""
         return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
+
+    def parts(
+        self,
+        statuses: frozenset[JobStatus] = frozenset(),
+        entrypoints: frozenset[str] = frozenset(),
+        prefix: str = "",
+        *,
+        in_order: bool = False,
+    ) -> Iterator[list[tuple[str, Job | Packed]]]:
+        """Yield ids and entries that fit the arguments, those of a thousand entries at a time.
+
+        Args:
+            statuses: statuses of the jobs; all if empty.
+            entrypoints: entrypoints of the jobs; all if empty.
+            prefix: beginning of their ids.
+            in_order: True to sort them by sequence number. By default, they come in the order in which they were read.
+        """
+        entries = iter(self.entries.items())
+        if in_order:
+            entries = iter(sorted(self.entries.items(), key=lambda pair: sequence_of(pair[1])))
+        while part := list(islice(entries, JOBS_PER_SLICE)):
+            if statuses or entrypoints or prefix:
+                part = [
+                    (job_id, entry)
+                    for job_id, entry in part
+                    if (not statuses or status_of(entry) in statuses)
+                    and (not entrypoints or entrypoint_of(entry) in entrypoints)
+                    and job_id.startswith(prefix)
+                ]
+            yield part
 
     def to_state(self) -> Slices[QueueState]:
         """Return the state as a value, in slices."""

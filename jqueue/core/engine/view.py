@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from jqueue.core.engine.lazy_state import LazyState
-from jqueue.domain.job_table import status_of, unpacked
+from jqueue.domain.job_table import objects_of, unpacked
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.stats import Census, QueueStats
+from jqueue.domain.stored_object import StoredObject
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One version of a queue.
+    """One version of a queue. Memory is taken by the jobs of the queue's object alone, and only while it is kept.
 
     Attributes:
         header: the state without its jobs.
@@ -34,32 +37,82 @@ class QueueView:
         """The state without its jobs."""
         return self._content.header
 
-    def __len__(self) -> int:
-        """Number of jobs."""
-        return len(self._content.entries)
+    @property
+    def set_aside(self) -> tuple[SetAside, ...]:
+        """The lines that cannot be read as jobs."""
+        return self._content.set_aside
 
-    def ids(self) -> Iterator[str]:
-        """Iterate over the ids of the jobs. No job becomes a model."""
-        return iter(self._content.entries)
+    async def jobs(
+        self,
+        *statuses: JobStatus,
+        entrypoints: Collection[str] = (),
+        prefix: str = "",
+        in_order: bool = False,
+    ) -> AsyncGenerator[Job, None]:
+        """Iterate over jobs. Other jobs do not become models, and the event loop gets a turn now and then.
 
-    def jobs(self, *statuses: JobStatus) -> Iterator[Job]:
-        """Iterate over the jobs, in the order in which the queue keeps them.
+        Jobs of the queue's object come first, in the order in which the object has them. All other jobs follow.
 
         Args:
-            statuses: statuses of the jobs, all by default. Other jobs do not become models.
+            statuses: statuses of the jobs; all by default.
+            entrypoints: entrypoints of the jobs; all by default.
+            prefix: beginning of their ids.
+            in_order: True if jobs of the queue's object come by their sequence numbers.
         """
-        if not statuses:
-            return self._content.jobs()
-        entries = self._content.entries.items()
-        return (unpacked(job_id, entry) for job_id, entry in entries if status_of(entry) in statuses)
+        wanted, names = frozenset(statuses), frozenset(entrypoints)
+        for part in self._content.parts(wanted, names, prefix, in_order=in_order):
+            for job_id, entry in part:
+                yield unpacked(job_id, entry)
+            await asyncio.sleep(0)
+        async with self._other_jobs(wanted, names, prefix) as others:
+            async for job in others:
+                yield job
 
-    def named(self, prefix: str) -> Iterator[Job]:
-        """Iterate over the jobs whose ids begin with a text. Other jobs do not become models."""
-        entries = self._content.entries.items()
-        return (unpacked(job_id, entry) for job_id, entry in entries if job_id.startswith(prefix))
+    async def ids(self, prefix: str = "") -> AsyncGenerator[str, None]:
+        """Iterate over the ids of the jobs. Jobs of the queue's object do not become models.
 
-    def stats(self, now: datetime) -> QueueStats:
+        Args:
+            prefix: beginning of the ids.
+        """
+        for part in self._content.parts(prefix=prefix):
+            for job_id, _ in part:
+                yield job_id
+            await asyncio.sleep(0)
+        async with self._other_jobs(prefix=prefix) as others:
+            async for job in others:
+                yield job.id
+
+    async def objects(self) -> AsyncGenerator[StoredObject, None]:
+        """Iterate over the objects beside the queue that its jobs name."""
+        for part in self._content.parts():
+            for _, entry in part:
+                for stored in objects_of(entry):
+                    yield stored
+            await asyncio.sleep(0)
+        async with self._other_jobs() as others:
+            async for job in others:
+                for stored in objects_of(job):
+                    yield stored
+
+    async def stats(self, now: datetime) -> QueueStats:
         """Return the statistics of this version at a time."""
         census = Census(now)
-        census.count_entries(self._content.entries.items())
-        return census.figures(self.header, self._content.set_aside, self.size, self._taken, self._limits)
+        for part in self._content.parts():
+            census.count_entries(part)
+            await asyncio.sleep(0)
+        async with self._other_jobs() as others:
+            async for job in others:
+                census.count(job)
+        return census.figures(self.header, self.set_aside, self.size, self._taken, self._limits)
+
+    def _other_jobs(
+        self, statuses: frozenset[JobStatus] = frozenset(), names: frozenset[str] = frozenset(), prefix: str = ""
+    ) -> aclosing[AsyncGenerator[Job, None]]:
+        """Return the chosen jobs that are not in the queue's object, to be iterated over within `async with`."""
+        source = self._content.rows
+        return aclosing(_nothing() if source is None else source.rows(statuses, names, prefix))
+
+
+async def _nothing() -> AsyncGenerator[Job, None]:
+    return
+    yield

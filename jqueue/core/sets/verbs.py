@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from jqueue.core.calls.claim_registry import HeldClaim
@@ -326,8 +327,26 @@ class SetVerbs(JobQueue):
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         return merged_stats(await self._of_all(lambda member: member.queue.stats(deadline=deadline)))
 
+    def iterate_jobs(
+        self,
+        *statuses: JobStatus,
+        entrypoint: str | Sequence[str] | None = None,
+        id_prefix: str = "",
+        deadline: Duration | None = None,
+    ) -> AsyncGenerator[Job, None]:
+        which = {"entrypoint": entrypoint, "id_prefix": id_prefix, "deadline": deadline}
+        return _chained([member.queue.iterate_jobs(*statuses, **which) for member in self._members])  # type: ignore[arg-type]
+
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         return merged_state(await self._of_all(lambda member: member.queue.read_state(deadline=deadline)))
+
+
+async def _chained(several: Sequence[AsyncGenerator[Job, None]]) -> AsyncGenerator[Job, None]:
+    """Yield the jobs of several queues, one queue after another."""
+    for one in several:
+        async with aclosing(one) as jobs:
+            async for job in jobs:
+                yield job
 
 
 def _one_queue_error(what: str) -> InvalidJobError:

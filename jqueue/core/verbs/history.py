@@ -8,7 +8,6 @@ from contextlib import aclosing
 from datetime import datetime
 
 from jqueue.core.blob.history_reader import HistoryReader
-from jqueue.core.engine.slices import in_turns
 from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, check_time, to_seconds
@@ -104,16 +103,14 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         """
         self.capabilities.require("history")
         seconds = self._seconds(deadline)
-        if view is None:
-            lazy, _, _ = await self._engine.look(seconds)
-            state = await in_turns(lazy.to_state())
-            header, jobs = state, iter(state.jobs)
-        else:
-            header, jobs = view.header, view.jobs()
+        view = await self._view(seconds) if view is None else view
+        header = view.header
         history = header.history
         if history is None or history.stopped:
             raise ReplayError("the history of this queue is switched off: configure(history=...) switches it on")
-        replay, event = Replay(jobs, history.last), None
+        replay, event = Replay(history.last), None
+        async for job in view.jobs():
+            replay.add(job)
         async with aclosing(self.history_reader(seconds).events(header)) as events:
             async for event in events:
                 if event.at <= at:

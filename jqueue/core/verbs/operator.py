@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import datetime
-from itertools import islice
 from typing import Unpack
 
-from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
+from jqueue.core.engine.slices import in_turns
 from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.job_options import ScheduleOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.occurrences import as_shown
@@ -34,9 +34,10 @@ from jqueue.domain.operations import (
     Unchanged,
     Unschedule,
 )
+from jqueue.domain.operations.dequeue import sought_names
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import QueueSettings, Schedule
-from jqueue.domain.stats import Census, QueueStats
+from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import Operator, SupportsPeek
 
 
@@ -179,22 +180,36 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        etag, found = await self._engine.look_if_changed(known.etag if known else None, self._seconds(deadline))
-        if found is None and known is not None:
-            return known
-        assert found is not None  # without an etag, the store was read
-        lazy, size, taken = found
-        return QueueView(lazy, self.options.limits, taken, size, etag)
+        return await self._view(self._seconds(deadline), known)
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         lazy, _, _ = await self._engine.look(self._seconds(deadline))
         return await in_turns(lazy.to_state())
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        lazy, size, taken = await self._engine.look(self._seconds(deadline))
-        census = Census(self._engine.now())
-        entries = iter(lazy.entries.items())
-        while part := list(islice(entries, JOBS_PER_SLICE)):
-            census.count_entries(part)
-            await asyncio.sleep(0)
-        return census.figures(lazy.header, lazy.set_aside, size, taken, self.options.limits)
+        return await (await self.view(deadline=deadline)).stats(self._engine.now())
+
+    def iterate_jobs(
+        self,
+        *statuses: JobStatus,
+        entrypoint: str | Sequence[str] | None = None,
+        id_prefix: str = "",
+        deadline: Duration | None = None,
+    ) -> AsyncGenerator[Job, None]:
+        try:
+            wanted = [JobStatus(status) for status in statuses]
+        except ValueError:
+            known = ", ".join(JobStatus)
+            raise InvalidJobError(f"the statuses of jobs are {known}; got {shown(statuses)}") from None
+        if not isinstance(id_prefix, str):
+            raise InvalidJobError(f"id_prefix must be a str, got {type(id_prefix).__name__}")
+        names = () if entrypoint is None else sought_names(entrypoint)
+        return self._iterate(wanted, names, id_prefix, self._seconds(deadline))
+
+    async def _iterate(
+        self, statuses: Sequence[JobStatus], names: Sequence[str], prefix: str, seconds: float
+    ) -> AsyncGenerator[Job, None]:
+        view = await self._view(seconds)
+        async with aclosing(view.jobs(*statuses, entrypoints=names, prefix=prefix)) as jobs:
+            async for job in jobs:
+                yield job

@@ -122,7 +122,9 @@ class HistoryAudit:
         if not versions or not versions[-1].history:
             return
         present = [_job(job_id, job) for job_id, job in versions[-1].jobs.items()]
-        replay, events = Replay(present, versions[-1].history["last"]), list(reversed(read))
+        replay, events = Replay(versions[-1].history["last"]), list(reversed(read))
+        for job in present:
+            replay.add(job)
         for version in reversed(versions):
             while events and events[-1].number > version.history.get("last", 0):
                 if events[-1].verb == START:

@@ -1,0 +1,71 @@
+"""The jobs of a queue that an operator means: one by its id, or those that the filters choose."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime
+
+from jqueue.core.engine.view import QueueView
+from jqueue.domain.counting import counted
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError
+from jqueue.domain.models import Job
+from jqueue.domain.printable import printable
+from jqueue.domain.selection import Selection
+
+NAMED = 3
+"""Largest number of ids to name in an error about an id that is not clear."""
+
+
+async def one_job(view: QueueView, job_id: str) -> Job:
+    """Return the job with an id, or the only job whose id begins with it.
+
+    Args:
+        view: the queue.
+        job_id: an id, or the beginning of one.
+
+    Raises:
+        JobNotFoundError: no id begins like this.
+        InvalidJobError: several ids do, or the id is empty.
+    """
+    if not job_id:
+        raise InvalidJobError("the id of the job is empty")
+    prefix = job_id.removesuffix("…")  # of an id that was cut to fit a terminal
+    first: list[Job] = []
+    number = 0
+    async with aclosing(view.jobs(prefix=prefix)) as found:
+        async for job in found:
+            if job.id == prefix:
+                return job
+            number += 1
+            if number <= NAMED:
+                first.append(job)
+    if not first:
+        raise JobNotFoundError(prefix)
+    if number > 1:
+        shown = ", ".join(printable(job.id) for job in first)
+        raise InvalidJobError(
+            f"{counted(number, 'job')} have ids that begin like this: give more of the id. "
+            f"{'They are' if number <= NAMED else 'The first are'} {shown}"
+        )
+    return first[0]
+
+
+async def chosen_jobs(
+    view: QueueView, selection: Selection, now: datetime, *, in_order: bool = False
+) -> AsyncGenerator[Job, None]:
+    """Iterate over the jobs that filters choose. Parts of the queue that cannot have such jobs are not looked at.
+
+    Args:
+        view: the queue.
+        selection: the filters.
+        now: the time by its clock.
+        in_order: as in `QueueView.jobs`.
+    """
+    names, prefix = selection.entrypoints, selection.id_prefix or ""
+    async with aclosing(
+        view.jobs(*selection.statuses, entrypoints=names, prefix=prefix, in_order=in_order)
+    ) as candidates:
+        async for job in candidates:
+            if selection.matches(job, now):
+                yield job
