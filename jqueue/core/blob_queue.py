@@ -47,6 +47,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, SupportsObservers):
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
             call_timeout=to_seconds("call_timeout", options.call_timeout),
             max_conflicts=max_retries,
+            hot_bytes=options.limits.hot_bytes,
         )
         objects = None
         if isinstance(storage, SupportsObjects):

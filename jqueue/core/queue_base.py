@@ -99,6 +99,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             self._collector = Collector(
                 objects,
                 lambda: self._view(self._deadline),
+                engine.objects_named_in,
                 lambda: self._done(Fence(), None),
                 options.clock.monotonic,
             )
@@ -279,7 +280,11 @@ class QueueBase(SupportsApply, SupportsWorkers):
                 if payloads.has_objects(operations, results):
                     unloaded = NotLoadedError(reason="were not loaded before the queue closed")
                     results = await self._writer.objects.load(payloads.loaded(operations, results, until), unloaded)
-            elif payloads.seen and operations[0].ends_claims and self._collector is not None:
+            elif (
+                (payloads.seen or self._engine.draft.header.segments)
+                and operations[0].ends_claims
+                and self._collector is not None
+            ):
                 self._collector.begin()
             return results
         except (asyncio.CancelledError, NotLoadedError):

@@ -21,6 +21,7 @@ from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
+from jqueue.domain.segments import retired_after
 from jqueue.domain.tallies import with_moves
 from jqueue.domain.workers import WorkerRecord, with_workers
 
@@ -98,6 +99,7 @@ def next_header(
         evicted += [writer for _, writer in oldest[:surplus]]
     evicted_through = max([header.evicted_through, *(commits.pop(writer).version for writer in evicted)])
     commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
+    segments = draft.jobs.rows.manifest()
     finished, attempt_floor = header.finished, header.attempt_floor
     if len(finished) > FINISHED_KEPT + FINISHED_SLACK:
         entries = list(finished.items())
@@ -121,6 +123,8 @@ def next_header(
         counters=with_moves(header.counters, draft.moves, _added(draft), now),
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series),
+        segments=segments,
+        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at),
         extra=header.extra,
     )
 

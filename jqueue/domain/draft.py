@@ -20,6 +20,7 @@ from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.printable import printable
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
+from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.transitions import TRANSITIONS, Move, Verb
 
@@ -84,7 +85,7 @@ class Draft:
         Raises:
             JobNotFoundError: there is none.
         """
-        job = self.jobs.get(job_id)
+        job = self.jobs.find(job_id)
         if job is None:
             raise JobNotFoundError(job_id)
         return job
@@ -117,8 +118,9 @@ class Draft:
 
     def key_holder(self, key: str, now: datetime) -> str | None:
         """Return the id of the job that holds a unique key, live or acked within `unique_for`; None if none does."""
-        if key in self.jobs.keys_held:
-            return self.jobs.keys_held[key]
+        holder = self.jobs.find_key(key)
+        if holder is not None:
+            return holder
         hold = self.header.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
@@ -160,6 +162,8 @@ class Draft:
         journal = self._journal
         journal.changed = True
         journal.moves.append((verb, job, after))
+        if job is not None and self.jobs.rows.of:
+            self.jobs.rows.take(job.id, journal)
         if after is not None:
             journal.entries.append((self.jobs, after.id, ABSENT if job is None else job))
             self.jobs.put(after, job)
@@ -176,6 +180,24 @@ class Draft:
     def forget(self, table: MutableMapping[str, Any], key: str) -> None:
         """Drop an entry of a table in the header."""
         self._journal.drop(table, key)
+
+    def spill(self, job_id: str) -> None:
+        """Remove a queued job from the blob, because a segment that the same commit names holds it."""
+        jobs = self.jobs
+        self._journal.changed = True
+        self._journal.entries.append((jobs, job_id, jobs[job_id]))
+        jobs.remove_waiting(job_id)
+
+    def name_segment(self, name: str, segment: Segment) -> None:
+        """Add a segment to the manifest. Versions that do not know segments then refuse the blob."""
+        self.note(self.header.segments, name, segment)
+        self.require(SEGMENTS)
+        self.jobs.rows.changed()
+
+    def drop_segment(self, name: str) -> None:
+        """Remove a segment from the manifest."""
+        self.forget(self.header.segments, name)
+        self.jobs.rows.changed()
 
     def note_floor(self, attempt: int) -> None:
         """Set the attempt above which a reused id starts."""
@@ -259,6 +281,8 @@ class Draft:
         header, settings = self.header, False
         for place, key in self._journal.undo(mark, moves):
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
+            if place is header.segments:
+                self.jobs.rows.changed()
         self._journal.changed = changed
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
@@ -287,6 +311,7 @@ class Draft:
         self.header = Header(header)
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
+        self.jobs.rows.adopt(self.header.segments)
         self._share_settings()
 
     def _share_settings(self) -> None:
@@ -303,8 +328,8 @@ class Draft:
 
     def renumber(self) -> list[Job]:
         """Renumber all jobs if a sequence number has become too large, and return them. Cannot be undone."""
-        if self.jobs.last_sequence <= LARGEST_SEQUENCE:
-            return []
+        if self.jobs.last_sequence <= LARGEST_SEQUENCE or self.header.segments:
+            return []  # the numbers in segments cannot change; the end of the range of numbers is far away
         jobs = renumbered(self.jobs.values())
         self.jobs.last_sequence = 0
         self.load(jobs)
@@ -312,9 +337,10 @@ class Draft:
 
     def freeze(self) -> QueueState:
         """Return the draft as a value."""
+        rows = self.jobs.rows
         return QueueState.trusted(
-            jobs=tuple(self.jobs.values()),
+            jobs=tuple(job for job in self.jobs.values() if job.id not in rows.of),
             last_sequence=self.jobs.last_sequence if self.changed else self.header.committed_sequence,
             set_aside=self.set_aside,
-            **self.header.values(),
+            **{**self.header.values(), "segments": dict(rows.manifest())},
         )

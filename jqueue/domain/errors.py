@@ -260,6 +260,22 @@ class ObjectDamagedError(StorageFatalError):
         self.suffix = suffix
 
 
+class SegmentDamagedError(StorageFatalError):
+    """A segment that the operation needs is missing or damaged. The jobs outside of it are not affected.
+
+    Attributes:
+        suffix: the end of the segment's name, after the name of the queue's object.
+    """
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__(
+            f"the segment {suffix!r} beside the queue is missing or was changed, and it cannot be told whether the job "
+            'is in it: restore it from a backup, or give up its jobs by removing its entry from "segments" in the '
+            "queue's object"
+        )
+        self.suffix = suffix
+
+
 class HistoryDamagedError(StorageError):
     """Events of the history are missing. It is raised at the end, after all other events.
 

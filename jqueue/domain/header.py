@@ -7,8 +7,9 @@ from typing import Any
 
 from jqueue.domain.models import CommitRecord, KeyHold, QueueState, TransactionRecord
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
+from jqueue.domain.segments import Segment
 
-TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "transactions")
+TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "segments", "transactions")
 """Names of the tables of a state that are changed in place."""
 
 
@@ -33,7 +34,9 @@ class Header:
         "holds",
         "queue",
         "recent",
+        "retired",
         "schedules",
+        "segments",
         "settings",
         "transactions",
         "version",
@@ -58,6 +61,8 @@ class Header:
         self.counters = state.counters
         self.workers = state.workers
         self.history = state.history
+        self.segments: dict[str, Segment] = state.segments  # type: ignore[assignment]
+        self.retired = state.retired
         self.extra = state.extra
 
     def restore(self, name: str, old: Any) -> None:
@@ -78,6 +83,7 @@ class Header:
             "counters": self.counters,
             "workers": self.workers,
             "history": self.history,
+            "retired": self.retired,
             "extra": self.extra,
             **tables,
         }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
 from jqueue.domain.journal import ABSENT
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.order import Order
+from jqueue.domain.segment_rows import SegmentRows
 
 KEY_HOLDERS = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 """The statuses in which a job holds its unique key."""
@@ -17,6 +19,7 @@ class IndexedJobs(JobTable):
     """Every job by id. `put` and `remove` keep the indexes up to date.
 
     Attributes:
+        rows: the rows of segments, of which the loaded ones are in the table.
         order: the orders in which jobs are served, and the limits that hold them back.
         claimed: ids of the jobs in progress.
         keys_held: id of the job that holds each unique key, by the key.
@@ -25,11 +28,12 @@ class IndexedJobs(JobTable):
         last_sequence: the highest sequence number given to any job, by any writer.
     """
 
-    __slots__ = ("claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order")
+    __slots__ = ("claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order", "rows")
 
     def __init__(self) -> None:
         super().__init__()
-        self.order = Order(self)
+        self.rows = SegmentRows(self)
+        self.order = Order(self, self.rows)
         self.claimed: dict[str, None] = {}
         self.keys_held: dict[str, str] = {}
         self.dirty: dict[str, None] = {}
@@ -60,6 +64,58 @@ class IndexedJobs(JobTable):
         before = self._unindex(job_id, before)
         self.entries.pop(job_id, None)
         self.order.changed(before, None)
+
+    def find(self, job_id: str) -> Job | None:
+        """Return the job with an id, in the blob or in a segment; None if there is none.
+
+        Raises:
+            RowsMissingError: a segment may hold it, and its row is not loaded.
+            SegmentDamagedError: a segment that may hold it cannot be read.
+        """
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            return unpacked(job_id, entry)
+        if self.rows.segments:
+            self.rows.find(job_id)
+        return None
+
+    def find_key(self, key: str) -> str | None:
+        """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""
+        holder = self.keys_held.get(key)
+        if holder is None and self.rows.segments:
+            self.rows.find_key(key)
+        return holder
+
+    def put_row(self, job_id: str, entry: Packed) -> None:
+        """Add the job of a row. The blob has no line of it."""
+        if not self.put_waiting(job_id, entry):
+            self.put(unpacked(job_id, entry))
+        del self.dirty[job_id]
+
+    def drop_row(self, job_id: str) -> None:
+        """Remove the job of a row. The blob has no line of it."""
+        self.remove_waiting(job_id)
+        del self.dirty[job_id]
+
+    def remove_waiting(self, job_id: str) -> None:
+        """Remove a queued job: like `remove`, faster if it is packed and waits only for its turn."""
+        entry = self.entries[job_id]
+        place = place_of(entry) if isinstance(entry, tuple) else None
+        if place is None:
+            self.remove(job_id)
+            return
+        del self.entries[job_id]
+        self.dirty[job_id] = None
+        self.order.removed_packed(job_id, place)
+
+    def queued(self, entrypoint: str | None, before: datetime | None) -> list[Job]:
+        """Return the queued jobs of one entrypoint, or of all, created before a time.
+
+        Raises:
+            RowsMissingError: not all rows are loaded.
+        """
+        self.rows.require(entrypoint)
+        return super().queued(entrypoint, before)
 
     def restore(self, job_id: str, old: Any) -> None:
         """Restore the old value of a job: see `Journal`."""

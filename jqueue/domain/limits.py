@@ -64,7 +64,7 @@ _quote_ascii = json.encoder.encode_basestring_ascii
 @checks_option_names
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The size limits of a queue. Each is a positive integer; two may be None.
+    """The size limits of a queue. Each is a positive integer; three may be None.
 
     Attributes:
         payload_bytes: bytes of the largest payload that is given or handed out as bytes. A payload from a file or an
@@ -80,6 +80,8 @@ class Limits:
             objects of their own, or else 64 KiB.
         object_bytes: bytes above which a payload or a result gets an object of its own beside the queue, if the store
             can keep one. None: none does, and the limits above hold for all.
+        hot_bytes: bytes of waiting jobs in the blob above which the last of them move to segments beside the queue, if
+            the store can keep objects. None: all jobs stay in the blob.
     """
 
     payload_bytes: int = 1 << 20
@@ -89,11 +91,12 @@ class Limits:
     name_bytes: int = 512
     result_bytes: int | None = None
     object_bytes: int | None = 64 << 10
+    hot_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None and field.name in ("result_bytes", "object_bytes"):
+            if value is None and field.name in ("result_bytes", "object_bytes", "hot_bytes"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidJobError(f"limit {field.name} must be a positive integer, got {shown(value)}")

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.core.blob.history_mover import surplus
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
@@ -24,7 +24,7 @@ def faulty():
 
 
 def queue_on(storage, kind=DirectQueue, **options):
-    return kind(storage, clock=VirtualClock(), call_timeout=5, **options)
+    return kind(storage, clock=VirtualClock(), call_timeout=5, limits=Limits(hot_bytes=None), **options)
 
 
 async def add(queue, jobs, entrypoint="t"):

@@ -49,6 +49,7 @@ from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.rules import HISTORY, LIMITS
+from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.workers import WorkerRecord
@@ -56,7 +57,7 @@ from jqueue.domain.workers import WorkerRecord
 Row = TypeVar("Row")
 
 FORMAT = 2
-KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY})
+KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 """The critical features that this version knows. It refuses a blob that names another."""
 
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
@@ -78,6 +79,7 @@ _TABLES = (
         "last_sequence",
     ),
     *("settings", "entrypoints", "recent", "schedules", "transactions", "counters", "workers", "history"),
+    *("segments", "retired"),
 )
 
 
@@ -214,6 +216,7 @@ class HeaderTexts:
         self.finished = FinishedTexts()
         self.counters = TableTexts(_counters_text)
         self.workers = TableTexts(_worker_text)
+        self.segments = TableTexts(_segment_text)
 
 
 def _counters_text(counters: Counters) -> str:
@@ -235,6 +238,10 @@ def _worker_text(worker: WorkerRecord) -> str:
     fields = {**worker.__dict__, **(worker.__pydantic_extra__ or {})}
     del fields["busy"]
     return dump_ascii(fields)
+
+
+def _segment_text(segment: Segment) -> str:
+    return dump_ascii(_row(segment))
 
 
 def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
@@ -263,6 +270,8 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
         tables.append(f'"counters": {texts.counters.encode(state.counters)}')
     if state.workers:
         tables.append(f'"workers": {texts.workers.encode(state.workers)}')
+    if state.segments:
+        tables.append(f'"segments": {texts.segments.encode(state.segments)}')
     finished = f'"finished": {texts.finished.encode(state.finished)}, '
     if state.history is None:
         return f"{', '.join(tables)}, {finished}".encode() + JOBS_OPEN
@@ -279,6 +288,7 @@ def _header_fields(state: QueueState) -> dict[str, Any]:
         "recent": state.recent,
         "schedules": {name: _row(schedule, "name") for name, schedule in state.schedules.items()},
         "transactions": state.transactions,
+        "retired": state.retired,
     }
     return {name: table for name, table in said.items() if table}
 

@@ -68,10 +68,10 @@ class Blob:
 
     def encoding(self, header: QueueState) -> Slices[bytes]:
         """Run `encode` in slices."""
-        draft, pages, entries = self.draft, self.pages, self.draft.jobs.entries
+        draft, pages, entries, rows = self.draft, self.pages, self.draft.jobs.entries, self.draft.jobs.rows.of
         for number, job_id in enumerate(list(draft.jobs.dirty), 1):
             entry = entries.get(job_id)
-            if entry is None:
+            if entry is None or job_id in rows:
                 pages.drop(job_id)
             else:
                 pages.put(job_id, encode_job(unpacked(job_id, entry)))
@@ -127,10 +127,11 @@ class Blob:
         kept = {run for run in read.runs if isinstance(run, Page)}
         present = {*read.ids, *(job.id for job in parsed.jobs)} if parsed.jobs else read.ids
         gone = [job_id for page in pages.without(kept) for job_id in page.ids]
-        removed = [job_id for job_id in (*gone, *draft.jobs.dirty) if job_id not in present and job_id in draft.jobs]
         self._in_step = False
         yield from pages.replacing(read.runs)
         draft.take_header(parsed.header)
+        hot = draft.jobs.entries.keys() - draft.jobs.rows.of.keys() if draft.jobs.rows.of else draft.jobs.entries
+        removed = [job_id for job_id in (*gone, *draft.jobs.dirty) if job_id not in present and job_id in hot]
         draft.load([], dict.fromkeys(removed))
         draft.load(parsed.jobs)
         unplaced: list[Job] = []
@@ -143,6 +144,8 @@ class Blob:
                     unplaced.append(job)
             if number % LINES_PER_SLICE == 0:
                 yield
+        for job_id in draft.jobs.rows.of.keys() & read.jobs.keys() if draft.jobs.rows.of else ():
+            draft.jobs.rows.release(job_id)  # an operator has copied the row into the blob
         placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
         draft.load(placed)
         renumbered = draft.renumber()

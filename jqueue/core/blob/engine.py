@@ -13,7 +13,7 @@ The loop of a commit is in `jqueue.core.engine.engine`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence, Set
 from datetime import datetime
 from string import ascii_letters, digits
 from typing import TypeVar
@@ -21,6 +21,7 @@ from typing import TypeVar
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.history_mover import HistoryMover
+from jqueue.core.blob.segments import Segments
 from jqueue.core.engine.engine import Engine, read_until
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.observers import Observers
@@ -38,6 +39,8 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
+from jqueue.domain.segment_rows import Wanted
+from jqueue.domain.segments import SEGMENTS
 from jqueue.domain.stored_object import OBJECTS
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
@@ -61,6 +64,7 @@ class CommitEngine(Engine):
         claim_timeout: seconds, for claims in the blob that carry no timeout of their own.
         call_timeout: seconds within which a call to the store must end.
         max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
+        hot_bytes: see `Limits`.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class CommitEngine(Engine):
         claim_timeout: float,
         call_timeout: float,
         max_conflicts: int | None = None,
+        hot_bytes: int | None = None,
     ) -> None:
         self.storage = storage
         self.call_timeout = call_timeout
@@ -85,6 +90,12 @@ class CommitEngine(Engine):
         self.queue_id = ""
         self.existed = False
         self.history = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
+        self.segments: Segments | None = None
+        if isinstance(storage, SupportsObjects):
+            self.segments = Segments(
+                storage, clock, self.now, self._new_name, self.observers, call_timeout=call_timeout
+            )
+            self.segments.writer.sizes.hot_bytes = hot_bytes
         super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
 
     def reset(self) -> None:
@@ -96,6 +107,8 @@ class CommitEngine(Engine):
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
         self.history.forget()
+        if self.segments is not None:
+            self.segments.forget()
 
     def _forget_content(self) -> None:
         self.blob = Blob()
@@ -107,6 +120,25 @@ class CommitEngine(Engine):
     async def finish(self, seconds: float) -> None:
         """Wait until the history is moved, for some seconds at most."""
         await self.history.finish(seconds)
+        if self.segments is not None:
+            await self.segments.finish(seconds)
+
+    async def objects_named_in(self, header: QueueState) -> set[str]:
+        """As in the engine: the segments, those that have left the manifest lately, and the objects of their rows."""
+        return set() if self.segments is None else await self.segments.objects_named_in(header)
+
+    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
+        if self.segments is not None:
+            self.segments.loader.integrate(self.draft)
+        return await super()._apply(pending)
+
+    async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
+        assert self.segments is not None  # a queue with segments is refused otherwise
+        return await self.segments.loader.load(wanted, self.draft, fresh=fresh)
+
+    def _add_upkeep(self, now: datetime) -> None:
+        if self.segments is not None:
+            self.segments.writer.name_stored(self.draft, now)
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""
@@ -221,6 +253,11 @@ class CommitEngine(Engine):
                 "the queue keeps large payloads in objects beside it, which this storage cannot read: use a storage "
                 "with the methods of SupportsObjects"
             )
+        if SEGMENTS in parsed.header.critical and self.segments is None:
+            raise InvalidBlobError(
+                "the queue keeps jobs in segments beside it, which this storage cannot read: use a storage with the "
+                "methods of SupportsObjects"
+            )
         return parsed
 
     def _gone(self) -> BlobMissingError:
@@ -244,10 +281,9 @@ class CommitEngine(Engine):
         now = self.now()
         workers = self.workers.records(now.timestamp())
         cycle = self.pacing.cycle.seconds
+        consumed = {job.entrypoint for _, job, _ in self.draft.moves if job} if self.draft.header.segments else ()
         before, moved = self.draft.header.history, self.history.moved
-        header = next_header(
-            self.draft, commit, queue, now, cycle, self.versions_kept, workers, moved, self._new_series
-        )
+        header = next_header(self.draft, commit, queue, now, cycle, self.versions_kept, workers, moved, self._new_name)
         try:
             content = await in_turns(self.blob.encoding(header))
             self.check_generation(generation)
@@ -289,11 +325,13 @@ class CommitEngine(Engine):
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if header.history is not None:
             self.history.landed(before, header)
+        if self.segments is not None:
+            self.segments.landed(self.draft, consumed)
         if self.draft.placed:  # the draft knows placed jobs only as encoded lines
             self._forget_content()
 
-    def _new_series(self) -> str:
-        """Return the id of a series of objects for the history."""
+    def _new_name(self) -> str:
+        """Return the name of a segment, or of a series of objects for the history."""
         return "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in self.entropy.new_id()[:18])
 
     async def _call(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -1,9 +1,10 @@
-"""Removal of objects that no job names: of jobs that have left, of calls that failed, of processes that died.
+"""Removal of objects that nothing names: of jobs that have left, of calls that failed, of segments that are used up.
 
-An object is removed only if it is older than an hour and no line of the queue names it. It is safe in this order: the
-objects are listed first, and the queue is read afterwards. A commit names its objects within 45 minutes of their
-creation (`check_named_in_time`), so an old object that is in the listing and not in the queue will never be named. A
-write that was sent long ago might still land: a commit moves the etag before the queue is read for the last time.
+An object is removed only if it is older than an hour, and no line of the queue, no segment and no manifest names it. It
+is safe in this order: the objects are listed first, and the queue is read afterwards. A commit names its objects within
+45 minutes of their creation (`check_named_in_time`), so an old object that is in the listing and not in the queue will
+never be named. A write that was sent long ago might still land: a commit moves the etag before the queue is read for
+the last time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.large_values import NAMED_WITHIN
+from jqueue.domain.models import QueueState
+from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
 from jqueue.domain.stored_object import PAYLOADS, RESULTS
 from jqueue.ports.log import logger_of
 
@@ -43,6 +46,7 @@ class Collector:
     Args:
         objects: the objects.
         look: reads the queue.
+        named_in: returns the suffixes of the objects that a header and its segments name.
         fence: commits to the queue without changing it.
         monotonic: returns the time in seconds, for the interval between two collections.
     """
@@ -51,6 +55,7 @@ class Collector:
         self,
         objects: ValueObjects,
         look: Callable[[], Awaitable[QueueView]],
+        named_in: Callable[[QueueState], Awaitable[set[str]]],
         fence: Callable[[], Awaitable[object]],
         monotonic: Callable[[], float],
     ) -> None:
@@ -58,6 +63,7 @@ class Collector:
         self._monotonic = monotonic
         self._objects = objects
         self._look = look
+        self._named_in = named_in
         self._fence = fence
         self._due = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -96,7 +102,7 @@ class Collector:
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        old = await self._objects.older_than(self.kept_for, (PAYLOADS, RESULTS), LISTING_TIMEOUT)
+        old = await self._objects.older_than(self.kept_for, (PAYLOADS, RESULTS, SEGMENTS_FOLDER), LISTING_TIMEOUT)
         if old:
             old -= await self._named(old)
         if old:
@@ -111,6 +117,7 @@ class Collector:
         if not view.header.version:
             return suspects
         named = {stored.suffix async for stored in view.objects()}
+        named |= await self._named_in(view.header)
         for aside in view.set_aside:  # an operator may repair the line
             named.update(f".{folder.decode()}/{name.decode()}" for folder, name in _NAME.findall(aside.line))
         return named

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
@@ -30,8 +30,9 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
-from jqueue.domain.models import Claim
+from jqueue.domain.models import Claim, QueueState
 from jqueue.domain.operations import Sweep, perform
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.ports.clock import Clock, Entropy
 
 Answer = TypeVar("Answer")
@@ -123,6 +124,7 @@ class Engine(ABC):
         self.generation = object()
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
+        self._missing: set[Wanted] = set()
         self.open_writes = OpenWrites()
         self.pacing = Pacing(self.clock, self.entropy)
 
@@ -173,9 +175,14 @@ class Engine(ABC):
                 elif step is Step.REFUSE and refusal is not None:
                     self._refuse(pending, refusal)
                 else:
+                    self._missing = set[Wanted]()
                     outcomes = await self._apply(pending)
                     self.check_generation(generation)
-                    if not fresh and self._needs_more(outcomes):
+                    if self._missing:
+                        self._undo(outcomes)
+                        if not await self._load_rows(self._missing, fresh=fresh):
+                            step = Step.READ
+                    elif not fresh and self._needs_more(outcomes):
                         self._undo(outcomes)
                         step = Step.READ
                     elif self.draft.changed:
@@ -252,6 +259,14 @@ class Engine(ABC):
         """
         return None, await self.look(deadline)
 
+    async def objects_named_in(self, header: QueueState) -> set[str]:
+        """Return the suffixes of the objects beside the queue that a header and its segments name.
+
+        Raises:
+            StorageError: a segment cannot be read.
+        """
+        return set()
+
     @abstractmethod
     async def _read_all(self) -> Any:
         """Read everything once, independently of commits. `_lazy_state` converts the result."""
@@ -293,7 +308,7 @@ class Engine(ABC):
                 claiming.append(request)
             elif not request.future.done():  # its deadline may have passed, or its caller left, just now
                 request.in_flight = True
-                outcomes.append((request, request.perform(draft, now)))
+                self._perform(request, now, outcomes)
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         if claiming or draft.changed:
@@ -306,15 +321,42 @@ class Engine(ABC):
                     outcomes.append((request, [[]]))
                     continue
                 before = draft.savepoint()
-                outcome = request.perform(draft, now)
+                outcome = self._perform(request, now, outcomes)
                 if key is None and draft.savepoint() != before:
                     nothing_for.clear()
                 elif key is not None and is_empty(outcome):
                     nothing_for.add(key)
-                outcomes.append((request, outcome))
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
+        if draft.changed and not self._missing:
+            self._add_upkeep(now)
         return outcomes
+
+    def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome:
+        """Apply a request, and note its outcome. If it needs rows that are not loaded, note them instead."""
+        try:
+            outcome = request.perform(self.draft, now)
+        except RowsMissingError as error:
+            self._missing |= error.wanted
+            request.in_flight = False
+            return []
+        outcomes.append((request, outcome))
+        return outcome
+
+    async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
+        """Load rows of segments. Return False if the queue must be read first.
+
+        Args:
+            wanted: the parts of segments to load.
+            fresh: True if the queue was read since the call.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        raise NotImplementedError
+
+    def _add_upkeep(self, now: datetime) -> None:  # noqa: B027 - most engines have none
+        """Add changes to the draft that need no commit of their own."""
 
     def _undo(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
         self.draft.rollback()

@@ -19,6 +19,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Operation, perform
+from jqueue.domain.segment_rows import RowsMissingError
 
 Outcome = list[Any] | JQueueError
 """The outcome of a request in one try: a result or an error for each operation, or the error that undid them all."""
@@ -122,14 +123,22 @@ class Request:
         return self.operations[0].search_key() if len(self.operations) == 1 else None
 
     def perform(self, draft: Draft, now: datetime) -> Outcome:
-        """Apply the operations. A refused one does not change the draft; in an atomic request, nor do the others."""
+        """Apply the operations. A refused one does not change the draft; in an atomic request, nor do the others.
+
+        Raises:
+            RowsMissingError: an operation needs rows that are not loaded. The draft is unchanged.
+        """
         if len(self.operations) == 1:
             result = perform(self.operations[0], draft, now)
             return result if isinstance(result, JQueueError) and self.atomic else [result]
         savepoint = draft.savepoint()
         results = []
         for operation in self.operations:
-            result = perform(operation, draft, now)
+            try:
+                result = perform(operation, draft, now)
+            except RowsMissingError:
+                draft.rollback(savepoint)
+                raise
             if self.atomic and isinstance(result, JQueueError):
                 draft.rollback(savepoint)
                 return result

@@ -83,16 +83,12 @@ class QueueView:
                 yield job.id
 
     async def objects(self) -> AsyncGenerator[StoredObject, None]:
-        """Iterate over the objects beside the queue that its jobs name."""
+        """Iterate over the objects beside the queue that jobs of the queue's object name."""
         for part in self._content.parts():
             for _, entry in part:
                 for stored in objects_of(entry):
                     yield stored
             await asyncio.sleep(0)
-        async with self._other_jobs() as others:
-            async for job in others:
-                for stored in objects_of(job):
-                    yield stored
 
     async def stats(self, now: datetime) -> QueueStats:
         """Return the statistics of this version at a time."""

@@ -12,6 +12,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.large_values import LargeValue
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
+from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.stored_object import StoredObject
 
 JobReference = Job | Claim | str
@@ -186,13 +187,20 @@ def _id_of(reference: JobReference) -> str:
 
 
 def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
-    """Apply an operation to a draft. Return its result, or the error that refused it, with the draft unchanged."""
+    """Apply an operation to a draft. Return its result, or the error that refused it, with the draft unchanged.
+
+    Raises:
+        RowsMissingError: it needs rows that are not loaded. The draft is unchanged.
+    """
     savepoint = draft.savepoint()
     try:
         return operation.change(draft, now)
     except JQueueError as error:
         draft.rollback(savepoint)
         return error
+    except RowsMissingError:
+        draft.rollback(savepoint)
+        raise
     except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
         draft.rollback(savepoint)
         refusal = JQueueError(

@@ -187,8 +187,9 @@ class NewJob(Operation):
         """Add the job, unless a job with its id or its unique key is there already."""
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
         job_id, unique_key = self.values["id"], self.values["unique_key"]
-        if job_id in draft.jobs.entries:
-            return draft.jobs[job_id]
+        there = draft.jobs.find(job_id) if self.id_given else draft.jobs.get(job_id)
+        if there is not None:
+            return there
         if job_id in draft.header.finished:
             return self._finished(job_id, draft, now)
         if job_id in draft.aside_keys:

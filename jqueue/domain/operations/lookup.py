@@ -81,7 +81,7 @@ class Find(Operation):
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Return the job in a list, and change nothing."""
-        job = draft.jobs.get(self.job_id)
+        job = draft.jobs.find(self.job_id)
         if job is not None:
             return [job.evolve(payload=b"")]
         attempt = draft.header.finished.get(self.job_id)

@@ -57,7 +57,7 @@ class Take(Operation):
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Claim the job, if it is still as the mover saw it."""
-        job, seen = draft.jobs.get(self.job.id), self.job
+        job, seen = draft.jobs.find(self.job.id), self.job
         if job is None or job.status is not JobStatus.QUEUED or job.attempt >= LARGEST:
             return []
         if (job.sequence, job.run_at) != (seen.sequence, seen.run_at):  # it was tried meanwhile, and sent back
@@ -140,7 +140,7 @@ class Arrive(Operation):
         """
         drop_outlived(draft, now)
         job = self.job
-        there = draft.jobs.get(job.id)
+        there = draft.jobs.find(job.id)
         if there is not None:
             return self._recognised(draft, there)
         if job.id in draft.header.finished:

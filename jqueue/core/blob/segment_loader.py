@@ -1,0 +1,162 @@
+"""Brings rows of segments into a draft: those that an operation needs, and those that will be needed next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.segment_rows import SegmentRows, Wanted
+from jqueue.domain.segments import FOLDER, Segment
+from jqueue.ports.clock import Clock
+from jqueue.ports.log import logger_of
+
+logger = logger_of("jqueue")
+
+ROWS_KEPT = 16_384
+"""Number of loaded rows above which all are dropped. Those that are needed are loaded again."""
+
+ROWS_AHEAD = 512
+"""Number of rows that are kept loaded ahead of the claims."""
+
+MOST_CHUNKS = 16
+"""Number of chunks that are loaded at once when rows are missing again and again."""
+
+DAMAGE_KEPT = 60.0
+"""Seconds after which a damaged segment is tried again."""
+
+
+class SegmentLoader:
+    """Loads rows for one engine.
+
+    Args:
+        reader: reads the segments.
+        clock: measures the time until a damaged segment is tried again.
+    """
+
+    def __init__(self, reader: SegmentReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self.rows_kept, self.rows_ahead = ROWS_KEPT, ROWS_AHEAD  # tests and the simulation shorten them
+        self._reported: set[str] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, after a fork or on another event loop."""
+        self._ahead: asyncio.Task[None] | None = None
+        self._arrived: list[Callable[[SegmentRows], None]] = []
+        self._chunks: dict[str, int] = {}
+        self._damaged_at: float | None = None
+
+    def integrate(self, draft: Draft) -> None:
+        """Add the rows that were loaded ahead to a draft without changes. Drop rows if too many are loaded."""
+        rows = draft.jobs.rows
+        if self._damaged_at is not None and self._clock.monotonic() - self._damaged_at > DAMAGE_KEPT:
+            self._damaged_at = None
+            rows.forget_damage()
+        if len(rows.of) > self.rows_kept:
+            rows.unload()
+        arrived, self._arrived = self._arrived, []
+        for bring in arrived:
+            bring(rows)
+
+    async def load(self, wanted: Iterable[Wanted], draft: Draft, *, fresh: bool) -> bool:
+        """Load parts of segments into a draft without changes.
+
+        Args:
+            wanted: the parts.
+            draft: the draft.
+            fresh: True if the manifest was read since the call. Only then, a missing segment is damage.
+
+        Returns:
+            False if something is missing or damaged, and the manifest must be read before that is believed.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        if self._ahead is not None:
+            await asyncio.wait([self._ahead])
+        self.integrate(draft)
+        rows = draft.jobs.rows
+        for name in sorted({each.segment for each in wanted if not rows.is_loaded(each)}):
+            chunks = [each.chunk for each in wanted if each.segment == name and each.chunk is not None]
+            if name not in rows.segments:
+                continue
+            try:
+                await self._load(rows, name, chunks)
+            except DAMAGED as error:
+                if not fresh:
+                    return False
+                self._note_damaged([each for each in wanted if each.segment == name], rows, error)
+        return True
+
+    async def _load(self, rows: SegmentRows, name: str, chunks: list[int]) -> None:
+        segment = rows.segments[name]
+        if name not in rows.indexes:
+            rows.load_index(name, await self._reader.index(name, segment))
+        if not chunks:
+            return
+        number = self._chunks[name] = min(MOST_CHUNKS, 2 * self._chunks.get(name, 0) or 1)
+        following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(chunks)]
+        for chunk, found in await self._reader.chunks(name, segment, rows.indexes[name], sorted({*chunks, *following})):
+            rows.load(name, chunk, found)
+
+    def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: JQueueError) -> None:
+        self._damaged_at = self._clock.monotonic()
+        for each in wanted:
+            part = each if each.segment in rows.indexes else Wanted(each.segment, None)
+            rows.note_damaged(part)
+        name = wanted[0].segment
+        if name not in self._reported:
+            self._reported.add(name)
+            logger.error(
+                "segment %s%s of the queue cannot be read, and its jobs wait until it is restored; all other jobs go "
+                "on: %s",
+                FOLDER,
+                name,
+                error,
+            )
+
+    def landed(self, draft: Draft, entrypoints: Iterable[str]) -> None:
+        """Begin to load the next rows of entrypoints, after a commit that has claimed rows of theirs."""
+        rows = draft.jobs.rows
+        if self._ahead is not None or self._arrived:
+            return
+        for entrypoint in entrypoints:
+            if rows.loaded_of(entrypoint) < self.rows_ahead and (head := rows.next_wanted(entrypoint)) is not None:
+                name, index = head.segment, rows.indexes.get(head.segment)
+                chunks = rows.next_chunks(name, max(1, self.rows_ahead // rows.segments[name].chunk_rows))
+                work = self._load_ahead(name, rows.segments[name], index, chunks)
+                self._ahead = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
+                return
+
+    async def _load_ahead(self, name: str, segment: Segment, index: SegmentIndex | None, chunks: list[int]) -> None:
+        task = asyncio.current_task()
+        try:
+            known = index if index is not None else await self._reader.index(name, segment)
+            found = await self._reader.chunks(name, segment, known, chunks)
+        except Exception as error:  # the operation that needs the rows reads them again, and tells its caller
+            logger.debug("rows of segment %s could not be loaded ahead: %r", name, error)
+        else:
+            if self._ahead is task:
+                self._arrived.append(lambda rows: _bring(rows, name, known, found))
+        finally:
+            if self._ahead is task:
+                self._ahead = None
+
+    async def finish(self, seconds: float) -> None:
+        """End what is loaded ahead."""
+        task = self._ahead
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=max(0.0, seconds))
+
+
+def _bring(rows: SegmentRows, name: str, index: SegmentIndex, found: list[tuple[int, Rows]]) -> None:
+    rows.load_index(name, index)
+    for chunk, several in found:
+        if not rows.is_loaded(Wanted(name, chunk)):
+            rows.load(name, chunk, several)

@@ -1,0 +1,193 @@
+"""The bytes of a segment: a first line, its rows, one job a line as in the blob, and its index.
+
+    {"segment": 1, "queue": "…", "entrypoint": "mail"}
+    "<job id>": {…one job…}
+    "<job id>": {…}
+    {"rows": 2, "chunks": [[51, 2774312119, 0, 17, 1767225601.0, 1767225601.0]], "end": 812, "keys": 0, "objects": []}
+    <tables of hashes, binary>
+
+The index begins at the offset that the manifest has, and so do its checksum and all other facts about the segment. The
+tables are little-endian: the hashes of all ids (8 bytes each, in order), the row of each (4 bytes), and the same for
+unique keys.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pydantic_core import from_json
+
+from jqueue.core.blob.lines import dump_ascii, read_entry
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.job_table import Packed
+from jqueue.domain.models import SetAside
+from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex
+from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment
+
+FORMAT = 1
+
+
+class Row(NamedTuple):
+    """A row to write."""
+
+    job_id: str
+    line: bytes
+    """The line of its job in the blob."""
+    key: RowKey
+    unique_key: str | None = None
+    objects: Sequence[str] = ()
+    """The suffixes of the objects that it names."""
+
+
+class EncodedSegment(NamedTuple):
+    """A segment before it is stored."""
+
+    content: bytes
+    entry: Segment
+    table: SegmentIndex
+
+
+def encode_segment(
+    rows: Sequence[Row],
+    queue: str,
+    entrypoint: str,
+    *,
+    scheduled: bool,
+    aging: float | None,
+    chunk_rows: int = CHUNK_ROWS,
+) -> EncodedSegment:
+    """Encode jobs as a segment.
+
+    Args:
+        rows: in the order in which they are served; at least one.
+        queue: id of the queue.
+        entrypoint: that of all jobs.
+        scheduled: True if they are sorted by `run_at`.
+        aging: the setting by which they were sorted.
+        chunk_rows: number of rows in each chunk but the last.
+    """
+    head = dump_ascii({"segment": FORMAT, "queue": queue, "entrypoint": entrypoint}).encode() + b"\n"
+    parts, chunks, offset = [head], [], len(head)
+    for first in range(0, len(rows), chunk_rows):
+        some = rows[first : first + chunk_rows]
+        text = b"\n".join([row.line for row in some]) + b"\n"
+        chunks.append(Chunk(offset, zlib.crc32(text), some[0].key, min(row.key.since for row in some)))
+        parts.append(text)
+        offset += len(text)
+    ids = HashTable.of((row.job_id, number) for number, row in enumerate(rows))
+    keys = HashTable.of((row.unique_key, number) for number, row in enumerate(rows) if row.unique_key is not None)
+    index = SegmentIndex(chunks, offset, ids, keys, [suffix for row in rows for suffix in row.objects])
+    text = _encode_index(index, len(rows))
+    segment = Segment(
+        entrypoint=entrypoint,
+        rows=len(rows),
+        bytes=offset + len(text),
+        index=offset,
+        crc=zlib.crc32(text),
+        head=rows[0].key,
+        chunk_rows=chunk_rows,
+        least=min(row.key.sequence for row in rows),
+        scheduled=scheduled,
+        aging=aging,
+        oldest=index.oldest[0],
+        keys=len(keys.rows),
+        objects=len(index.objects),
+    )
+    return EncodedSegment(b"".join((*parts, text)), segment, index)
+
+
+def _encode_index(index: SegmentIndex, rows: int) -> bytes:
+    said = {
+        "rows": rows,
+        "chunks": [[chunk.offset, chunk.crc, *chunk.first, chunk.oldest] for chunk in index.chunks],
+        "end": index.end,
+        "keys": len(index.keys.rows),
+        "objects": index.objects,
+    }
+    tables = (index.ids.hashes, index.ids.rows, index.keys.hashes, index.keys.rows)
+    return dump_ascii(said).encode() + b"\n" + b"".join(map(_little_endian, tables))
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
+    """Decode the index of a segment.
+
+    Args:
+        data: the bytes of the object from its index on.
+        segment: its entry in the manifest.
+
+    Raises:
+        InvalidBlobError: it is damaged.
+    """
+    if zlib.crc32(data) != segment.crc:
+        raise InvalidBlobError("its index was changed or cut off: the checksum does not match")
+    head, _, tables = data.partition(b"\n")
+    try:
+        said = from_json(head)
+        rows, keys = said["rows"], said["keys"]
+        chunks = [Chunk(offset, crc, RowKey(*first), oldest) for offset, crc, *first, oldest in said["chunks"]]
+        numbers = _arrays(tables, (("Q", rows), ("I", rows), ("Q", keys), ("I", keys)))
+        found = SegmentIndex(
+            chunks, said["end"], HashTable(numbers[0], numbers[1]), HashTable(numbers[2], numbers[3]), said["objects"]
+        )
+    except (ValueError, TypeError, LookupError):
+        raise InvalidBlobError("its index cannot be read") from None
+    if rows != segment.rows or len(chunks) != segment.chunks:
+        raise InvalidBlobError("its index has another number of rows than the manifest")
+    return found
+
+
+def _arrays(data: bytes, sizes: Iterable[tuple[str, int]]) -> list[array[int]]:
+    found, place = [], 0
+    for kind, number in sizes:
+        numbers = array(kind)
+        end = place + number * numbers.itemsize
+        numbers.frombytes(data[place:end])
+        if len(numbers) != number:
+            raise ValueError("cut off")
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        found.append(numbers)
+        place = end
+    return found
+
+
+def decode_chunk(
+    data: bytes, number: int, segment: Segment, index: SegmentIndex, names: dict[str, str]
+) -> list[tuple[int, str, Packed]]:
+    """Decode one chunk: return the number, the job id and the packed job of each row.
+
+    Args:
+        data: the bytes of the chunk.
+        number: the number of the chunk.
+        segment: the entry in the manifest.
+        index: the segment's index.
+        names: entrypoints seen before; all jobs that have one share it.
+
+    Raises:
+        InvalidBlobError: it is damaged.
+    """
+    if zlib.crc32(data) != index.chunks[number].crc:
+        raise InvalidBlobError("rows of it were changed or cut off: the checksum does not match")
+    found = []
+    for row, line in enumerate(data.split(b"\n")[:-1], number * segment.chunk_rows):
+        entry = read_entry(line, names)
+        if isinstance(entry, SetAside):
+            raise InvalidBlobError(f"row {row} of it cannot be read as a job: {entry.reason}")
+        job_id, packed = entry
+        if packed[2] != "queued":
+            raise InvalidBlobError(f"row {row} of it is a job that is {packed[2]}, and not queued")
+        if segment.offset:
+            packed = (*packed[:5], packed[5] + segment.offset, *packed[6:])
+        found.append((row, job_id, packed))
+    return found

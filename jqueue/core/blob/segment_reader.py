@@ -1,0 +1,90 @@
+"""Reads segments: the index, and chunks of rows, with their checksums verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jqueue.core.blob.segment_object import decode_chunk, decode_index
+from jqueue.core.engine.observers import Observers
+from jqueue.core.engine.slices import Slices, in_turns
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
+from jqueue.domain.job_table import Packed
+from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.segments import FOLDER, Segment
+from jqueue.ports.storage import SupportsObjects
+
+Rows = list[tuple[int, str, Packed]]
+"""The number, the job id and the packed job of each row of a chunk."""
+
+DAMAGED = (ObjectMissingError, InvalidBlobError)
+"""Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
+
+
+class SegmentReader:
+    """Reads the segments of one queue.
+
+    Args:
+        objects: holds them.
+        observers: told of the calls to the store.
+        call_timeout: seconds within which a call to the store must end.
+    """
+
+    def __init__(self, objects: SupportsObjects, observers: Observers, *, call_timeout: float) -> None:
+        self._objects = objects
+        self._observers = observers
+        self._call_timeout = call_timeout
+        self._names: dict[str, str] = {}
+
+    async def index(self, name: str, segment: Segment) -> SegmentIndex:
+        """Return the index of a segment.
+
+        Raises:
+            InvalidBlobError: it is damaged.
+            ObjectMissingError: the segment does not exist.
+            StorageError: the store failed.
+        """
+        return decode_index(await self._read(name, segment.index, segment.bytes), segment)
+
+    async def chunks(
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
+    ) -> list[tuple[int, Rows]]:
+        """Return chunks of a segment with their numbers. Chunks that follow each other are read at once.
+
+        Raises:
+            InvalidBlobError: one of them is damaged.
+            ObjectMissingError: the segment does not exist.
+            StorageError: the store failed.
+        """
+        found: list[tuple[int, Rows]] = []
+        for first, last in _runs(numbers):
+            start, stop = index.bytes_of(first, last)
+            data = await self._read(name, start, stop)
+            found += await in_turns(self._decoding(data, segment, index, first, last))
+        return found
+
+    def _decoding(
+        self, data: bytes, segment: Segment, index: SegmentIndex, first: int, last: int
+    ) -> Slices[list[tuple[int, Rows]]]:
+        found, origin = [], index.chunks[first].offset
+        for number in range(first, last + 1):
+            start, stop = index.bytes_of(number, number)
+            found.append(
+                (number, decode_chunk(data[start - origin : stop - origin], number, segment, index, self._names))
+            )
+            yield
+        return found
+
+    async def _read(self, name: str, start: int, stop: int) -> bytes:
+        async with self._observers.limited("fetch", self._call_timeout):
+            return await self._objects.read_object(FOLDER + name, start, stop)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last number of each run of numbers that follow each other."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found

@@ -1,0 +1,346 @@
+"""Writes segments in the background: the last of the waiting jobs, when the blob holds too many, and merged segments.
+
+A segment is created, whole and durable, under a fresh name. The next commit that is made anyway names it. If it finds
+that jobs have changed meanwhile, their rows are taken from the beginning. If the process dies before, the object is
+litter, which `jqueue.core.calls.collection` removes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from jqueue.core.blob.lines import encode_job
+from jqueue.core.blob.segment_object import EncodedSegment, Row, encode_segment
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
+from jqueue.core.engine.observers import Observers
+from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, in_turns
+from jqueue.domain.draft import Draft
+from jqueue.domain.job_table import Packed, objects_of, packed, unpacked
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import perform
+from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
+from jqueue.domain.segment_rows import SegmentRows
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment
+from jqueue.ports.clock import Clock
+from jqueue.ports.log import logger_of
+from jqueue.ports.storage import SupportsObjects
+
+logger = logger_of("jqueue")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds after a failure until the next try: they double from the first to the second."""
+
+NAMED_WITHIN = timedelta(minutes=5)
+"""Longest time from the creation of a segment to the commit that names it."""
+
+Found: TypeAlias = list[tuple[str, Job | Packed]]
+
+
+@dataclass(slots=True)
+class SegmentSizes:
+    """The numbers that decide when segments are written. Tests and the simulation make them small."""
+
+    hot_bytes: int | None = 256 << 10
+    """Bytes of waiting jobs in the blob above which the last of them are spilled, down to half of it."""
+    fewest_rows: int = 64
+    """Number of jobs of one entrypoint below which none is spilled."""
+    most_rows: int = 65_536
+    """Largest number of rows of a segment."""
+    chunk_rows: int = 256
+    """Number of rows in a chunk."""
+    merged: int = 16
+    """Number of segments of about the same size that are merged into one."""
+    holes: int = 64
+    """Number of spans of taken rows above which a segment is written anew."""
+
+
+Stored: TypeAlias = tuple[Spill | Merge, EncodedSegment]
+"""A segment that exists, and the operation that names it."""
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, Stored | None]]
+
+
+class _Background:
+    """Writes one segment after the other, and keeps each until a commit has named it.
+
+    Args:
+        clock: measures pauses.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._stored: Stored | None = None
+        self._tried = False
+        self._pause = 0.0
+        self._not_before = -float("inf")
+
+    @property
+    def is_free(self) -> bool:
+        """True if the next segment may be written."""
+        return self._task is None and self._stored is None and self._clock.monotonic() >= self._not_before
+
+    def begin(self, work: Work) -> None:
+        """Begin to write a segment."""
+        self._task = asyncio.get_running_loop().create_task(self._run(work), name="jqueue-segment")
+
+    def wait(self, seconds: float) -> None:
+        """Write no segment for some seconds."""
+        self._not_before = self._clock.monotonic() + seconds
+
+    def name_stored(self, draft: Draft, now: datetime) -> None:
+        """Name the segment that was stored, if there is one."""
+        if self._stored is not None:
+            perform(self._stored[0], draft, now)
+            self._tried = True
+
+    def landed(self, draft: Draft) -> None:
+        """Note a commit that has landed. It has named the segment, unless it found no use for it."""
+        if self._stored is not None and self._tried:
+            operation, encoded = self._stored
+            draft.jobs.rows.load_index(operation.name, encoded.table)
+            self._stored = None
+
+    async def end(self, seconds: float) -> None:
+        """Cancel what is under way."""
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=max(0.0, seconds))
+
+    async def _run(self, work: Work) -> None:
+        try:
+            self._stored, self._tried, self._pause = await work(), False, 0.0
+        except Exception as error:
+            self._pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self._pause * 2))
+            self.wait(self._pause)
+            logger.warning("a segment could not be written beside the queue, and will be tried again: %r", error)
+        finally:
+            self._task = None
+
+
+class SegmentWriter:
+    """Writes the segments of one engine.
+
+    Args:
+        objects: holds them.
+        reader: reads the segments that are merged.
+        clock: measures pauses.
+        now: tells the time, by the store's clock if it has one.
+        new_name: makes the name of a segment.
+        observers: told of the calls to the store.
+        call_timeout: seconds within which a call to the store must end.
+
+    Attributes:
+        sizes: the numbers that decide when segments are written.
+    """
+
+    def __init__(
+        self,
+        objects: SupportsObjects,
+        reader: SegmentReader,
+        clock: Clock,
+        now: Callable[[], datetime],
+        new_name: Callable[[], str],
+        observers: Observers,
+        *,
+        call_timeout: float,
+    ) -> None:
+        self._objects = objects
+        self._reader = reader
+        self._clock = clock
+        self._now = now
+        self._new_name = new_name
+        self._observers = observers
+        self._call_timeout = call_timeout
+        self.sizes = SegmentSizes()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
+        self._spills, self._merges = _Background(self._clock), _Background(self._clock)
+
+    def name_stored(self, draft: Draft, now: datetime) -> None:
+        """Name the segments that were stored, in a commit that is made anyway."""
+        for background in (self._spills, self._merges):
+            background.name_stored(draft, now)
+
+    def landed(self, draft: Draft, queue: str) -> None:
+        """Note a commit that has landed, and begin to write segments if that is due."""
+        for background in (self._spills, self._merges):
+            background.landed(draft)
+        if self._spills.is_free and (work := self._spilling(draft, queue)) is not None:
+            self._spills.begin(work)
+        if self._merges.is_free and (work := self._merging(draft, queue)) is not None:
+            self._merges.begin(work)
+
+    async def finish(self, seconds: float) -> None:
+        """Cancel what is under way. What it has stored is litter."""
+        for background in (self._spills, self._merges):
+            await background.end(min(seconds, 1.0))
+
+    async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime]:
+        """Create a segment. Return its name, and the time until which a commit may name it."""
+        name, before = self._new_name(), self._now() + NAMED_WITHIN
+        async with self._observers.limited("create", self._call_timeout):
+            await self._objects.create_object(FOLDER + name, encoded.content)
+        return name, before
+
+    # Spilling
+
+    def _spilling(self, draft: Draft, queue: str) -> Work | None:
+        """Return the work of a spill, if the blob holds too many waiting jobs."""
+        sizes, jobs = self.sizes, draft.jobs
+        if sizes.hot_bytes is None or len(jobs.rows.segments) >= SEGMENTS_KEPT:
+            return None
+        hot = len(jobs.entries) - len(jobs.rows.of)
+        waiting = hot - len(jobs.claimed)
+        if waiting < sizes.fewest_rows or draft.base_bytes * waiting < sizes.hot_bytes * hot:
+            return None
+        number = int(waiting * (1 - sizes.hot_bytes / 2 / (draft.base_bytes * waiting / hot)))
+        rows = jobs.rows.of
+        entries: Found = [pair for pair in jobs.entries.items() if pair[0] not in rows]
+        aging = draft.header.settings.aging
+        return lambda: self._spill(entries, queue, min(number, sizes.most_rows), aging)
+
+    async def _spill(self, entries: Found, queue: str, number: int, aging: float | None) -> Stored | None:
+        chosen = await in_turns(_last_of(entries, number, aging, self._now()))
+        if len(chosen.rows) < self.sizes.fewest_rows:
+            self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
+            return None
+        encoded = encode_segment(
+            [row for row, _ in chosen.rows],
+            queue,
+            chosen.entrypoint,
+            scheduled=chosen.scheduled,
+            aging=aging,
+            chunk_rows=self.sizes.chunk_rows,
+        )
+        name, before = await self._store(encoded)
+        rows = {row.job_id: entry for row, entry in chosen.rows}
+        return Spill(name, encoded.entry, rows, before), encoded
+
+    # Merging
+
+    def _merging(self, draft: Draft, queue: str) -> Work | None:
+        """Return the work of a merge, if there are many small segments, or one with many holes."""
+        rows, aging = draft.jobs.rows, draft.header.settings.aging
+        names = _to_merge(rows, self.sizes)
+        if not names:
+            return None
+        several = {name: rows.segments[name] for name in names}
+        return lambda: self._merge(several, queue, aging)
+
+    async def _merge(self, segments: dict[str, Segment], queue: str, aging: float | None) -> Stored | None:
+        found: list[tuple[tuple[float, ...], str, int, Row]] = []
+        for name, segment in segments.items():
+            try:
+                index = await self._reader.index(name, segment)
+                chunks = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)]
+                several = await self._reader.chunks(name, segment, index, chunks)
+            except DAMAGED as error:
+                self._merges.wait(LONGEST_PAUSE)
+                logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, error)
+                return None
+            for _, rows in several:
+                for number, job_id, entry in rows:
+                    if not segment.is_taken(number):
+                        row = _row(unpacked(job_id, entry))
+                        found.append((_order(row.key, segment.scheduled, aging), name, number, row))
+                await asyncio.sleep(0)
+        found.sort(key=lambda each: each[0])
+        first = next(iter(segments.values()))
+        encoded = encode_segment(
+            [row for *_, row in found],
+            queue,
+            first.entrypoint,
+            scheduled=first.scheduled,
+            aging=aging,
+            chunk_rows=self.sizes.chunk_rows,
+        )
+        places = {name: array("q", [-1]) * segment.rows for name, segment in segments.items()}
+        for place, (_, name, number, _) in enumerate(found):
+            places[name][number] = place
+        name, before = await self._store(encoded)
+        sources = [MergedSegment(source, places[source]) for source in segments]
+        return Merge(name, encoded.entry, sources, before), encoded
+
+
+@dataclass(slots=True)
+class _Chosen:
+    entrypoint: str
+    scheduled: bool
+    rows: Sequence[tuple[Row, Packed]]
+
+
+def _last_of(entries: Found, number: int, aging: float | None, now: datetime) -> Slices[_Chosen]:
+    """Return the last queued jobs of the entrypoint that has most, as rows with the packed jobs, in slices."""
+    groups: dict[tuple[str, bool], list[tuple[tuple[float, ...], str, Job]]] = {}
+    for count, (job_id, entry) in enumerate(entries, 1):
+        job = unpacked(job_id, entry)
+        if job.status is JobStatus.QUEUED:
+            scheduled = job.run_at is not None and job.run_at > now
+            place = _order(_key(job), scheduled, aging)
+            groups.setdefault((job.entrypoint, scheduled), []).append((place, job_id, job))
+        if count % LINES_PER_SLICE == 0:
+            yield
+    (entrypoint, scheduled), several = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
+    several.sort(key=lambda each: each[:2])
+    names: dict[str, str] = {}
+    rows = []
+    for count, (_, _, job) in enumerate(several[-number:] if number else [], 1):
+        rows.append((_row(job), packed(job, names)))
+        if count % LINES_PER_SLICE == 0:
+            yield
+    return _Chosen(entrypoint, scheduled, rows)
+
+
+def _key(job: Job) -> RowKey:
+    return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
+
+
+def _row(job: Job) -> Row:
+    suffixes = [stored.suffix for stored in objects_of(job)]
+    return Row(job.id, encode_job(job), _key(job), job.unique_key, suffixes)
+
+
+def _order(key: RowKey, scheduled: bool, aging: float | None) -> tuple[float, ...]:
+    return (key.since, key.priority, key.sequence) if scheduled else (key.rank(aging), key.sequence)
+
+
+def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
+    """Return the names of segments to merge into one: small ones of one entrypoint, or one with many holes."""
+    groups: dict[tuple[str, bool, int], list[tuple[RowKey, str]]] = {}
+    crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
+    for name, segment in rows.segments.items():
+        if len(segment.taken) > sizes.holes or (not segment.scheduled and segment.aging != rows.aging):
+            return [name]
+        level = 0 if crowded else _level(segment.waiting, sizes)
+        if segment.waiting <= sizes.most_rows // 2:
+            groups.setdefault((segment.entrypoint, segment.scheduled, level), []).append((segment.head, name))
+    if not groups:
+        return []
+    largest = max(groups.values(), key=len)
+    if len(largest) < (2 if crowded else sizes.merged):
+        return []
+    found: list[str] = []
+    number = 0
+    for _, name in sorted(largest):
+        number += rows.segments[name].waiting
+        if found and number > sizes.most_rows:
+            break
+        found.append(name)
+    return found if len(found) > 1 else []
+
+
+def _level(waiting: int, sizes: SegmentSizes) -> int:
+    """Return the size class of a segment. Each class holds segments `merged` times as large as the one below."""
+    level, size = 0, sizes.fewest_rows * sizes.merged
+    while waiting > size:
+        level, size = level + 1, size * sizes.merged
+    return level

@@ -1,0 +1,112 @@
+"""The operations by which a writer moves waiting jobs between the blob and segments. They change no job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.job_table import Packed, packed
+from jqueue.domain.models import Job
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.segments import Segment
+
+
+def _named(draft: Draft, name: str, segment: Segment, taken: Sequence[int], now: datetime) -> bool:
+    """Add a segment to the manifest, with some rows taken. Return False if no row is left."""
+    first, spans = segment.taking(taken)
+    if first >= segment.rows:
+        return False
+    named = segment.model_copy(update={"next": first, "taken": spans, "at": round(now.timestamp(), 3)})
+    draft.name_segment(name, named)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Spill(Operation):
+    """Move queued jobs from the blob to a segment that holds them. Its result is the number of jobs that were moved.
+
+    Rows whose job has changed since the segment was written, or is no longer in the blob, are taken from the beginning.
+
+    Attributes:
+        name: of the segment, which exists.
+        segment: its entry in the manifest.
+        rows: the packed jobs by id, in the order of the rows.
+        before: time until which a commit may name the segment.
+    """
+
+    name: str
+    segment: Segment
+    rows: Mapping[str, Packed] = field(repr=False)
+    before: datetime
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Name the segment, and remove its jobs from the blob."""
+        if now > self.before or self.name in draft.header.segments:
+            return 0
+        names: dict[str, str] = {}
+        hot, rows = draft.jobs.entries, draft.jobs.rows.of
+        moved, taken = [], []
+        for row, (job_id, entry) in enumerate(self.rows.items()):
+            here = hot.get(job_id)
+            if isinstance(here, Job):
+                here = packed(here, names)
+            if here == entry and job_id not in rows:
+                moved.append(job_id)
+            else:
+                taken.append(row)
+        if not moved or not _named(draft, self.name, self.segment, taken, now):
+            return 0
+        for job_id in moved:
+            draft.spill(job_id)
+        return len(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSegment:
+    """A segment that was merged into another.
+
+    Attributes:
+        name: its name.
+        rows: for each of its rows, the number of that row in the other segment; -1 if it was taken before.
+    """
+
+    name: str
+    rows: Sequence[int] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(Operation):
+    """Replace segments by one with the same rows. Its result is the number of segments that were replaced.
+
+    Attributes:
+        name: of the new segment, which exists.
+        segment: its entry in the manifest.
+        sources: the segments that it replaces.
+        before: time until which a commit may name the segment.
+    """
+
+    name: str
+    segment: Segment
+    sources: Sequence[MergedSegment]
+    before: datetime
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Name the new segment with every row taken that is taken by now, and drop the others."""
+        if now > self.before:
+            return 0
+        taken: list[int] = []
+        there = []
+        for source in self.sources:
+            current = draft.jobs.rows.current(source.name)
+            if source.name in draft.header.segments:
+                there.append(source.name)
+            spans = [(0, len(source.rows))] if current is None else [(0, current.next), *current.taken]
+            taken += [source.rows[row] for first, last in spans for row in range(first, last) if source.rows[row] >= 0]
+        if not there:
+            return 0
+        for name in there:
+            draft.drop_segment(name)
+        _named(draft, self.name, self.segment, taken, now)
+        return len(there)

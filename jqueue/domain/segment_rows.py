@@ -1,0 +1,380 @@
+"""The rows of segments in a draft: those that are loaded stand in its table of jobs, and all others are accounted for.
+
+A loaded row is a queued job like any other, except that the blob has no line of it. The first change of it *takes* the
+row: from then on, the job is hot. An operation that would need a row which is not loaded raises `RowsMissingError`; its
+caller loads the row and applies the operation again. So a transition stays a pure function, and sees the whole queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from jqueue.domain.errors import SegmentDamagedError
+from jqueue.domain.journal import Journal
+from jqueue.domain.models import Job
+from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.segments import FOLDER, RowKey, Segment
+
+if TYPE_CHECKING:
+    from jqueue.domain.job_table import Packed
+
+NEVER = -float("inf")
+
+
+class Wanted(NamedTuple):
+    """A part of a segment that an operation needs."""
+
+    segment: str
+    chunk: int | None
+    """The number of the chunk; None is the index."""
+
+
+class RowsMissingError(Exception):
+    """An operation needs rows that are not loaded. It changed nothing.
+
+    Attributes:
+        wanted: the parts of segments to load.
+    """
+
+    def __init__(self, wanted: Iterable[Wanted]) -> None:
+        self.wanted = frozenset(wanted)
+        super().__init__(f"{len(self.wanted)} parts of segments are not loaded")
+
+
+class HoldsRows(Protocol):
+    """A table of jobs in which loaded rows stand."""
+
+    entries: dict[str, Job | Packed]
+
+    def put_row(self, job_id: str, entry: Packed) -> None:
+        """Add the job of a row."""
+
+    def drop_row(self, job_id: str) -> None:
+        """Remove the job of a row."""
+
+
+class _Head(NamedTuple):
+    """The first row of a segment that is not loaded."""
+
+    rank: float
+    """For scheduled rows, their `run_at` in seconds since 1970."""
+    sequence: int
+    segment: str
+    chunk: int
+
+
+class SegmentRows:
+    """The rows of all segments of one draft.
+
+    Args:
+        jobs: the table of the draft's jobs.
+
+    Attributes:
+        segments: the manifest; the rows that the draft has taken since the last commit are not marked in it.
+        committed: the manifest as of the last commit.
+        of: the segment and the row of each loaded row that is not taken, by job id.
+        indexes: the indexes that are loaded, by segment.
+        aging: the queue's setting.
+    """
+
+    def __init__(self, jobs: HoldsRows) -> None:
+        self._jobs = jobs
+        self.segments: Mapping[str, Segment] = {}
+        self.committed: Mapping[str, Segment] = {}
+        self.of: dict[str, tuple[str, int]] = {}
+        self.indexes: dict[str, SegmentIndex] = {}
+        self.aging: float | None = None
+        self._entrypoints: dict[str, str] = {}
+        self._left: Counter[str] = Counter()
+        self._taken: dict[str, set[int]] = {}
+        self._loaded: dict[str, set[int]] = {}
+        self._damaged: dict[str, set[int | None]] = {}
+        self._ready: dict[str, list[_Head]] | None = None
+        self._scheduled: dict[str, list[_Head]] = {}
+
+    # The manifest
+
+    def adopt(self, segments: Mapping[str, Segment]) -> None:
+        """Take over another manifest, and forget loaded rows that are taken in it."""
+        before, self.segments = self.committed, segments
+        self.committed = dict(segments)
+        self._taken.clear()
+        self._entrypoints = {**self._entrypoints, **{name: each.entrypoint for name, each in segments.items()}}
+        if before:
+            moved = {name for name, segment in before.items() if segments.get(name) != segment}
+            for job_id, (name, row) in list(self.of.items()) if moved else ():
+                if name in moved and (name not in segments or segments[name].is_taken(row)):
+                    self._forget(job_id)
+            for name in moved - segments.keys():
+                for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
+                    table.pop(name, None)
+        self.changed()
+
+    def changed(self) -> None:
+        """Note that the manifest, a setting or the loaded rows have changed."""
+        self._ready = None
+
+    def current(self, name: str) -> Segment | None:
+        """Return the entry of a segment, with the rows that the draft has taken; None if it has no rows left."""
+        segment = self.segments.get(name)
+        taken = self._taken.get(name)
+        if segment is None or not taken:
+            return segment
+        first, spans = segment.taking(taken)
+        if first >= segment.rows:
+            return None
+        changes: dict[str, Any] = {"next": first, "taken": spans}
+        index = self.indexes.get(name)
+        chunk = segment.chunk_of(first)
+        if index is not None and chunk != segment.chunk_of(segment.next):
+            changes["head"] = _moved(index.chunks[chunk].first, segment.offset)
+            changes["oldest"] = index.oldest[chunk]
+        return segment.model_copy(update=changes)
+
+    def manifest(self) -> Mapping[str, Segment]:
+        """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""
+        if not self._taken:
+            return self.segments
+        entries = {name: self.current(name) if name in self._taken else each for name, each in self.segments.items()}
+        return {name: segment for name, segment in entries.items() if segment is not None}
+
+    def waiting(self) -> Counter[str]:
+        """Return the number of rows that wait and are not loaded, by entrypoint."""
+        found: Counter[str] = Counter()
+        for name, segment in self.segments.items():
+            found[segment.entrypoint] += segment.waiting - len(self._taken.get(name, ()))
+        for name, _ in self.of.values():
+            found[self._entrypoints[name]] -= 1
+        return +found
+
+    # Loading
+
+    def load(self, name: str, chunk: int, rows: Iterable[tuple[int, str, Packed]]) -> None:
+        """Add the rows of a chunk to the table of jobs. The draft must have no changes.
+
+        Args:
+            name: the segment.
+            chunk: the number of the chunk.
+            rows: the number, the job id and the packed job of each row.
+        """
+        segment = self.segments.get(name)
+        if segment is None:
+            return
+        entries = self._jobs.entries
+        for row, job_id, entry in rows:
+            if job_id not in entries and not segment.is_taken(row):
+                self._jobs.put_row(job_id, entry)
+                self.of[job_id] = name, row
+                self._left[segment.entrypoint] += 1
+        self._loaded.setdefault(name, set()).add(chunk)
+        self.changed()
+
+    def load_index(self, name: str, index: SegmentIndex) -> None:
+        """Take the index of a segment."""
+        if name in self.segments:
+            self.indexes[name] = index
+            self.changed()
+
+    def unload(self) -> None:
+        """Remove all loaded rows from the table of jobs. The draft must have no changes."""
+        for job_id in list(self.of):
+            self._forget(job_id)
+        self._loaded.clear()
+        self.changed()
+
+    def is_loaded(self, wanted: Wanted) -> bool:
+        """Return True if a part of a segment is loaded, or cannot be read."""
+        if wanted.chunk in self._damaged.get(wanted.segment, ()):
+            return True
+        if wanted.chunk is None:
+            return wanted.segment in self.indexes
+        return wanted.chunk in self._loaded.get(wanted.segment, ())
+
+    def note_damaged(self, wanted: Wanted) -> None:
+        """Note that a part of a segment is missing or damaged. Its rows wait until it is repaired."""
+        self._damaged.setdefault(wanted.segment, set()).add(wanted.chunk)
+        self.changed()
+
+    def forget_damage(self) -> None:
+        """Try damaged parts again when they are needed."""
+        self._damaged.clear()
+        self.changed()
+
+    def next_chunks(self, name: str, number: int) -> list[int]:
+        """Return the numbers of the next chunks of a segment that are not loaded, at most a certain number."""
+        segment = self.segments.get(name)
+        if segment is None:
+            return []
+        damaged, loaded = self._damaged.get(name, ()), self._loaded.get(name, ())
+        found = []
+        for chunk in range(segment.chunk_of(segment.next), segment.chunks):
+            if chunk not in loaded and chunk not in damaged and not segment.is_chunk_taken(chunk):
+                found.append(chunk)
+                if len(found) == number:
+                    break
+        return found
+
+    def _forget(self, job_id: str) -> None:
+        self._jobs.drop_row(job_id)
+        self.release(job_id)
+
+    def release(self, job_id: str) -> None:
+        """Note that a job is no longer the job of a row, without taking the row."""
+        name, _ = self.of.pop(job_id)
+        self._left[self._entrypoints[name]] -= 1
+
+    # Taking
+
+    def take(self, job_id: str, journal: Journal) -> None:
+        """Take the row of a job, if it is one: the caller changes the job."""
+        place = self.of.pop(job_id, None)
+        if place is not None:
+            self._taken.setdefault(place[0], set()).add(place[1])
+            self._left[self._entrypoints[place[0]]] -= 1
+            journal.entries.append((self, job_id, place))
+
+    def restore(self, job_id: str, old: Any) -> None:
+        """Undo the taking of a row: see `Journal`."""
+        name, row = self.of[job_id] = old
+        self._left[self._entrypoints[name]] += 1
+        rows = self._taken[name]
+        rows.discard(row)
+        if not rows:
+            del self._taken[name]
+
+    # Questions of operations
+
+    def find(self, job_id: str) -> None:
+        """Return if no row can hold a job that is not in the table.
+
+        Raises:
+            RowsMissingError: a row may hold it.
+            SegmentDamagedError: a segment that may hold it cannot be read.
+        """
+        self._find(job_id, keys=False)
+
+    def find_key(self, key: str) -> None:
+        """Return if no row can hold a unique key that no job in the table holds.
+
+        Raises:
+            RowsMissingError: a row may hold it.
+            SegmentDamagedError: a segment that may hold it cannot be read.
+        """
+        self._find(key, keys=True)
+
+    def _find(self, text: str, *, keys: bool) -> None:
+        wanted, damaged = [], None
+        for name, segment in self.segments.items():
+            if keys and not segment.keys:
+                continue
+            index = self.indexes.get(name)
+            chunks: set[int | None] = {None}
+            if index is not None:
+                rows = (index.keys if keys else index.ids).find(text)
+                taken = self._taken.get(name, ())
+                chunks = {segment.chunk_of(row) for row in rows if row not in taken and not segment.is_taken(row)}
+            broken = self._damaged.get(name, set()) & chunks
+            if broken:
+                damaged = name
+            wanted += [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]
+        if wanted:
+            raise RowsMissingError(wanted)
+        if damaged is not None:
+            raise SegmentDamagedError(f"{FOLDER}{damaged}")
+
+    def require(self, entrypoint: str | None) -> None:
+        """Return if all rows of an entrypoint, or of all, are loaded.
+
+        Raises:
+            RowsMissingError: some are not.
+        """
+        wanted = []
+        for name, segment in self.segments.items():
+            if entrypoint in (None, segment.entrypoint) and not self.is_loaded(Wanted(name, None)):
+                wanted.append(Wanted(name, None))
+            elif entrypoint in (None, segment.entrypoint):
+                wanted += [Wanted(name, chunk) for chunk in self.next_chunks(name, segment.chunks)]
+        if wanted:
+            raise RowsMissingError(wanted)
+
+    def check_due(self, entrypoints: Iterable[str], now: datetime) -> None:
+        """Return if no scheduled row of some entrypoints that is due is missing.
+
+        Raises:
+            RowsMissingError: some are missing.
+        """
+        heads, at = self._heads()[1], now.timestamp()
+        self._need(head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at)
+
+    def check_before(self, entrypoints: Iterable[str], best: tuple[Any, ...] | None, through: int | None) -> None:
+        """Return if no ready row of some entrypoints that comes before a place is missing.
+
+        Args:
+            entrypoints: their names.
+            best: rank and sequence of the place; None is the end.
+            through: rows with a larger sequence do not count; None: all count.
+        """
+        heads = self._heads()[0]
+        self._need(
+            head
+            for name in entrypoints
+            for head in heads.get(name, ())
+            if (best is None or head[:2] < best) and (through is None or self.segments[head.segment].least <= through)
+        )
+
+    def unloaded(self) -> Iterable[str]:
+        """Return the entrypoints that have rows which are not loaded."""
+        ready, scheduled = self._heads()
+        return ready.keys() | scheduled.keys()
+
+    def loaded_of(self, entrypoint: str) -> int:
+        """Return the number of loaded rows of an entrypoint that are not taken."""
+        return self._left[entrypoint]
+
+    def next_wanted(self, entrypoint: str) -> Wanted | None:
+        """Return the next chunk of ready rows of an entrypoint that is not loaded; None if there is none."""
+        heads = self._heads()[0].get(entrypoint)
+        return Wanted(*min(heads)[2:]) if heads else None
+
+    def next_due(self) -> float | None:
+        """Return the earliest `run_at` of the scheduled rows that are not loaded; None if there are none."""
+        return min((head.rank for heads in self._heads()[1].values() for head in heads), default=None)
+
+    def _need(self, heads: Iterable[_Head]) -> None:
+        wanted = [Wanted(head.segment, head.chunk) for head in heads]
+        if wanted:
+            raise RowsMissingError(wanted)
+
+    def _heads(self) -> tuple[dict[str, list[_Head]], dict[str, list[_Head]]]:
+        if self._ready is None:
+            self._ready, self._scheduled = {}, {}
+            for name, segment in self.segments.items():
+                head = self._head(name, segment)
+                if head is not None:
+                    table = self._scheduled if segment.scheduled else self._ready
+                    table.setdefault(segment.entrypoint, []).append(head)
+        return self._ready, self._scheduled
+
+    def _head(self, name: str, segment: Segment) -> _Head | None:
+        """Return the first row of a segment that is not loaded; None if there is none, or it cannot be read."""
+        if None in self._damaged.get(name, ()):
+            return None
+        chunks = self.next_chunks(name, 1)
+        if not chunks:
+            return None
+        chunk, index = chunks[0], self.indexes.get(name)
+        key = segment.head
+        if index is not None and chunk != segment.chunk_of(segment.next):
+            key = _moved(index.chunks[chunk].first, segment.offset)
+        if segment.scheduled:
+            return _Head(key.since, key.sequence, name, chunk)
+        if segment.aging != self.aging:  # sorted by another order: all rows must be known
+            return _Head(NEVER, 0, name, chunk)
+        return _Head(key.rank(self.aging), key.sequence, name, chunk)
+
+
+def _moved(key: RowKey, offset: int) -> RowKey:
+    return key._replace(sequence=key.sequence + offset)

@@ -1,0 +1,175 @@
+"""Segments: immutable objects beside the blob with jobs that wait. The blob's *manifest* has an entry for each.
+
+A segment holds queued jobs of one entrypoint, one job a row, in the order in which they are served: by rank and
+sequence if they are ready, by `run_at` if they are scheduled. Its rows never change. A job that is claimed, cancelled
+or changed enters the blob, and the manifest marks its row as *taken*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from jqueue.domain.fields import COUNT_MAX, Count, Finite, Seconds
+
+SEGMENTS = "segments"
+"""The critical feature of a queue with segments: an older reader would not see the jobs in them."""
+
+FOLDER = ".segments/"
+"""The beginning of the suffixes of segments."""
+
+CHUNK_ROWS = 256
+"""Number of rows in a chunk, the smallest part of a segment that is read. The last chunk may have fewer."""
+
+SEGMENTS_KEPT = 256
+"""Maximum number of segments of a queue. At this number, nothing is spilled until segments were merged."""
+
+RETIRED_KEPT = 256
+"""Maximum number of segments in `retired`. The oldest are dropped; their objects may then be removed by age."""
+
+RETIRED_FOR = 3600.0
+"""Seconds for which a segment that has left the manifest is kept, as a reader may still need it."""
+
+YOUNG = 600.0
+"""Seconds after its naming for which a segment need not be retired: its object is too young to be removed."""
+
+SegmentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
+"""The name of a segment: its suffix is `FOLDER` with this name."""
+
+Span = tuple[Count, Count]
+"""Rows from a first number up to, but not including, a last."""
+
+
+class RowKey(NamedTuple):
+    """The place of a row among the jobs of its entrypoint."""
+
+    priority: Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)]
+    sequence: Count
+    since: Finite
+    """Its `run_at`, or its `created_at` if it has none, in seconds since 1970."""
+
+    def rank(self, aging: float | None) -> float:
+        """Return the first key of the order in which jobs are served: the priority, or the aged priority."""
+        return self.priority if aging is None else self.priority * aging + self.since
+
+
+class Segment(BaseModel):
+    """One entry of the manifest.
+
+    Attributes:
+        entrypoint: that of all its jobs.
+        rows: number of its rows.
+        bytes: size of the object.
+        index: offset of the index in the object; the rows stand before it.
+        crc: CRC-32 of the index.
+        head: key of row `next`, or of an earlier row: no waiting row has a smaller one.
+        chunk_rows: number of rows in each chunk but the last.
+        next: number of the first row that is not taken.
+        taken: rows behind `next` that are taken, as spans in order.
+        offset: number that is added to the sequence numbers of the rows.
+        least: smallest sequence number of a row, with `offset` added.
+        scheduled: True if the rows are sorted by `run_at`.
+        aging: the queue's setting `aging` by which the rows were sorted.
+        oldest: earliest `since` of a waiting row, or an earlier time.
+        keys: number of rows with a unique key.
+        objects: number of objects that the rows name.
+        at: time of the commit that named the segment, in seconds since 1970.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    entrypoint: str
+    rows: Annotated[int, Field(ge=1, le=COUNT_MAX)]
+    bytes: Count
+    index: Count
+    crc: Count
+    head: RowKey
+    chunk_rows: Annotated[int, Field(ge=1, le=COUNT_MAX)] = CHUNK_ROWS
+    next: Count = 0
+    taken: tuple[Span, ...] = ()
+    offset: Count = 0
+    least: Count = 0
+    scheduled: bool = False
+    aging: Seconds | None = None
+    oldest: Finite = 0.0
+    keys: Count = 0
+    objects: Count = 0
+    at: Finite = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        edge = self.next - 1  # spans begin behind `next`, and do not touch each other
+        for first, last in self.taken:
+            if not edge < first < last <= self.rows:
+                raise ValueError("taken is not a list of spans in order")
+            edge = last
+        if self.next >= self.rows:
+            raise ValueError("next is behind the last row")
+        return self
+
+    @property
+    def waiting(self) -> int:
+        """Number of rows that are not taken."""
+        return self.rows - self.next - sum(last - first for first, last in self.taken)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return -(-self.rows // self.chunk_rows)
+
+    def chunk_of(self, row: int) -> int:
+        """Return the number of the chunk that has a row."""
+        return row // self.chunk_rows
+
+    def is_taken(self, row: int) -> bool:
+        """Return True if a row is taken."""
+        return row < self.next or any(first <= row < last for first, last in self.taken)
+
+    def is_chunk_taken(self, chunk: int) -> bool:
+        """Return True if all rows of a chunk are taken."""
+        first, last = max(chunk * self.chunk_rows, self.next), min((chunk + 1) * self.chunk_rows, self.rows)
+        return first >= last or any(start <= first and last <= end for start, end in self.taken)
+
+    def taking(self, rows: Iterable[int]) -> tuple[int, tuple[Span, ...]]:
+        """Return `next` and `taken` after some more rows were taken."""
+        spans = joined([*self.taken, *((row, row + 1) for row in rows)])
+        first = self.next
+        if spans and spans[0][0] <= first:
+            first = max(first, spans.pop(0)[1])
+        return first, tuple(spans)
+
+
+def retired_after(
+    before: Mapping[str, Segment], after: Mapping[str, Segment], retired: Mapping[str, float], now: float
+) -> Mapping[str, float]:
+    """Return the table of retired segments after a commit.
+
+    Args:
+        before: the manifest before it.
+        after: the manifest after it.
+        retired: the table before it.
+        now: the time of the commit, in seconds since 1970.
+    """
+    gone = {name: now for name, each in before.items() if name not in after and now - each.at > YOUNG}
+    if not gone and not retired:
+        return retired
+    kept = {name: at for name, at in retired.items() if now - at < RETIRED_FOR}
+    return dict([*kept.items(), *gone.items()][-RETIRED_KEPT:])
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order, with those joined that touch or overlap."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def numbers_in(spans: Sequence[Span]) -> Iterable[int]:
+    """Iterate over the row numbers of spans."""
+    return (row for first, last in spans for row in range(first, last))
