@@ -8,7 +8,7 @@ No span has a payload. The messages of errors may quote one, so a span has only 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from jqueue.domain.operations import Operation
 from jqueue.ports.observer import SupportsObservers
 from jqueue.ports.queue import JobQueue, SupportsApply
 from jqueue.runtime.system import SystemClock
-from jqueue.telemetry.commit_spans import CommitSpans
+from jqueue.telemetry.commit_spans import MOST_LINKS, CommitSpans
 from jqueue.telemetry.places import place_name
 from jqueue.telemetry.span_contexts import SYSTEM, HandlerContexts, context_in, span_context_in
 from jqueue.telemetry.traced_calls import TracedCalls, traced
@@ -39,8 +39,8 @@ class HandlerContext(Protocol):
     """The context of a handler, as its tracing needs it."""
 
     @property
-    def job(self) -> Job:
-        """The job."""
+    def jobs(self) -> tuple[Job, ...]:
+        """The job, or the jobs of a batch."""
 
     @property
     def queue(self) -> JobQueue:
@@ -77,9 +77,9 @@ class OpenTelemetryTracing:
 
     async def middleware(self, ctx: HandlerContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Run a handler in its span. A worker with `tracing` calls this around all middleware."""
-        job = ctx.job
-        with self._span_of(job) as span:
-            self._handlers.note(job.id, job.attempt, span.get_span_context())
+        with self._span_of(ctx.jobs) as span:
+            for job in ctx.jobs:
+                self._handlers.note(job.id, job.attempt, span.get_span_context())
             try:
                 result = await call_next()
             except BaseException as error:
@@ -91,32 +91,36 @@ class OpenTelemetryTracing:
             return result
 
     @contextmanager
-    def _span_of(self, job: Job) -> Iterator[Span]:
-        earlier = (span_context_in(job.headers), self._handlers.before(job.id, job.attempt))
-        about = ("enqueue", "attempt before")
-        links = [
-            Link(context, {"jqueue.link": what})
-            for what, context in zip(about, earlier, strict=True)
-            if context is not None
-        ]
+    def _span_of(self, jobs: Sequence[Job]) -> Iterator[Span]:
+        """Open the span of a handler. That of a single job is a child of its enqueue; that of a batch has links."""
+        first = jobs[0]
         attributes: dict[str, Any] = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": "process",
             "messaging.operation.type": "process",
-            "messaging.destination.name": job.entrypoint,
-            "messaging.message.id": job.id,
-            "jqueue.attempt": job.tries,
+            "messaging.destination.name": first.entrypoint,
         }
+        if len(jobs) == 1:
+            attributes |= {"messaging.message.id": first.id, "jqueue.attempt": first.tries}
+        else:
+            attributes |= {"messaging.batch.message_count": len(jobs)}
+        links = [link for job in jobs for link in self._links_of(job)]
         with self._tracer.start_as_current_span(
-            f"process {job.entrypoint}",
-            context_in(job.headers),
+            f"process {first.entrypoint}",
+            context_in(first.headers) if len(jobs) == 1 else None,
             SpanKind.CONSUMER,
             attributes,
-            links,
+            links[:MOST_LINKS],
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
             yield span
+
+    def _links_of(self, job: Job) -> Iterator[Link]:
+        earlier = (span_context_in(job.headers), self._handlers.before(job.id, job.attempt))
+        for context, what in zip(earlier, ("enqueue", "attempt before"), strict=True):
+            if context is not None:
+                yield Link(context, {"jqueue.link": what})
 
     def _note_error(self, span: Span, error: BaseException) -> None:
         name = type(error).__name__

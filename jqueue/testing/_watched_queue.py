@@ -16,7 +16,8 @@ from jqueue.domain.rates import opens_at
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError
-from jqueue.worker.context import Context
+from jqueue.worker.batch_results import error_in, results_of
+from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.retries import CANCELLED, OutcomeKind
 
 MOST_JUMPS = 10_000
@@ -110,16 +111,21 @@ class WatchedQueue:
             self._note(operation, None)
         return results
 
-    async def watch(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Wrap every handler, outside all middleware, and record its return value or exception."""
+    async def watch(self, ctx: Context | BatchContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Wrap every handler, outside all middleware, and record its return value or exception, for each job."""
         __tracebackhide__ = True
-        ctx._queue = self._queue  # handlers use the queue itself
+        contexts = [ctx] if isinstance(ctx, Context) else list(ctx)
+        for each in (ctx, *contexts):
+            each._queue = self._queue  # handlers use the queue itself
         try:
             value = await call_next()
+            results = [value] if ctx is contexts[0] else results_of(value, len(contexts))
         except BaseException as error:
-            self._returned[ctx.claim] = None, error
+            self._returned.update((each.claim, (None, error)) for each in contexts)
             raise
-        self._returned[ctx.claim] = value, None
+        for each, result in zip(contexts, results, strict=True):
+            failure = None if each is ctx else error_in(result)
+            self._returned[each.claim] = (result, None) if failure is None else (None, failure)
         return value
 
     # Outcomes

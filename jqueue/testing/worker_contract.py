@@ -22,6 +22,7 @@ import pytest
 # Before the imports: assertions that fail on a user's queue then show the expected and the actual value.
 pytest.register_assert_rewrite("jqueue.testing._queue_contract", "jqueue.testing._worker_contract")
 
+from jqueue.testing._worker_contract.batches import BatchContract  # noqa: E402
 from jqueue.testing._worker_contract.claim_keeping import ClaimingContract  # noqa: E402
 from jqueue.testing._worker_contract.failing import FailingContract  # noqa: E402
 from jqueue.testing._worker_contract.running import RunningContract  # noqa: E402
@@ -30,7 +31,7 @@ from jqueue.testing._worker_contract.sharing import SharingContract  # noqa: E40
 __all__ = ["WorkerContract"]
 
 
-class WorkerContract(RunningContract, FailingContract, ClaimingContract, SharingContract):
+class WorkerContract(RunningContract, FailingContract, ClaimingContract, SharingContract, BatchContract):
     """Subclass it, and give it a `make_storage` or a `make_queue` fixture.
 
     Attributes:

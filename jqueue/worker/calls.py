@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from jqueue.domain.models import Job
-from jqueue.worker.context import Context
+from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import raisable
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import refuse_payload_apart
@@ -22,11 +22,14 @@ from jqueue.worker.threads import Threads
 Call = Callable[[Job, Context | None], Awaitable[Any]]
 """Parses a job's payload and runs the handler."""
 
-Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Function called around every handler: `async def timed(ctx, call_next): return await call_next()`."""
+Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Function called around every handler: `async def timed(ctx, call_next): return await call_next()`.
 
-Body = Callable[[Any, Context | None], Awaitable[Any]]
-"""Runs the handler on a payload that is already parsed."""
+It gets a `Context`, or a `BatchContext` around a batch handler.
+"""
+
+Body = Callable[[Any, Any], Awaitable[Any]]
+"""Runs the handler on a payload, or a list of them, that is already parsed."""
 
 
 def needs_context(handler: Handler[..., Any], middlewares: Sequence[Middleware]) -> bool:
@@ -36,23 +39,17 @@ def needs_context(handler: Handler[..., Any], middlewares: Sequence[Middleware])
 
 def call_of(
     handler: Handler[..., Any], middlewares: Sequence[Middleware], threads: Threads, processes: Processes
-) -> Call:
+) -> Call | BatchCall | ProcessCall:
     """Return the function that calls a handler through its middleware. The first middleware is the outermost."""
     if handler.home == "process":
         return ProcessCall(handler, middlewares, processes)
     signature, function = handler.signature, handler.function
-    bind = signature.call
-    parse = parser_of(signature)
+    parse, body = parser_of(signature), _body_of(handler, threads)
+    if handler.options.batch is not None:
+        return BatchCall(parse, middlewares, body)
     if handler.home == "loop" and not middlewares:
+        bind = signature.call
         return lambda job, ctx: bind(function, parse(job), ctx)
-    body: Body = lambda value, ctx: bind(function, value, ctx)  # noqa: E731 - one of two
-    if handler.home == "thread":
-
-        async def body(value: Any, ctx: Context | None) -> Any:
-            context = contextvars.copy_context()
-            if ctx is not None:
-                ctx.loop = asyncio.get_running_loop()
-            return await to_its_end(threads.call(context.run, bind, function, value, ctx))
 
     async def call(job: Job, ctx: Context | None) -> Any:
         value = parse(job)
@@ -60,6 +57,43 @@ def call_of(
         return await around(middlewares, ctx, lambda: body(value, ctx))
 
     return call
+
+
+def _body_of(handler: Handler[..., Any], threads: Threads) -> Body:
+    """Return the function that runs a handler on the event loop or in a thread."""
+    bind, function = handler.signature.call, handler.function
+    if handler.home == "loop":
+        return lambda value, ctx: bind(function, value, ctx)
+
+    async def in_thread(value: Any, ctx: Context | BatchContext | None) -> Any:
+        context = contextvars.copy_context()
+        if ctx is not None:
+            ctx.enter_thread(asyncio.get_running_loop())
+        return await to_its_end(threads.call(context.run, bind, function, value, ctx))
+
+    return in_thread
+
+
+class BatchCall:
+    """The call of a batch handler on the event loop or in a thread.
+
+    Args:
+        parse: parses the payload of one job.
+        middlewares: called around the handler, once for a batch.
+        body: runs the handler.
+
+    Attributes:
+        parse: as given; raises PayloadError.
+    """
+
+    def __init__(self, parse: Callable[[Job], Any], middlewares: Sequence[Middleware], body: Body) -> None:
+        self.parse = parse
+        self._middlewares = middlewares
+        self._body = body
+
+    def __call__(self, values: Sequence[Any], ctx: BatchContext | None) -> Awaitable[Any]:
+        """Run the handler on parsed payloads."""
+        return around(self._middlewares, ctx, lambda: self._body(values, ctx))
 
 
 class ProcessCall:
@@ -80,14 +114,16 @@ class ProcessCall:
         self._middlewares = middlewares
         self._processes = processes
 
-    async def __call__(self, job: Job, ctx: Context | None, running: Running = lambda _: None) -> Any:
-        """Do a job. `running` gets False while the job waits for a process, and True once one has begun with it."""
-        innermost = lambda: self._processes.call(self._handler, job, running)  # noqa: E731 - as in the others
+    async def __call__(
+        self, jobs: Sequence[Job], ctx: Context | BatchContext | None, running: Running = lambda _: None
+    ) -> Any:
+        """Do a job or a batch. `running` gets False while it waits for a process, and True once one has begun."""
+        innermost = lambda: self._processes.call(self._handler, jobs, running)  # noqa: E731 - as in the others
         return await around(self._middlewares, ctx, innermost)
 
 
 def around(
-    middlewares: Sequence[Middleware], ctx: Context | None, innermost: Callable[[], Awaitable[Any]]
+    middlewares: Sequence[Middleware], ctx: Context | BatchContext | None, innermost: Callable[[], Awaitable[Any]]
 ) -> Awaitable[Any]:
     """Return the awaitable of `innermost`, wrapped in the middlewares. The first middleware is the outermost."""
     call = innermost

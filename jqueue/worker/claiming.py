@@ -3,12 +3,14 @@
 At most one claim is under way. While there is work, a claim is sent at the moment that outcomes free their slots. A
 queue that commits all calls of one moment together then needs one commit for both. A long poll that was begun with few
 free slots is begun anew once twice as many are free.
+
+A worker whose only free entrypoint has batches claims one batch at a time. It fills one slot, whatever its size.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jqueue.core.queue_options import options_of
@@ -31,52 +33,82 @@ POLL_INTERVAL = 1.0
 """Seconds between two dequeues of a queue that has no long poll."""
 
 
-class Claimer:
-    """Claims the jobs of one run.
+class SingleClaims:
+    """A source of jobs that claims each job of a queue by itself: see `jqueue.worker.gathering.JobSource`.
 
     Args:
         queue: the queue to claim from.
-        state: the state of the run, with its number of free slots.
-        begin: starts the work on claimed jobs.
-        names: the entrypoints that have handlers here.
-        entropy: draws the pauses after failures.
-        health: is told of failed and answered claims.
         claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
         name: name of the worker, kept with its claims.
-        drain: True to end when there is nothing to claim and nothing to wait for.
+
+    Attributes:
+        limit: largest number of jobs in one call.
+        waits: True if the queue has a long poll.
     """
 
-    def __init__(
-        self,
-        queue: Consumer,
-        state: RunState,
-        begin: Callable[[list[Job]], None],
-        names: Sequence[str],
-        *,
-        entropy: Entropy,
-        health: QueueHealth,
-        claim_timeout: float | None,
-        name: str,
-        drain: bool,
-    ) -> None:
+    def __init__(self, queue: Consumer, claim_timeout: float | None, name: str) -> None:
+        self.limit = options_of(queue).limits.batch_size
+        self.waits = queue.capabilities.wait
         self._queue = queue
-        self._state = state
-        self._begin = begin
-        self._names: str | Sequence[str] = names[0] if len(names) == 1 else tuple(names)
-        self._drain = drain
-        self._batch_limit = options_of(queue).limits.batch_size
-        self._failures = CallFailures("claiming jobs", entropy, health)
-        self._more = Signal()
-        self._task: asyncio.Task[Any] | None = None
-        self._polled_for = 0
-        self._renewing = False
-        self._renewal_due = False
-        self._answered = False
         self._options: dict[str, Any] = {}
         if claim_timeout is not None and queue.capabilities.claim_timeout:
             self._options["claim_timeout"] = claim_timeout
         if queue.capabilities.holders or isinstance(queue, QueueSet):  # a set tells those of its queues that keep one
             self._options["holder"] = f"{name}@{process_name()}"
+
+    async def claim(self, entrypoints: str | Sequence[str], count: int) -> list[Job]:
+        """See `jqueue.worker.gathering.JobSource`."""
+        claimed: list[Job] = []
+        while True:
+            asked = min(count - len(claimed), self.limit)
+            jobs = await self._queue.dequeue(entrypoints, batch_size=asked, **self._options)
+            claimed += jobs
+            if len(jobs) < asked or len(claimed) >= count:
+                return claimed
+
+    async def wait(self, entrypoints: str | Sequence[str], count: int, seconds: float) -> list[Job]:
+        """Claim up to `count` jobs as soon as there are any, by a long poll."""
+        return await self._queue.dequeue(entrypoints, batch_size=count, wait=seconds, **self._options)
+
+
+class Claimer:
+    """Claims the jobs of one run.
+
+    Args:
+        source: claims jobs.
+        state: the state of the run, with its number of free slots.
+        begin: starts the work on claimed jobs, and is told if more may be ready.
+        batches: by entrypoint that has a handler here: the size of its batches; None if it takes single jobs.
+        entropy: draws the pauses after failures.
+        health: is told of failed and answered claims.
+        drain: True to end when there is nothing to claim and nothing to wait for.
+    """
+
+    def __init__(
+        self,
+        source: SingleClaims,
+        state: RunState,
+        begin: Callable[[list[Job], bool], None],
+        batches: Mapping[str, int | None],
+        *,
+        entropy: Entropy,
+        health: QueueHealth,
+        drain: bool,
+    ) -> None:
+        self._source = source
+        self._state = state
+        self._begin = begin
+        self._batches = batches
+        self._all_names = tuple(batches)
+        self._drain = drain
+        self._failures = CallFailures("claiming jobs", entropy, health)
+        self._more = Signal()
+        self._task: asyncio.Task[Any] | None = None
+        self._polled_for = 0
+        self._polled_names: Sequence[str] = ()
+        self._renewing = False
+        self._renewal_due = False
+        self._answered = False
         state.wake_claimer = self.wake
 
     async def run(self) -> None:
@@ -85,18 +117,19 @@ class Claimer:
         self._task = asyncio.current_task()
         found_all = False  # True if the last claim left nothing to claim
         while True:
-            if state.free <= 0:
+            names = self._names()
+            if state.free <= 0 or not names:
                 if self._drain and state.is_idle:
                     logger.warning("the drain ends: all slots are taken by handlers that ignored the order to stop")
                     return
                 await self._more.wait()
                 found_all = False
                 continue
-            asked, last_try = min(state.free, self._batch_limit), self._drain and state.is_idle
+            asked, last_try = self._room(names), self._drain and state.is_idle
             if self._drain and found_all and last_try:
                 found_all = False
             try:
-                jobs = await self._claim(asked, long_poll=found_all)
+                jobs = await self._claim(names, asked, long_poll=found_all)
             except RETRIED_ERRORS as error:
                 if isinstance(error, StorageFatalError) and not self._answered:
                     raise
@@ -109,22 +142,33 @@ class Claimer:
             self._answered = True
             self._failures.clear()
             if jobs:
-                state.free -= len(jobs)
-                self._begin(jobs)
+                self._begin(jobs, len(jobs) >= asked)
             elif last_try and state.is_idle:
                 return
             found_all = len(jobs) < asked
 
-    async def _claim(self, asked: int, *, long_poll: bool) -> list[Job] | None:
+    def _names(self) -> Sequence[str]:
+        """Return the entrypoints to claim jobs of: all but those of batches that claim for themselves."""
+        if not self._state.gathering:
+            return self._all_names
+        return tuple(name for name in self._all_names if name not in self._state.gathering)
+
+    def _room(self, names: Sequence[str]) -> int:
+        """Return the number of jobs to claim: one for each free slot, or one batch."""
+        batch = self._batches[names[0]] if len(names) == 1 else None
+        return min(self._state.free if batch is None else batch, self._source.limit)
+
+    async def _claim(self, names: Sequence[str], asked: int, *, long_poll: bool) -> list[Job] | None:
         """Claim up to `asked` jobs, by a long poll if `long_poll`. None: count the free slots anew and try again."""
+        entrypoints = names[0] if len(names) == 1 else names
         if not long_poll:
-            return await self._queue.dequeue(self._names, batch_size=asked, **self._options)
-        if not self._queue.capabilities.wait:
+            return await self._source.claim(entrypoints, asked)
+        if not self._source.waits:
             await self._pause(POLL_INTERVAL)
             return None
-        self._polled_for = asked
+        self._polled_for, self._polled_names = asked, names
         try:
-            return await self._queue.dequeue(self._names, batch_size=asked, wait=LONG_POLL, **self._options)
+            return await self._source.wait(entrypoints, asked, LONG_POLL)
         except asyncio.CancelledError:
             if not self._renewing or self._task is None:
                 raise
@@ -163,5 +207,8 @@ class Claimer:
             self._task.cancel()
 
     def _is_outgrown(self) -> bool:
-        """True if a new long poll could claim twice as many jobs, or if it is time for the last try of a drain."""
-        return min(self._state.free, self._batch_limit) >= 2 * self._polled_for or (self._drain and self._state.is_idle)
+        """True if a new long poll could claim twice as many jobs or others, or for the last try of a drain."""
+        if self._drain and self._state.is_idle:
+            return True
+        names = self._names()
+        return names != self._polled_names or self._room(names) >= 2 * self._polled_for

@@ -1,4 +1,4 @@
-"""`Context`: the job and its surroundings, for handlers and middleware.
+"""`Context` and `BatchContext`: a job or a batch and its surroundings, for handlers and middleware.
 
 A context is made for every job whose handler or middleware takes one, so it holds little and makes the rest on demand.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.errors import InvalidJobError
@@ -22,18 +22,84 @@ from jqueue.worker.job_log import about
 logger = logger_of("jqueue.worker")
 
 
-class Context:
-    """One job in the hands of its handler.
+class Surroundings:
+    """Base of the contexts of a job and of a batch.
 
     Attributes:
-        job: the job as it was claimed.
         deadline: time by which the handler must have ended, aware and in UTC; None if it has no timeout.
         is_cancelled: True once the handler must stop. Handlers in threads check it now and then.
         resources: what the worker's lifespan yielded; None without one.
         loop: the worker's event loop, if the handler runs in a thread.
     """
 
-    __slots__ = ("_companions", "_event", "_logger", "_queue", "deadline", "is_cancelled", "job", "loop", "resources")
+    __slots__ = ("_event", "_logger", "_queue", "deadline", "is_cancelled", "loop", "resources")
+
+    def __init__(self, queue: JobQueue | None, resources: Any, deadline: datetime | None) -> None:
+        self.deadline = deadline
+        self.resources = resources
+        self.is_cancelled = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._queue = queue
+        self._event: asyncio.Event | None = None
+        self._logger: logging.LoggerAdapter[logging.Logger] | None = None
+
+    @property
+    def queue(self) -> JobQueue:
+        """The queue that the job came from.
+
+        Raises:
+            RuntimeError: the handler runs in another process, where there is no queue object.
+        """
+        if self._queue is None:
+            raise RuntimeError("a handler with process=True has no queue: it runs in another process")
+        return self._queue
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records have `entrypoint` and, of a single job, `job_id` and `attempt`."""
+        if self._logger is None:
+            self._logger = logging.LoggerAdapter(logger, self._about())
+        return self._logger
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Event that is set when the claim is lost, the job is cancelled or out of time, or the worker ends.
+
+        It is for handlers on the event loop. Handlers in threads check `is_cancelled`.
+        """
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self.is_cancelled:
+                self._event.set()
+        return self._event
+
+    def stop(self) -> None:
+        """Tell the handler to stop."""
+        self.is_cancelled = True
+        if self._event is not None:
+            self._event.set()
+
+    def move_deadline(self, deadline: datetime | None) -> None:
+        """Set the time by which the handler must have ended."""
+        self.deadline = deadline
+
+    def enter_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that the handler runs in a thread beside this event loop."""
+        self.loop = loop
+
+    def _about(self) -> dict[str, Any]:
+        """Return the fields of the records of `logger`."""
+        raise NotImplementedError
+
+
+class Context(Surroundings):
+    """One job in the hands of its handler.
+
+    Attributes:
+        job: the job as it was claimed.
+    """
+
+    __slots__ = ("_companions", "job")
 
     def __init__(
         self,
@@ -43,20 +109,19 @@ class Context:
         resources: Any = None,
         deadline: datetime | None = None,
     ) -> None:
+        super().__init__(queue, resources, deadline)
         self.job = job
-        self.deadline = deadline
-        self.resources = resources
-        self.is_cancelled = False
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._queue = queue
-        self._event: asyncio.Event | None = None
-        self._logger: logging.LoggerAdapter[logging.Logger] | None = None
         self._companions: list[Operation] | None = None
 
     @property
     def entrypoint(self) -> str:
         """The name of the handler."""
         return self.job.entrypoint
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The job, as the `jobs` of a `BatchContext`, for middleware of both."""
+        return (self.job,)
 
     @property
     def attempt(self) -> int:
@@ -72,17 +137,6 @@ class Context:
     def headers(self) -> Mapping[str, str]:
         """The headers of the job: texts by name."""
         return self.job.headers
-
-    @property
-    def queue(self) -> JobQueue:
-        """The queue that the job came from.
-
-        Raises:
-            RuntimeError: the handler runs in another process, where there is no queue object.
-        """
-        if self._queue is None:
-            raise RuntimeError("a handler with process=True has no queue: it runs in another process")
-        return self._queue
 
     def open_payload(self) -> AsyncGenerator[bytes, None]:
         """Yield the payload in pieces: `async for piece in ctx.open_payload()`. For payloads larger than memory.
@@ -118,25 +172,6 @@ class Context:
         finally:
             asyncio.run_coroutine_threadsafe(_closed(pieces), loop).result()
 
-    @property
-    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records have `job_id`, `entrypoint` and `attempt`."""
-        if self._logger is None:
-            self._logger = logging.LoggerAdapter(logger, about(self.job))
-        return self._logger
-
-    @property
-    def cancelled(self) -> asyncio.Event:
-        """Event that is set when the claim is lost, the job is cancelled or out of time, or the worker ends.
-
-        It is for handlers on the event loop. Handlers in threads check `is_cancelled`.
-        """
-        if self._event is None:
-            self._event = asyncio.Event()
-            if self.is_cancelled:
-                self._event.set()
-        return self._event
-
     def on_ack(self, *operations: Operation) -> None:
         """Add operations to the commit that finishes this job: `ctx.on_ack(Enqueue("next", data))`.
 
@@ -162,14 +197,84 @@ class Context:
         """The operations that were given to `on_ack`."""
         return tuple(self._companions) if self._companions else ()
 
-    def stop(self) -> None:
-        """Tell the handler to stop."""
-        self.is_cancelled = True
-        if self._event is not None:
-            self._event.set()
+    def _about(self) -> dict[str, Any]:
+        return about(self.job)
 
     def __repr__(self) -> str:
         return f"Context(job={self.job.id!r}, entrypoint={self.job.entrypoint!r}, attempt={self.job.tries})"
+
+
+class BatchContext(Surroundings, Sequence[Context]):
+    """A batch of jobs in the hands of its handler: a sequence of their contexts, in the order of the payloads.
+
+    Args:
+        entrypoint: the name of the handler.
+        contexts: the context of each job.
+
+    Attributes:
+        entrypoint: the name of the handler.
+    """
+
+    __slots__ = ("_contexts", "entrypoint")
+
+    def __init__(
+        self,
+        entrypoint: str,
+        contexts: Sequence[Context],
+        *,
+        queue: JobQueue | None = None,
+        resources: Any = None,
+        deadline: datetime | None = None,
+    ) -> None:
+        super().__init__(queue, resources, deadline)
+        self.entrypoint = entrypoint
+        self._contexts = tuple(contexts)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs as they were claimed."""
+        return tuple(context.job for context in self._contexts)
+
+    @overload
+    def __getitem__(self, place: int) -> Context: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Context]: ...
+    def __getitem__(self, place: int | slice) -> Context | Sequence[Context]:
+        """Return the context of the job at a place."""
+        return self._contexts[place]
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        return len(self._contexts)
+
+    def change_on_ack(self, change: Callable[[Operation], Operation]) -> None:
+        """See `Context.change_on_ack`: for each job."""
+        for context in self._contexts:
+            context.change_on_ack(change)
+
+    def stop(self) -> None:
+        """Tell the handler to stop the work on all jobs."""
+        super().stop()
+        for context in self._contexts:
+            context.stop()
+
+    def move_deadline(self, deadline: datetime | None) -> None:
+        """Set the time by which the handler must have ended."""
+        super().move_deadline(deadline)
+        for context in self._contexts:
+            context.move_deadline(deadline)
+
+    def enter_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that the handler runs in a thread beside this event loop."""
+        super().enter_thread(loop)
+        for context in self._contexts:
+            context.enter_thread(loop)
+
+    def _about(self) -> dict[str, Any]:
+        return {"entrypoint": self.entrypoint}
+
+    def __repr__(self) -> str:
+        return f"BatchContext(entrypoint={self.entrypoint!r}, jobs={len(self)})"
 
 
 async def _closed(pieces: AsyncGenerator[bytes, None]) -> None:

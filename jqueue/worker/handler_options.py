@@ -25,6 +25,9 @@ DEFAULT_BACKOFF = Exponential()
 MIN_CLAIM_TIMEOUT = 0.05
 """The shortest claim timeout, in seconds. A shorter claim could hardly be confirmed in time."""
 
+MAX_BATCH = 10_000
+"""The largest number of jobs in one batch: the number that one dequeue may claim."""
+
 MAX_CONCURRENCY = 10_000
 """The largest concurrency: the number of jobs that one dequeue may claim."""
 
@@ -48,8 +51,8 @@ class Rate:
             raise InvalidJobError("Rate's per must be greater than zero")
 
 
-class HandlerArguments(TypedDict, total=False):
-    """Keyword arguments of `Worker.handler` and `Worker.cron`: see `HandlerOptions`."""
+class OtherArguments(TypedDict, total=False):
+    """Keyword arguments of `Worker.handler` besides `batch`, by which type checkers tell the two kinds of handlers."""
 
     max_attempts: int | None
     backoff: Backoff
@@ -60,6 +63,13 @@ class HandlerArguments(TypedDict, total=False):
     process: bool
     priority: int
     keep_result: Duration | None
+    batch_wait: Duration
+
+
+class HandlerArguments(OtherArguments, total=False):
+    """Keyword arguments of `Worker.handler` and `Worker.cron`: see `HandlerOptions`."""
+
+    batch: int | None
 
 
 class OperationArguments(PriorityOption, EnqueueOptions, total=False):
@@ -84,6 +94,8 @@ NAMES_IN_OTHER_SYSTEMS = {
     **dict.fromkeys(["expires", "_expires"], "expires_at"),
     **dict.fromkeys(["task_id", "_job_id"], "job_id"),
     "result_ttl": "keep_result",
+    **dict.fromkeys(["batch_size", "flush_every", "max_batch_size"], "batch"),
+    **dict.fromkeys(["batch_timeout", "flush_interval", "linger", "batch_window"], "batch_wait"),
 }
 """Names of our options in other systems."""
 
@@ -124,6 +136,9 @@ class HandlerOptions:
         process: True to run the handler in a separate process.
         priority: priority of the jobs that the handler enqueues; lower is served first.
         keep_result: time to keep the result; None: it is not kept.
+        batch: largest number of jobs in one call of the handler, which then takes a list of payloads; None: each call
+            takes one payload.
+        batch_wait: time to wait for more jobs if a batch is not full. By default, it takes the jobs that are ready.
     """
 
     max_attempts: int | None = MAX_ATTEMPTS
@@ -135,14 +150,20 @@ class HandlerOptions:
     process: bool = False
     priority: int = 0
     keep_result: Duration | None = None
+    batch: int | None = None
+    batch_wait: Duration = 0
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "max_running", "concurrency_limit"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1, 2**31)
-        for name in ("timeout", "keep_result"):
+        for name in ("timeout", "keep_result", "batch_wait"):
             if getattr(self, name) is not None:
                 to_seconds(name, getattr(self, name))
+        if self.batch is not None:
+            check_integer("batch", self.batch, 1, MAX_BATCH)
+        elif self.batch_wait:
+            raise InvalidJobError("batch_wait is the time to fill a batch: give the handler batch=... too")
         check_priority(self.priority)
         if not isinstance(self.backoff, Backoff):
             raise InvalidJobError(f"backoff must be an Exponential(...), got {type(self.backoff).__name__}")
@@ -155,6 +176,11 @@ class HandlerOptions:
         return None if self.max_attempts == MAX_ATTEMPTS else self.max_attempts
 
     @property
+    def wait_seconds(self) -> float:
+        """The `batch_wait` in seconds."""
+        return to_seconds("batch_wait", self.batch_wait)
+
+    @property
     def seconds(self) -> float | None:
         """The timeout in seconds."""
         return None if self.timeout is None else to_seconds("timeout", self.timeout)
@@ -165,7 +191,7 @@ class WorkerSettings:
     """The settings of a worker. Durations are in seconds.
 
     Attributes:
-        concurrency: number of jobs at a time.
+        concurrency: number of jobs at a time. A batch counts as one.
         grace: time that running jobs get to finish when the worker is stopped.
         claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default.
         cancel_grace: time that a cancelled handler gets to end before its job is given back regardless.

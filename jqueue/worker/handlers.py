@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
@@ -22,6 +22,8 @@ from jqueue.worker.handler_options import (
 )
 from jqueue.worker.payloads import parse_result
 from jqueue.worker.signatures import (
+    BatchEnqueueVerb,
+    BatchOperationVerb,
     enqueue_by_payload,
     is_async,
     name_of,
@@ -71,7 +73,7 @@ class Handler(Generic[P, R_co]):
     ) -> None:
         if isinstance(function, Handler):
             function = function.function
-        signature = read_signature(function, local_names)
+        signature = read_signature(function, local_names, takes_batch=options.batch is not None)
         self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options
@@ -182,6 +184,17 @@ class Handler(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"Handler({self.entrypoint!r}, {self.__module__}.{self.__qualname__})"
+
+
+class BatchHandler(Handler[P, R_co]):
+    """A decorated function that takes a batch of jobs. Each job is enqueued with one payload of its list."""
+
+    if TYPE_CHECKING:
+        enqueue: BatchEnqueueVerb
+        operation: BatchOperationVerb
+
+        async def result(self, queue: Producer, job: Job | str, *, timeout: Duration | None = None) -> Any:
+            """See `Handler.result`."""
 
 
 def _home_of(function: Callable[..., Any], options: HandlerOptions) -> Home:

@@ -1,4 +1,4 @@
-"""Running handlers: one task for each claimed job, whose end decides the outcome.
+"""Running handlers: one task for each claimed job or batch, whose end decides the outcomes.
 
 Nothing here waits for the queue: outcomes are reported here, and `outcome_sender` sends them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,8 +18,10 @@ from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
-from jqueue.worker.calls import Call, ProcessCall
-from jqueue.worker.context import Context
+from jqueue.worker.batch_results import error_in, results_of
+from jqueue.worker.calls import BatchCall, Call, ProcessCall
+from jqueue.worker.context import BatchContext, Context
+from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_errors import check_awaited, frames_of, traceback_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import about
@@ -37,7 +39,7 @@ from jqueue.worker.retries import (
     error_text,
     is_spent,
 )
-from jqueue.worker.run_state import HeldJob, Outcome, Reason, RunState
+from jqueue.worker.run_state import HeldJob, Outcome, Reason, RunState, Work
 
 logger = logger_of("jqueue.worker")
 
@@ -46,6 +48,10 @@ WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, ResultError)
 
 JOB_TASK = "jqueue-job "
 """Prefix of the name of a job's task. The id of the job follows."""
+
+
+AnyCall = Call | BatchCall | ProcessCall
+"""The call of a handler of any kind."""
 
 
 class JobRunner:
@@ -61,13 +67,17 @@ class JobRunner:
         cancel_grace: seconds that a handler gets to end when it is told to stop.
         is_real_interrupt: returns True if a KeyboardInterrupt may come from the terminal.
         show_errors: True to log messages and tracebacks of errors.
+
+    Attributes:
+        cancel_grace: as given.
+        gatherer: fills batches; None: each batch has the jobs that were claimed together.
     """
 
     def __init__(
         self,
         queue: JobQueue,
         state: RunState,
-        calls: Mapping[str, tuple[Handler[..., Any], Call, bool]],
+        calls: Mapping[str, tuple[Handler[..., Any], AnyCall, bool]],
         *,
         clock: Clock,
         entropy: Entropy,
@@ -77,6 +87,7 @@ class JobRunner:
         show_errors: bool = False,
     ) -> None:
         self.cancel_grace = cancel_grace
+        self.gatherer: Gatherer | None = None
         self._queue = queue
         self._state = state
         self._calls = calls
@@ -89,66 +100,135 @@ class JobRunner:
         self._run_task = asyncio.current_task()
         self._capabilities: Capabilities = queue.capabilities
 
-    def begin(self, jobs: list[Job]) -> None:
-        """Start the work on jobs that were just claimed."""
-        state, loop = self._state, self._loop
-        now = loop.time()
+    def begin(self, jobs: Iterable[Job], more: bool = False) -> None:
+        """Start the work on jobs that were just claimed: the jobs of a batch handler together, other jobs singly.
+
+        Args:
+            jobs: the jobs.
+            more: True if more jobs may be ready, for batches that are not full.
+        """
+        batches: dict[str, Work] = {}
         for job in jobs:
             handler, call, wants_context = self._calls[job.entrypoint]
-            held = HeldJob(job, handler, now)
-            state.held.add(held)
-            if job.failures > 1 and is_spent(job, handler.options.max_attempts):
-                held.ended = True
-                times = counted(job.failures, "time")
-                error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
-                self._conclude(held, Decision("dead", error=error, dead=True))
-                continue
-            state.running += 1
-            if wants_context:
-                held.context = self._context(job, handler)
-            held.task = loop.create_task(self._work(held, call), name=f"{JOB_TASK}{job.id}")
-        state.claimed.set()
+            size = handler.options.batch
+            work = None if size is None else batches.get(job.entrypoint)
+            if work is None:
+                work = Work(handler, call)
+                self._state.hold(work)  # until its handler has ended
+                if size is not None:
+                    batches[job.entrypoint] = work
+            held = self._take(work, job)
+            if size is None:
+                if wants_context and not held.decided:
+                    held.context = work.context = self._context(job, self._deadline(handler))
+                self._start(work)
+            elif len(work.jobs) == size:
+                self._start(batches.pop(job.entrypoint))
+        for name, work in batches.items():
+            if self.gatherer is not None and self.gatherer.is_needed(work, more):
+                work.gathering = True
+                self._state.gathering.add(name)
+            self._start(work)
+        self._state.claimed.set()
+
+    def add(self, work: Work, jobs: Iterable[Job]) -> None:
+        """Add jobs that were just claimed to a batch whose handler has not begun."""
+        for job in jobs:
+            self._take(work, job)
+        self._state.claimed.set()
+
+    def _take(self, work: Work, job: Job) -> HeldJob:
+        """Hold a job. If it has no attempts left, it is dead without being run."""
+        held = HeldJob(job, work, self._loop.time())
+        self._state.held.add(held)
+        self._state.hold(work)  # until its outcome is sent
+        if job.failures > 1 and is_spent(job, work.handler.options.max_attempts):
+            times = counted(job.failures, "time")
+            error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
+            self._conclude(held, Decision("dead", error=error, dead=True))
+        else:
+            work.add(held)
+        return held
+
+    def _start(self, work: Work) -> None:
+        """Start the task of a call, unless no job is left for it."""
+        if not work.jobs and not work.gathering:
+            work.ended = True
+            self._state.let_go(work)
+            return
+        self._state.running.add(work)
+        name = work.jobs[0].job.id if work.jobs else work.handler.entrypoint
+        work.task = self._loop.create_task(self._work(work), name=f"{JOB_TASK}{name}")
 
     def stop(self, held: HeldJob, reason: Reason) -> None:
-        """Tell a handler to stop. If it has not ended after `cancel_grace`, its job is given back regardless."""
+        """Tell a handler to stop the work on a job. If it has not ended after `cancel_grace`, its job is given up.
+
+        A batch goes on with its other jobs, if there are any.
+        """
         if held.decided or held.reason is not None:
             return
+        self._mark(held, reason)
+        work = held.work
+        if not work.unstopped:
+            self._stop_handler(work)
+        else:
+            held.timer = self._loop.call_later(self.cancel_grace, self._give_up_job, held)
+
+    def stop_work(self, work: Work, reason: Reason) -> None:
+        """Tell a handler to stop the work on all of its jobs. If it has not ended after `cancel_grace`, give it up."""
+        for held in work.jobs:
+            if not held.decided and held.reason is None:
+                self._mark(held, reason)
+        self._stop_handler(work)
+
+    def _mark(self, held: HeldJob, reason: Reason) -> None:
         held.reason = reason
-        if held.timer is not None:
-            held.timer.cancel()
+        held.work.unstopped -= 1
         if held.context is not None:
             held.context.stop()
-        if held.started and held.task is not None:
-            held.task.cancel()
-        held.timer = self._loop.call_later(self.cancel_grace, self.give_up, held)
+
+    def _stop_handler(self, work: Work) -> None:
+        if work.stopped or work.ended:
+            return
+        work.stopped = True
+        if work.timer is not None:
+            work.timer.cancel()
+        if work.context is not None:
+            work.context.stop()
+        if work.started and work.task is not None:
+            work.task.cancel()
+        work.timer = self._loop.call_later(self.cancel_grace, self.give_up, work)
 
     def lose(self, held: HeldJob) -> None:
-        """Stop the handler of a job whose claim is lost. Nothing more is sent for the job."""
+        """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
         if held.reason is None:
             self.stop(held, "lost")
         elif not held.decided:
             held.reason = "lost"
 
-    def give_up(self, held: HeldJob) -> None:
-        """Give back the job of a handler that does not stop. Its slot stays taken until the handler ends."""
-        if held.decided:
+    def give_up(self, work: Work) -> None:
+        """Give back the jobs of a handler that does not stop. Its slot stays taken until the handler ends."""
+        if work not in self._state.running:
             return
-        job = held.job
         logger.warning(
-            "job %s (%s, attempt %d): its handler still runs although it was told to stop; the job is handed back, and"
-            " its slot stays taken until the handler ends",
-            job.id,
-            job.entrypoint,
-            job.tries,
-            extra=about(job),
+            "%s: its handler still runs although it was told to stop; the %s handed back, and its slot stays taken"
+            " until the handler ends",
+            work.name,
+            "job is" if len(work.jobs) == 1 else "jobs are",
+            extra=work.about,
         )
-        self._state.running -= 1
-        self._state.add_stuck(held, self._loop.time())
-        self._conclude(held, self._stopped(held, None))
+        self._state.running.discard(work)
+        self._state.add_stuck(work, self._loop.time())
+        for held in work.jobs:
+            self._give_up_job(held)
+
+    def _give_up_job(self, held: HeldJob) -> None:
+        if not held.decided:
+            self._conclude(held, self._stopped(held, None))
 
     def refuse(self, held: HeldJob, error: JQueueError, *, uncertain: bool) -> None:
         """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
-        self._state.free -= 1
+        self._state.hold(held.work)
         if isinstance(error, InvalidJobError):
             logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job))
             self._conclude(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
@@ -156,68 +236,134 @@ class JobRunner:
             self._conclude(held, self._decide(held, error))
         self._state.outcomes[-1].uncertain = uncertain
 
-    def abandon(self, held: HeldJob) -> None:
-        """Give back the job of a handler that does not stop, and wait no longer, not even for its thread."""
-        if held.timer is not None:
-            held.timer.cancel()
-        self.give_up(held)
-        if held.task is not None:
-            held.task.cancel()
+    def abandon(self, work: Work) -> None:
+        """Give back the jobs of a handler that does not stop, and wait no longer, not even for its thread."""
+        if work.timer is not None:
+            work.timer.cancel()
+        self.give_up(work)
+        if work.task is not None:
+            work.task.cancel()
 
-    async def _work(self, held: HeldJob, call: Call) -> None:
-        """Run the handler of one job. Only a KeyboardInterrupt of the terminal is raised; other errors are reported."""
+    async def _work(self, work: Work) -> None:
+        """Run a handler once. Only a KeyboardInterrupt of the terminal is raised; other errors are reported."""
         try:
-            held.started = True
-            if held.reason is not None:
+            work.started = True
+            if work.stopped:
                 raise asyncio.CancelledError
-            if isinstance(call, ProcessCall):
-                value = await self._in_process(held, call)
+            if work.handler.options.batch is None:
+                results: Sequence[Any] = [await self._call(work, work.call, work.jobs[0].job)]
             else:
-                seconds = held.handler.options.seconds
-                if seconds is not None:
-                    held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
-                value = await call(held.job, held.context)
-            if value is not None:
-                check_awaited(value)
-            if held.reason is not None:  # it was told to stop, and may have left work undone
-                raise asyncio.CancelledError
-            outcome = self._finished(held, value)
+                results = await self._do_batch(work)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and self._is_real_interrupt():
                 raise
-            self._end(held, error)
+            self._fail_all(work, error)
             return
-        if self._ended_late(held):
-            return
-        held.decided = True
-        self._state.running -= 1
-        self._state.add_outcome(outcome)
+        self._finish(work, results)
 
-    async def _in_process(self, held: HeldJob, call: ProcessCall) -> Any:
+    async def _call(self, work: Work, call: Callable[..., Awaitable[Any]], payload: Any) -> Any:
+        """Call a handler with a job or with the payloads of a batch, and return its value."""
+        if isinstance(call, ProcessCall):
+            value = await self._in_process(work, call)
+        else:
+            seconds = work.handler.options.seconds
+            if seconds is not None:
+                work.timer = self._loop.call_later(seconds, self.stop_work, work, "timeout")
+            value = await call(payload, work.context)
+        if value is not None:
+            check_awaited(value)
+        if work.stopped:  # it was told to stop, and may have left work undone
+            raise asyncio.CancelledError
+        return value
+
+    async def _do_batch(self, work: Work) -> Sequence[Any]:
+        """Fill a batch, call its handler, and return the result of each of its jobs."""
+        if work.gathering and self.gatherer is not None:
+            await self.gatherer.fill(work)
+            self._state.end_gathering(work)
+        payloads = self._payloads(work)
+        if not work.jobs:
+            return ()
+        if self._calls[work.handler.entrypoint][2]:
+            work.context = self._batch_context(work)
+        return results_of(await self._call(work, work.call, payloads), len(work.jobs))
+
+    def _payloads(self, work: Work) -> list[Any]:
+        """Return the payloads to call a batch handler with.
+
+        Jobs that were told to stop meanwhile, and jobs whose payload does not validate, leave the batch.
+        """
+        payloads = []
+        for held in list(work.jobs):
+            if held.reason is not None:
+                work.drop(held)
+                self._conclude(held, self._stopped(held, None))
+                continue
+            try:
+                payloads.append(work.call.parse(held.job) if isinstance(work.call, BatchCall) else None)
+            except Exception as error:
+                work.drop(held)
+                self.fail(held, error)
+        return payloads
+
+    def _batch_context(self, work: Work) -> BatchContext:
+        deadline = self._deadline(work.handler)
+        contexts = []
+        for held in work.jobs:
+            held.context = self._context(held.job, deadline)
+            contexts.append(held.context)
+        return BatchContext(
+            work.handler.entrypoint, contexts, queue=self._queue, resources=self._resources, deadline=deadline
+        )
+
+    async def _in_process(self, work: Work, call: ProcessCall) -> Any:
         """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
 
         def running(begun: bool) -> None:
-            if held.reason is not None:
+            if work.stopped:
                 return
-            if held.timer is not None:
-                held.timer.cancel()
-            seconds = held.handler.options.seconds
+            if work.timer is not None:
+                work.timer.cancel()
+            seconds = work.handler.options.seconds
             if begun and seconds is not None:
-                held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
-                if held.context is not None:
-                    held.context.deadline = self._deadline(held.handler)
+                work.timer = self._loop.call_later(seconds, self.stop_work, work, "timeout")
+                if work.context is not None:
+                    work.context.move_deadline(self._deadline(work.handler))
 
         async with call.turn:
             running(True)  # starts the timeout for middleware
-            return await call(held.job, held.context, running)
+            return await call([held.job for held in work.jobs], work.context, running)
+
+    def _finish(self, work: Work, results: Sequence[Any]) -> None:
+        """Report the outcomes of a handler that returned."""
+        late = self._note_end(work)
+        is_batch = work.handler.options.batch is not None
+        for held, result in zip(work.jobs, results, strict=True):
+            if held.decided:
+                continue
+            if held.reason is not None:
+                self._conclude(held, self._stopped(held, None))
+                continue
+            error = error_in(result) if is_batch else None
+            if error is None:
+                try:
+                    outcome = self._finished(held, result)
+                except Exception as failure:  # the result cannot be kept
+                    error = failure
+            if error is None:
+                held.decided = True
+                self._state.add_outcome(outcome)
+            else:
+                self.fail(held, error)
+        self._let_go(work, late)
 
     def _finished(self, held: HeldJob, value: Any) -> Outcome:
-        """Return the outcome of a handler that returned.
+        """Return the outcome of a job that succeeded.
 
         Raises:
             ResultError: its result must be kept, and cannot be.
         """
-        job, handler, ctx = held.job, held.handler, held.context
+        job, handler, ctx = held.job, held.work.handler, held.context
         keep_result = handler.keep_result_of(job) if self._capabilities.results else None
         if keep_result is None:
             operation = Ack(job)
@@ -228,48 +374,59 @@ class JobRunner:
             return Outcome(held, "succeeded", operation)
         return Outcome(held, "succeeded", operation, ctx.taken())
 
-    def _end(self, held: HeldJob, error: BaseException) -> None:
-        """Note that a handler raised an error or was stopped, and report the outcome."""
-        if self._ended_late(held):
-            return
-        self._state.running -= 1
-        if isinstance(error, asyncio.CancelledError) and (held.reason is not None or self._program_ends()):
-            self._conclude(held, self._stopped(held, error))
-        elif isinstance(error, PoolBroke):
-            logger.warning(
-                "job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job)
-            )
-            self._conclude(held, HAND_BACK)
-        else:
-            self.fail(held, error)
+    def _fail_all(self, work: Work, error: BaseException) -> None:
+        """Report the outcomes of a handler that raised an error or was stopped."""
+        late = self._note_end(work)
+        is_stopped = isinstance(error, asyncio.CancelledError)
+        program_ends = is_stopped and self._program_ends()
+        failed: HeldJob | None = None
+        for held in work.jobs:
+            if held.decided:
+                continue
+            told = held.reason is not None
+            if held.reason == "lost" or program_ends or (told and (is_stopped or not work.stopped)):
+                self._conclude(held, self._stopped(held, error))
+            elif isinstance(error, PoolBroke):
+                logger.warning(
+                    "job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job)
+                )
+                self._conclude(held, HAND_BACK)
+            else:
+                self._conclude(held, self._decide(held, error))
+                failed = failed or held
+        if failed is not None:
+            self._show(failed, error)
+        self._let_go(work, late)
 
     def _program_ends(self) -> bool:
         """True if the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
         return self._run_task is not None and self._run_task.cancelling() > 0
 
-    def _ended_late(self, held: HeldJob) -> bool:
-        """Note that a handler has ended. True if its claim was lost or its job was given back before."""
-        if held.timer is not None:
-            held.timer.cancel()
-        held.ended = True
-        if not held.decided and held.reason != "lost":
+    def _note_end(self, work: Work) -> bool:
+        """Note that a handler has ended. True if it was given up before."""
+        if work.timer is not None:
+            work.timer.cancel()
+        work.ended = True
+        if work.gathering:
+            self._state.end_gathering(work)
+        if work in self._state.running:
+            self._state.running.discard(work)
             return False
-        self._state.remove_stuck(held)
-        if not held.decided:
-            held.decided = held.sent = True
-            self._state.running -= 1
-            self._state.finish(held, "lost")
-        if held.sent:
-            self._state.release(1)
-        self._state.wake_waiting()
+        self._state.remove_stuck(work)
         return True
+
+    def _let_go(self, work: Work, late: bool) -> None:
+        """Let go of the slot of a handler that has ended, once its outcomes are sent."""
+        self._state.let_go(work)
+        if late:
+            self._state.wake_waiting()
 
     def _stopped(self, held: HeldJob, error: BaseException | None) -> Decision:
         """Decide about a job whose handler was told to stop. `error` is None if it did not stop in time."""
         if held.reason == "cancelled":
             return CANCELLED
         if held.reason == "timeout":
-            seconds = held.handler.options.seconds
+            seconds = held.work.handler.options.seconds
             how = "" if error is not None else ", and still ran after it was told to stop"
             return self._decide(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
         return HAND_BACK
@@ -277,6 +434,10 @@ class JobRunner:
     def fail(self, held: HeldJob, error: BaseException) -> None:
         """Report that the work on a job failed."""
         self._conclude(held, self._decide(held, error))
+        self._show(held, error)
+
+    def _show(self, held: HeldJob, error: BaseException) -> None:
+        """Log an error in full, if that is asked for."""
         if self._show_errors and not isinstance(error, Snooze):
             text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
             logger.warning("job %s (%s): %s", held.job.id, held.job.entrypoint, Lines(text), extra=about(held.job))
@@ -287,7 +448,7 @@ class JobRunner:
             )
 
     def _decide(self, held: HeldJob, error: BaseException) -> Decision:
-        options = held.handler.options
+        options = held.work.handler.options
         decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter)
         job = held.job
         if decision.kind == "snoozed":
@@ -307,15 +468,18 @@ class JobRunner:
     def _conclude(self, held: HeldJob, decision: Decision) -> None:
         """Report the decision about a job."""
         held.decided = True
+        if held.timer is not None:
+            held.timer.cancel()
         if held.reason == "lost":
             held.sent = True
+            self._state.let_go(held.work)
             self._state.finish(held, "lost")
             self._state.wake_waiting()
             return
         self._state.add_outcome(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
 
-    def _context(self, job: Job, handler: Handler[..., Any]) -> Context:
-        return Context(job, queue=self._queue, resources=self._resources, deadline=self._deadline(handler))
+    def _context(self, job: Job, deadline: datetime | None) -> Context:
+        return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)
 
     def _deadline(self, handler: Handler[..., Any]) -> datetime | None:
         seconds = handler.options.seconds

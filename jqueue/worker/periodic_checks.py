@@ -9,7 +9,6 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations import CountQueued
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
-from jqueue.worker.job_log import about
 from jqueue.worker.queue_health import QueueHealth, all_slots_stuck
 from jqueue.worker.run_state import RunState
 
@@ -65,17 +64,15 @@ class PeriodicChecks:
     def _warn_of_stuck(self) -> None:
         """Log the handlers that were told to stop and go on, the oldest first."""
         state, now = self._state, asyncio.get_running_loop().time()
-        for held, since in list(state.stuck.items())[:MAX_NAMED]:
+        for work, since in list(state.stuck.items())[:MAX_NAMED]:
             logger.warning(
-                "job %s (%s, attempt %d): its handler still runs, %.0f s after its job was handed back;"
-                " such handlers take %d of %d slots",
-                held.job.id,
-                held.job.entrypoint,
-                held.job.attempt,
+                "%s: its handler still runs, %.0f s after its %s handed back; such handlers take %d of %d slots",
+                work.name,
                 now - since,
+                "job was" if len(work.jobs) == 1 else "jobs were",
                 len(state.stuck),
                 state.concurrency,
-                extra=about(held.job),
+                extra=work.about,
             )
 
     async def _warn_of_unhandled(self, handled: Container[str]) -> None:

@@ -79,7 +79,7 @@ class Probes(Observer):
             "worker": self._name,
             "queue": self._queue,
             "phase": self._run.phase,
-            "running": self._state.running,
+            "running": len(self._state.running),
             "slots": self._state.concurrency,
         }
         return Page(json.dumps(facts).encode() + b"\n", 200 if ok else 503, "application/json")

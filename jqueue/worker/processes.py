@@ -14,16 +14,18 @@ import operator
 import os
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.runtime.system import SystemClock
-from jqueue.worker.context import Context
+from jqueue.worker.batch_results import error_in, results_of
+from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import PortableError, check_awaited
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import ResultError, json_value, refuse_payload_apart
@@ -46,6 +48,17 @@ CRASHES_FORGIVEN = 2
 
 Running = Callable[[bool], None]
 """Called with False while the job waits for a process, and with True once a process has begun with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The answer of a process that did a batch.
+
+    Attributes:
+        results: the result of each job, or its error.
+    """
+
+    results: list[Any | PortableError]
 
 
 class ProcessDied(Exception):
@@ -74,8 +87,8 @@ class Processes:
         self._crashes: Counter[str] = Counter()
         self._one_at_a_time = asyncio.Lock()
 
-    async def call(self, handler: Handler[..., Any], job: Job, running: Running) -> Any:
-        """Do a job in a process. Cancelling this kills the process.
+    async def call(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> Any:
+        """Do a job or a batch in a process. Cancelling this kills the process. A batch gives one result for each job.
 
         Raises:
             ProcessDied: the process ended before the handler did, or the pool broke too often while it had this job.
@@ -84,10 +97,11 @@ class Processes:
         """
         running(False)
         # Jobs that were present when the pool broke run one at a time, until it is known which of them breaks it.
-        async with self._one_at_a_time if job.id in self._crashes else contextlib.nullcontext():
-            return await self._call(handler, job, running)
+        crashed = any(job.id in self._crashes for job in jobs)
+        async with self._one_at_a_time if crashed else contextlib.nullcontext():
+            return await self._call(handler, jobs, running)
 
-    async def _call(self, handler: Handler[..., Any], job: Job, running: Running) -> Any:
+    async def _call(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> Any:
         from pebble import ProcessExpired
 
         pool = self._pool if self._pool is not None and self._pool.active else None
@@ -96,17 +110,17 @@ class Processes:
                 self._end(self._pool)
             pool = self._pool = _make_pool(self._max_processes)
         try:
-            future = _schedule(pool, handler, job)
+            future = _schedule(pool, handler, jobs)
             answer = await _wait_for_answer(pool, future, running)
         except BrokenProcessPool:
             await asyncio.wait([self._end(pool)])  # none of its handlers may go on
-            raise self._error_after_crash(job) from None
+            raise self._error_after_crash(jobs) from None
         except ProcessExpired as error:
             code = error.exitcode
         else:
-            self._crashes.pop(job.id, None)
+            self._forget_crashes(jobs)
             return _read_answer(answer)
-        self._crashes.pop(job.id, None)
+        self._forget_crashes(jobs)
         raise ProcessDied(_describe_exit(code))
 
     async def close(self) -> None:
@@ -127,13 +141,19 @@ class Processes:
             self._endings[pool] = ending
         return self._endings[pool]
 
-    def _error_after_crash(self, job: Job) -> Exception:
-        """Return the error for a job that was present when the pool broke. A job present each time is the cause."""
-        self._crashes[job.id] += 1
-        if self._crashes[job.id] <= CRASHES_FORGIVEN:
+    def _error_after_crash(self, jobs: Sequence[Job]) -> Exception:
+        """Return the error for jobs that were present when the pool broke. A job present each time is the cause."""
+        for job in jobs:
+            self._crashes[job.id] += 1
+        times = max(self._crashes[job.id] for job in jobs)
+        if times <= CRASHES_FORGIVEN:
             return PoolBroke("the handler processes ended unexpectedly")
-        times = self._crashes.pop(job.id)
+        self._forget_crashes(jobs)
         return ProcessDied(f"all handler processes ended, {counted(times, 'time')} in a row, while they had this job")
+
+    def _forget_crashes(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._crashes.pop(job.id, None)
 
 
 def _describe_exit(code: int) -> str:
@@ -168,15 +188,15 @@ def _join(pool: ProcessPool) -> None:
         pool.join(JOIN_TIMEOUT)
 
 
-def _schedule(pool: ProcessPool, handler: Handler[..., Any], job: Job) -> ProcessFuture[bytes]:
-    """Give a job to a pool.
+def _schedule(pool: ProcessPool, handler: Handler[..., Any], jobs: Sequence[Job]) -> ProcessFuture[bytes]:
+    """Give a job or a batch to a pool.
 
     Raises:
         BrokenProcessPool: the pool cannot be used, or its processes cannot be started.
     """
     function, seconds = handler.function, handler.options.seconds
     try:
-        return pool.schedule(_run_in_process, args=[function.__module__, function.__qualname__, job, seconds])
+        return pool.schedule(_run_in_process, args=[function.__module__, function.__qualname__, jobs, seconds])
     except RuntimeError as error:
         raise BrokenProcessPool(str(error)) from error
 
@@ -215,31 +235,68 @@ def _read_answer(answer: bytes) -> Any:
         raise ResultError(f"the result of the handler cannot be read: {type(error).__name__}") from None
     if raised is not None:
         raise raised.rebuild()
+    if isinstance(value, Batch):
+        return [each.rebuild() if isinstance(each, PortableError) else each for each in value.results]
     return value
 
 
-def _run_in_process(module: str, name: str, job: Job, seconds: float | None) -> bytes:
-    """In the process: do the job. Return its result and the error raised, one of them None, as bytes."""
+def _run_in_process(module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> bytes:
+    """In the process: do the jobs. Return the result and the error raised, one of them None, as bytes."""
     try:
-        return pickle.dumps((_run_handler(module, name, job, seconds), None))
+        return pickle.dumps((_run_handler(module, name, jobs, seconds), None))
     except BaseException as error:
         return pickle.dumps((None, PortableError.of(error)))
 
 
-def _run_handler(module: str, name: str, job: Job, seconds: float | None) -> Any:
-    """Find the handler, do the job, and return its result if it must be kept."""
+def _run_handler(module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> Any:
+    """Find the handler, do the jobs, and return the results that must be kept."""
     deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
     handler = operator.attrgetter(name)(importlib.import_module(module))
     if not isinstance(handler, Handler):
         raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
-    signature = handler.signature
-    value = None
-    if signature.codec is not None:
-        refuse_payload_apart(job)
-        value = signature.codec.parse(job.payload)
-    ctx = Context(job, deadline=deadline) if signature.wants_context else None
-    result = signature.call(handler.function, value, ctx)
+    if handler.options.batch is not None:
+        return _run_batch_handler(handler, jobs, deadline)
+    [job] = jobs
+    value = _payload_of(handler, job)
+    ctx = Context(job, deadline=deadline) if handler.signature.wants_context else None
+    result = handler.signature.call(handler.function, value, ctx)
     check_awaited(result)
-    if handler.keep_result_of(job) is None:
+    return _result_of(handler, job, result)
+
+
+def _run_batch_handler(handler: Handler[..., Any], jobs: Sequence[Job], deadline: datetime | None) -> Batch:
+    """Do the jobs of a batch, except those with a bad payload."""
+    results: list[Any] = [_caught(_payload_of, handler, job) for job in jobs]
+    places = [place for place, value in enumerate(results) if not isinstance(value, PortableError)]
+    if places:
+        contexts = [Context(jobs[place], deadline=deadline) for place in places]
+        ctx = BatchContext(handler.entrypoint, contexts, deadline=deadline)
+        returned = handler.signature.call(handler.function, [results[place] for place in places], ctx)
+        check_awaited(returned)
+        for place, result in zip(places, results_of(returned, len(places)), strict=True):
+            error = error_in(result)
+            results[place] = (
+                _caught(_result_of, handler, jobs[place], result) if error is None else PortableError.of(error)
+            )
+    return Batch(results)
+
+
+def _caught(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:
+        return PortableError.of(error)
+
+
+def _payload_of(handler: Handler[..., Any], job: Job) -> Any:
+    """Return the payload of a job as its handler takes it; None if it takes none."""
+    codec = handler.signature.codec
+    if codec is None:
         return None
-    return json_value(signature.returns, result)
+    refuse_payload_apart(job)
+    return codec.parse(job.payload)
+
+
+def _result_of(handler: Handler[..., Any], job: Job, result: Any) -> Any:
+    """Return the result of a job as a JSON value if it must be kept."""
+    return None if handler.keep_result_of(job) is None else json_value(handler.signature.returns, result)

@@ -65,7 +65,7 @@ class Figures:
     @property
     def running(self) -> int:
         """Number of handlers that run."""
-        return self._state.running
+        return len(self._state.running)
 
     @property
     def outcomes(self) -> dict[str, int]:

@@ -23,13 +23,14 @@ from jqueue.ports.queue import JobQueue, SupportsWorkers
 from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import Exporter
 from jqueue.telemetry.observing import observed
-from jqueue.worker.calls import Call, Middleware, call_of, needs_context
-from jqueue.worker.claiming import Claimer
+from jqueue.worker.calls import Middleware, call_of, needs_context
+from jqueue.worker.claiming import Claimer, SingleClaims
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
+from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
-from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.job_runner import AnyCall, JobRunner
 from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
@@ -197,7 +198,7 @@ class Run:
 
     def _job_runner(self, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
         config = self._config
-        calls: dict[str, tuple[Handler[..., Any], Call, bool]] = {
+        calls: dict[str, tuple[Handler[..., Any], AnyCall, bool]] = {
             name: (
                 handler,
                 call_of(handler, config.middlewares, threads, processes),
@@ -221,17 +222,10 @@ class Run:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
         config, queue, state, health = self._config, self._queue, self._state, self._health
         entropy = options_of(queue).entropy
-        claimer = Claimer(
-            queue,
-            state,
-            job_runner.begin,
-            tuple(config.handlers),
-            entropy=entropy,
-            health=health,
-            claim_timeout=self._settings.claim_timeout,
-            name=config.name,
-            drain=self._drain,
-        )
+        source = SingleClaims(queue, self._settings.claim_timeout, config.name)
+        job_runner.gatherer = Gatherer(source, job_runner.add, waits=not self._drain)
+        batches = {name: handler.options.batch for name, handler in config.handlers.items()}
+        claimer = Claimer(source, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record)
         claiming = self._task(self._claim(claimer), "claims")
@@ -254,7 +248,7 @@ class Run:
             self._hurried = True
             raise
         finally:
-            await self._end_claims(claiming)
+            await self._end_claims(claiming, job_runner)
             await self._end_handlers(job_runner)
             if isinstance(queue, SupportsWorkers):
                 queue.leave(self._id)  # the commit of the last outcomes removes the record
@@ -305,8 +299,11 @@ class Run:
                 self._hurried = task.exception() is not None
                 task.result()
 
-    async def _end_claims(self, claiming: asyncio.Task[None]) -> None:
+    async def _end_claims(self, claiming: asyncio.Task[None], job_runner: JobRunner) -> None:
+        """Claim no more jobs, and give back batches whose handlers have not begun because they wait for more."""
         self._state.wake_claimer = _do_nothing
+        for work in [each for each in self._state.running if each.gathering]:
+            job_runner.stop_work(work, "stop")
         await _cancelled([claiming])
 
     async def _end_handlers(self, job_runner: JobRunner) -> None:
@@ -315,14 +312,14 @@ class Run:
         await self._wait_until(lambda: not state.running or self._hurried, self._settings.grace)
         if not state.running:
             return
-        for held in list(state.held):
-            job_runner.stop(held, "stop")
+        for work in list(state.running):
+            job_runner.stop_work(work, "stop")
         if not self._hurried:
             await self._wait_until(lambda: not state.running or self._hurried, self._settings.cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
-        for held in list(state.held):
-            job_runner.abandon(held)
+        for work in {held.work for held in state.held}:
+            job_runner.abandon(work)
 
     async def _end_outcomes(self, sending: asyncio.Task[None]) -> None:
         """Wait until all outcomes are in the queue, or until the time for that is over."""

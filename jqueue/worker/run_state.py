@@ -7,14 +7,90 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from jqueue.domain.counting import counted
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
-from jqueue.worker.context import Context
+from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handlers import Handler
+from jqueue.worker.job_log import about
 from jqueue.worker.retries import OutcomeKind
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
+
+
+class Work:
+    """One call of a handler, for one job or for a batch of them. It takes one slot.
+
+    Attributes:
+        handler: the handler.
+        call: calls the handler.
+        jobs: the jobs to call it with. Jobs that fail before the call leave this list.
+        unstopped: number of those jobs that were neither told to stop nor decided about.
+        holds: number of reasons for which its slot is taken: its handler, until it has ended, and each of its jobs,
+            until the outcome is on its way to the queue.
+        context: the context of the call; None if neither the handler nor middleware takes one.
+        task: the task that runs the handler.
+        gathering: True while more jobs are claimed for the batch.
+        started: True once the task has begun.
+        stopped: True once the handler was told to stop.
+        ended: True once the handler has ended.
+        timer: runs until the handler's timeout, or until a handler that was told to stop is given up.
+    """
+
+    __slots__ = (
+        "call",
+        "context",
+        "ended",
+        "gathering",
+        "handler",
+        "holds",
+        "jobs",
+        "started",
+        "stopped",
+        "task",
+        "timer",
+        "unstopped",
+    )
+
+    def __init__(self, handler: Handler[..., Any], call: Any) -> None:
+        self.handler = handler
+        self.call = call
+        self.jobs: list[HeldJob] = []
+        self.unstopped = 0
+        self.holds = 0
+        self.context: Context | BatchContext | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.gathering = False
+        self.started = False
+        self.stopped = False
+        self.ended = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def add(self, held: HeldJob) -> None:
+        """Add a job to call the handler with."""
+        self.jobs.append(held)
+        self.unstopped += 1
+
+    def drop(self, held: HeldJob) -> None:
+        """Remove a job before the call of the handler."""
+        self.jobs.remove(held)
+        self.unstopped -= held.reason is None
+
+    @property
+    def name(self) -> str:
+        """The job, or the number of jobs, for the log."""
+        if self.handler.options.batch is not None:
+            return f"a batch of {counted(len(self.jobs), 'job')} ({self.handler.entrypoint})"
+        job = self.jobs[0].job
+        return f"job {job.id} ({job.entrypoint}, attempt {job.tries})"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The `extra` of a record of the log about this call."""
+        if self.handler.options.batch is not None:
+            return {"entrypoint": self.handler.entrypoint}
+        return about(self.jobs[0].job)
 
 
 class HeldJob:
@@ -22,42 +98,24 @@ class HeldJob:
 
     Attributes:
         job: the job as it was claimed.
-        handler: the handler of its entrypoint.
-        context: the context; None if neither the handler nor middleware takes one.
-        task: the task that runs the handler.
+        work: the call of its handler.
+        context: the context of the job; None if neither the handler nor middleware takes one.
         confirmed: time at which the store last confirmed the claim, on the loop's clock.
-        started: True once the task has begun.
-        reason: the reason for which the handler was told to stop; None if it was not.
+        reason: the reason for which its handler must stop the work on it; None if there is none.
         decided: True once it is decided what becomes of the job.
-        ended: True once the handler has ended.
         sent: True once the outcome is on its way to the queue, or there.
-        timer: runs until the handler's timeout, or until a handler that was told to stop is given up.
+        timer: runs until a job that its batch must stop the work on is given up.
     """
 
-    __slots__ = (
-        "confirmed",
-        "context",
-        "decided",
-        "ended",
-        "handler",
-        "job",
-        "reason",
-        "sent",
-        "started",
-        "task",
-        "timer",
-    )
+    __slots__ = ("confirmed", "context", "decided", "job", "reason", "sent", "timer", "work")
 
-    def __init__(self, job: Job, handler: Handler[..., Any], confirmed: float) -> None:
+    def __init__(self, job: Job, work: Work, confirmed: float) -> None:
         self.job = job
-        self.handler = handler
+        self.work = work
         self.context: Context | None = None
-        self.task: asyncio.Task[None] | None = None
         self.confirmed = confirmed
-        self.started = False
         self.reason: Reason | None = None
         self.decided = False
-        self.ended = False
         self.sent = False
         self.timer: asyncio.TimerHandle | None = None
 
@@ -97,18 +155,19 @@ class RunState:
         concurrency: number of slots.
 
     Attributes:
-        free: number of slots to claim jobs for. A job takes a slot from its claim until its outcome is sent and its
-            handler has ended. Below zero while outcomes that were sent must be sent again.
+        free: number of slots to claim jobs for. A job or a batch takes a slot from its claim until its handler has
+            ended and its outcomes are sent. Below zero while outcomes that were sent must be sent again.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
-        running: number of handlers that run for claims of this worker.
+        running: calls of handlers for claims of this worker, until they end or are given up.
+        gathering: the entrypoints for which a batch claims more jobs by itself.
         counts: number of jobs so far, by kind of outcome.
         outcomes: outcomes that are not on their way yet.
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
         claimed: set when jobs were claimed.
-        stuck: jobs that were given up because their handlers go on although they were told to stop, each with the
+        stuck: calls that were given up because their handlers go on although they were told to stop, each with the
             time at which it was given up, on the loop's clock.
-        stuck_changed: called when a job is added to `stuck` or removed from it.
+        stuck_changed: called when a call is added to `stuck` or removed from it.
         progress: set when a handler has ended or outcomes have arrived.
         wake_claimer: called to tell the claimer that more slots are free, or that nothing is left to do.
     """
@@ -117,11 +176,12 @@ class RunState:
         self.concurrency = concurrency
         self.free = concurrency
         self.held: set[HeldJob] = set()
-        self.running = 0
+        self.running: set[Work] = set()
+        self.gathering: set[str] = set()
         self.counts: Counter[OutcomeKind] = Counter()
         self.outcomes: list[Outcome] = []
         self.sending = 0
-        self.stuck: dict[HeldJob, float] = {}
+        self.stuck: dict[Work, float] = {}
         self.stuck_changed: Callable[[], None] = _do_nothing
         self.has_outcomes = Signal()
         self.claimed = Signal()
@@ -145,6 +205,18 @@ class RunState:
         self.free += slots
         self.wake_claimer()
 
+    def hold(self, work: Work) -> None:
+        """Add a reason for which a slot is taken."""
+        work.holds += 1
+        if work.holds == 1:
+            self.free -= 1
+
+    def let_go(self, work: Work) -> None:
+        """Remove a reason for which a slot is taken. After the last one, the slot is free."""
+        work.holds -= 1
+        if not work.holds:
+            self.release(1)
+
     def take_outcomes(self) -> list[Outcome]:
         """Take all outcomes to send them now. They end claims, so the slots of handlers that have ended are free."""
         taken, self.outcomes = self.outcomes, []
@@ -153,7 +225,8 @@ class RunState:
         for outcome in taken:
             held = outcome.held
             held.sent = True
-            released += held.ended
+            held.work.holds -= 1
+            released += not held.work.holds
         if released:
             self.release(released)
         return taken
@@ -161,23 +234,29 @@ class RunState:
     def put_back(self, outcomes: Sequence[Outcome]) -> None:
         """Take outcomes back to send them again: their claims have not ended, or that is unknown."""
         for outcome in outcomes:
-            self.free -= outcome.held.ended
             outcome.held.sent = False
+            self.hold(outcome.held.work)
         self.outcomes[:0] = outcomes
+
+    def end_gathering(self, work: Work) -> None:
+        """Note that a batch claims no more jobs for itself."""
+        work.gathering = False
+        self.gathering.discard(work.handler.entrypoint)
+        self.wake_claimer()
 
     def finish(self, held: HeldJob, kind: OutcomeKind) -> None:
         """Count a job and drop it: its outcome is in the queue, or will never be sent."""
         self.held.discard(held)
         self.counts[kind] += 1
 
-    def add_stuck(self, held: HeldJob, now: float) -> None:
+    def add_stuck(self, work: Work, now: float) -> None:
         """Note that a handler goes on although it was told to stop. It keeps its slot."""
-        self.stuck[held] = now
+        self.stuck[work] = now
         self.stuck_changed()
 
-    def remove_stuck(self, held: HeldJob) -> None:
+    def remove_stuck(self, work: Work) -> None:
         """Note that a handler has ended, and is stuck no longer if it was."""
-        if self.stuck.pop(held, None) is not None:
+        if self.stuck.pop(work, None) is not None:
             self.stuck_changed()
 
     def wake_waiting(self) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import operator
+import types
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, Unpack, cast, get_type_hints, overload
+from typing import Any, Protocol, TypeVar, Union, Unpack, cast, get_args, get_origin, get_type_hints, overload
 
 from pydantic import TypeAdapter
 
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import Producer
-from jqueue.worker.context import Context
+from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
 
@@ -29,10 +31,10 @@ class Signature:
     """The payload, context and return type of a handler's function.
 
     Attributes:
-        codec: the codec of its payload; None if it takes none.
+        codec: the codec of its payload, or of each payload of a batch; None if it takes none.
         wants_context: True if it takes the context.
         call: calls the function.
-        returns: validates the value that it returns.
+        returns: validates the value that it returns, or each result of a batch.
     """
 
     codec: Codec | None
@@ -41,12 +43,15 @@ class Signature:
     returns: TypeAdapter[Any]
 
 
-def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> Signature:
+def read_signature(
+    function: Callable[..., Any], local_names: Mapping[str, Any] | None = None, *, takes_batch: bool = False
+) -> Signature:
     """Return the signature of a handler.
 
     Args:
         function: the decorated function.
         local_names: names that its annotations may use besides those of its module.
+        takes_batch: True if it takes a list of payloads, and returns a list of results or None.
 
     Raises:
         TypeError: the function takes something that a worker cannot give. The message says what to write.
@@ -58,7 +63,11 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
         raise TypeError(f"{named} must not be a generator, as nothing would read its values: write it without yield")
     hints = _hints(named, function, local_names)
     parameters = _parameters(named, function)
-    context = next((each.name for each in parameters if hints.get(each.name) is Context), None)
+    kind, other = (BatchContext, Context) if takes_batch else (Context, BatchContext)
+    wrong = next((each.name for each in parameters if hints.get(each.name) is other), None)
+    if wrong is not None:
+        raise TypeError(f"{named}: annotate its parameter {wrong!r} as {kind.__name__}: {_KINDS[takes_batch]}")
+    context = next((each.name for each in parameters if hints.get(each.name) is kind), None)
     if context is None:
         context = next((each.name for each in parameters if each.name == "ctx"), None)
     others = [each for each in parameters if each.name != context]
@@ -73,10 +82,62 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
         needed = [each.name for each in rest if each.default is each.empty]
         if needed:
             raise TypeError(f"{named} gets only a payload and a Context: give {', '.join(needed)} a default")
-        codec = codec_of(hints[payload.name])
-    return Signature(
-        codec, context is not None, _bind(parameters, others[:1], context), adapter_of(hints.get("return", Any))
-    )
+        annotation = hints[payload.name]
+        if takes_batch:
+            annotation = _item_of(annotation)
+            if annotation is _NO_LIST:
+                raise TypeError(
+                    f"{named} takes a batch: annotate its parameter {payload.name!r} as a list of payloads, as in"
+                    f" `{payload.name}: list[bytes]`"
+                )
+        codec = codec_of(annotation)
+    returned = hints.get("return", Any)
+    if takes_batch:
+        returned = _result_of(returned)
+        if returned is _NO_LIST:
+            raise TypeError(
+                f"{named} takes a batch: it must return None, or a list with one result for each job, as in"
+                " `-> list[int | Exception]`"
+            )
+    return Signature(codec, context is not None, _bind(parameters, others[:1], context), adapter_of(returned))
+
+
+_KINDS = {
+    False: "it takes one job at a time, unless batch=... is given",
+    True: "it takes a batch",
+}
+
+_NO_LIST: Any = object()
+"""Stands for an annotation that is not that of a list."""
+
+
+def _item_of(annotation: Any) -> Any:
+    """Return the annotation of the items of a list or sequence."""
+    if annotation in (Any, list, Sequence):
+        return Any
+    if get_origin(annotation) in (list, Sequence):
+        return get_args(annotation)[0]
+    return _NO_LIST
+
+
+def _result_of(annotation: Any) -> Any:
+    """Return the annotation of one result of a batch handler, without the exceptions that may take its place."""
+    if annotation is type(None):
+        return annotation
+    lists = [each for each in _members(annotation) if each is not type(None)]
+    if len(lists) != 1:
+        return _NO_LIST
+    [item] = lists
+    item = get_args(item)[0] if get_origin(item) is tuple and get_args(item)[1:] == (...,) else _item_of(item)
+    if item is _NO_LIST:
+        return item
+    results = [each for each in _members(item) if not (inspect.isclass(each) and issubclass(each, BaseException))]
+    return functools.reduce(operator.or_, results) if results else type(None)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the annotation itself."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -214,6 +275,21 @@ class EnqueueVerb(Protocol):
     def __get__(self, handler: object, owner: Any = ...) -> EnqueueAnything: ...
 
 
+class BatchEnqueueVerb(Protocol):
+    """`enqueue` of a batch handler, which takes one payload of its list. The first overload that fits counts."""
+
+    @overload
+    def __get__(self, handler: Callable[[list[T], BatchContext], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[BatchContext, list[T]], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[BatchContext], Any], owner: Any = ...) -> EnqueueNothing: ...
+    @overload
+    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    @overload
+    def __get__(self, handler: object, owner: Any = ...) -> EnqueueAnything: ...
+
+
 class OperationOf(Protocol[T_contra]):
     """`operation` of a handler that takes a payload."""
 
@@ -252,6 +328,21 @@ class OperationVerb(Protocol):
     def __get__(self, handler: Callable[[T], Any], owner: Any = ...) -> OperationOf[T]: ...
     @overload
     def __get__(self, handler: Callable[[], Any], owner: Any = ...) -> OperationNothing: ...
+    @overload
+    def __get__(self, handler: object, owner: Any = ...) -> OperationAnything: ...
+
+
+class BatchOperationVerb(Protocol):
+    """`operation` of a batch handler, which takes one payload of its list. The first overload that fits counts."""
+
+    @overload
+    def __get__(self, handler: Callable[[list[T], BatchContext], Any], owner: Any = ...) -> OperationOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[BatchContext, list[T]], Any], owner: Any = ...) -> OperationOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[BatchContext], Any], owner: Any = ...) -> OperationNothing: ...
+    @overload
+    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> OperationOf[T]: ...
     @overload
     def __get__(self, handler: object, owner: Any = ...) -> OperationAnything: ...
 

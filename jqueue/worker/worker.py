@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from jqueue.domain.cron import check_cron
 from jqueue.domain.durations import Duration
@@ -20,10 +20,11 @@ from jqueue.worker.handler_options import (
     HANDLER_OPTION_NAMES,
     HandlerArguments,
     HandlerOptions,
+    OtherArguments,
     check_names,
     settings_of,
 )
-from jqueue.worker.handlers import NO_PAYLOAD, Handler
+from jqueue.worker.handlers import NO_PAYLOAD, BatchHandler, Handler
 from jqueue.worker.report import RunReport
 from jqueue.worker.run import Run, WorkerConfig
 from jqueue.worker.signatures import name_of
@@ -68,7 +69,7 @@ class Worker:
         await worker.run(queue)
 
     Args:
-        concurrency: number of jobs at a time.
+        concurrency: number of jobs at a time. A batch counts as one.
         grace: time that running jobs get to finish when the worker is stopped: a timedelta or seconds.
         claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default. A job whose worker has
             died is claimed by another worker after this time.
@@ -119,6 +120,14 @@ class Worker:
         self._run: Run | None = None
         settings_of(self)
 
+    @overload
+    def handler(
+        self, entrypoint: str, *, batch: int, **options: Unpack[OtherArguments]
+    ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]: ...
+    @overload
+    def handler(
+        self, entrypoint: str, **options: Unpack[HandlerArguments]
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
     @_checks_first_argument("entrypoint", 'write @worker.handler("name"), with the name under which jobs are enqueued')
     def handler(
         self, entrypoint: str, **options: Unpack[HandlerArguments]
@@ -129,10 +138,14 @@ class Worker:
         `bytes`, `str`, or anything that pydantic can validate from JSON. A function without `async` runs in a thread.
         If it is a handler of another worker, only its function is used, not its options.
 
+        With `batch`, it takes a list of payloads, a `BatchContext`, both or none. It returns None if all jobs
+        succeeded, or a list with the result of each. An exception in the list fails its job alone; an exception that
+        is raised fails all jobs of the batch.
+
         Args:
             entrypoint: the name under which jobs are enqueued.
-            options: max_attempts, backoff, timeout, max_running, rate, concurrency_limit, process, priority and
-                keep_result; see `HandlerOptions`.
+            options: max_attempts, backoff, timeout, max_running, rate, concurrency_limit, process, priority,
+                keep_result, batch and batch_wait; see `HandlerOptions`.
 
         Returns:
             A decorator that makes a `Handler`. It can be called like the function, and it enqueues jobs.
@@ -145,7 +158,8 @@ class Worker:
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            return self._register(Handler(function, entrypoint, checked, sys._getframe(1).f_locals))
+            make: Callable[..., Handler[P, R]] = Handler if checked.batch is None else BatchHandler
+            return self._register(make(function, entrypoint, checked, sys._getframe(1).f_locals))
 
         return decorate
 
@@ -178,7 +192,8 @@ class Worker:
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            handler = Handler(function, name or name_of(function), checked, sys._getframe(1).f_locals)
+            make: Callable[..., Handler[P, R]] = Handler if checked.batch is None else BatchHandler
+            handler = make(function, name or name_of(function), checked, sys._getframe(1).f_locals)
             entry = Cron(handler.entrypoint, cron, timezone, handler, handler.encode(payload), unique_key)
             check_cron(cron, timezone)
             self._register(handler)

@@ -17,8 +17,8 @@ from jqueue.sync import SyncQueue
 
 QUEUES = (BrokerQueue, DirectQueue, GroupCommitLoop, StoreQueue, QueueSet, SyncQueue)
 NOT_MADE_BY_USERS = {
-    "Claim", "Context", "Handler", "HandlerOptions", "Job", "JobQueue", "JobStatus", "KeepAlive", "ObjectStoragePort",
-    "QueueState", "RunReport",
+    "BatchContext", "BatchHandler", "Claim", "Context", "Handler", "HandlerOptions", "Job", "JobQueue", "JobStatus",
+    "KeepAlive", "ObjectStoragePort", "QueueState", "RunReport",
 }  # fmt: skip
 
 

@@ -315,7 +315,7 @@ async def test_running_is_reported_once_the_process_has_begun_the_job(tmp_path):
         processes = Processes(1)
         await process_handlers.wait_for.enqueue(queue, pipe)
         [job] = await queue.dequeue("wait_for")
-        await processes.call(process_handlers.wait_for, job, running)
+        await processes.call(process_handlers.wait_for, [job], running)
         await asyncio.gather(*writers)
         await processes.close()
     assert [False, True] == heard

@@ -329,6 +329,6 @@ async def test_a_handler_stopped_before_its_start_never_runs():
         job_runner.begin(await queue.dequeue("work"))
         [held] = state.held
         job_runner.stop(held, "stop")
-        assert held.task is not None
-        await held.task
+        assert held.work.task is not None
+        await held.work.task
         assert ([], ["handed_back"]) == (begun, [outcome.kind for outcome in state.outcomes])

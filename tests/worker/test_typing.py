@@ -15,7 +15,7 @@ from typing import Any, Callable, ParamSpec, TypeVar, assert_type
 
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
-from jqueue.worker import Context, Handler, Worker
+from jqueue.worker import BatchContext, Context, Handler, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,10 +54,16 @@ async def by_name(n: int, *, ctx: Context) -> None: ...
 @worker.handler("once")
 @traced
 async def stacked(pair: tuple[int, int], ctx: Context) -> float: ...
-@worker.handler("a", retries=3)  # expect-error: call-arg
+@worker.handler("a", retries=3)  # expect-error: call-overload
 async def misspelled() -> None: ...
-@worker.handler()  # expect-error: call-arg
+@worker.handler()  # expect-error: call-overload
 async def nameless() -> None: ...
+@worker.handler("batch", batch=500, batch_wait=2, max_attempts=8)
+async def in_batches(emails: list[Email], ctx: BatchContext) -> list[int | Exception] | None: ...
+@worker.handler("list", batch=500)
+def in_lists(texts: list[str]) -> None: ...
+@worker.handler("one_list")
+async def one_list(texts: list[str]) -> None: ...
 
 
 async def payloads(queue: BrokerQueue) -> None:
@@ -85,6 +91,12 @@ async def payloads(queue: BrokerQueue) -> None:
     await anything.enqueue(queue)  # expect-error: call-arg
     await untold.enqueue(queue, 3)
     await by_name.enqueue(queue, 3)
+    assert_type(await in_batches.enqueue(queue, Newsletter(), priority=3), Job)
+    await in_batches.enqueue(queue, [Email()])  # expect-error: arg-type
+    await in_lists.enqueue(queue, "a", delay=3)
+    await in_lists.enqueue(queue, ["a"])  # expect-error: arg-type
+    await one_list.enqueue(queue, ["a"])
+    in_lists.operation(3)  # expect-error: arg-type
     await stacked.enqueue(queue, (1, 2))
     await stacked.enqueue(queue, (1, "2"))  # expect-error: arg-type
 

@@ -19,7 +19,7 @@ class OneSlowProcess:
         self.turn = asyncio.Semaphore(1)
         self.done = 0
 
-    async def call(self, handler, job, running):
+    async def call(self, handler, jobs, running):
         running(False)
         await asyncio.sleep(3600)
         running(True)
@@ -57,7 +57,7 @@ async def test_the_timeout_of_a_process_handler_counts_from_the_start_of_its_pro
 
     async with broker() as queue:
         state, _, helds = await begin_four_jobs(queue, OneSlowProcess(), [watched])
-        await asyncio.wait([held.task for held in helds])
+        await asyncio.wait([held.work.task for held in helds])
         assert ["succeeded"] * 4 == [outcome.kind for outcome in state.outcomes]
     assert [1, 1, 1, 1] == [round(left, 3) for left in deadlines]
     assert 4 * 3602 == round(now())
@@ -66,13 +66,13 @@ async def test_the_timeout_of_a_process_handler_counts_from_the_start_of_its_pro
 @in_virtual_time
 async def test_a_process_handler_that_runs_too_long_times_out():
     class Slower(OneSlowProcess):
-        async def call(self, handler, job, running):
-            await super().call(handler, job, running)
+        async def call(self, handler, jobs, running):
+            await super().call(handler, jobs, running)
             await asyncio.sleep(2)
 
     async with broker() as queue:
         state, _, helds = await begin_four_jobs(queue, Slower())
-        await asyncio.wait([held.task for held in helds])
+        await asyncio.wait([held.work.task for held in helds])
         assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in state.outcomes]
 
 
@@ -83,7 +83,7 @@ async def test_middleware_that_hangs_before_a_process_handler_times_out():
 
     async with broker() as queue:
         state, _, helds = await begin_four_jobs(queue, OneSlowProcess(), [hanging])
-        await asyncio.wait([held.task for held in helds])
+        await asyncio.wait([held.work.task for held in helds])
         assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in state.outcomes]
         assert 4 * 3 == round(now())
 
@@ -99,8 +99,8 @@ async def test_a_job_stopped_while_it_waits_for_a_process_ends_at_once(reason, k
         await asyncio.sleep(1)
         for held in others:
             job_runner.stop(held, reason)
-        await asyncio.wait([held.task for held in others])
+        await asyncio.wait([held.work.task for held in others])
         assert 1 == round(now(), 3)
         assert [(kind, charge)] * 3 == [(outcome.kind, outcome.operation.charge) for outcome in state.outcomes]
-        await first.task
+        await first.work.task
         assert (1, "succeeded") == (process.done, state.outcomes[-1].kind)

@@ -85,13 +85,23 @@ class PartitionQueue:
     async def dequeue(
         self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any
     ) -> list[Job]:
-        """Hand out jobs. Once all are handed out, no others will come."""
+        """Hand out jobs of these entrypoints. Once all are handed out, no others will come."""
         self._declaring = False
-        taken = [self._left.pop() for _ in range(min(batch_size, len(self._left)))]
+        taken = self._take({entrypoint} if isinstance(entrypoint, str) else set(entrypoint or ()), batch_size)
         if taken:
             self._begun(taken)
         elif wait is not None and batch_size:
             await asyncio.sleep(to_seconds("wait", wait))
+        return taken
+
+    def _take(self, entrypoints: set[str], count: int) -> list[Job]:
+        """Take the first jobs of these entrypoints, or of any, out of those that are left."""
+        taken: list[Job] = []
+        passed: list[Job] = []
+        while self._left and len(taken) < count:
+            job = self._left.pop()
+            (taken if not entrypoints or job.entrypoint in entrypoints else passed).append(job)
+        self._left += reversed(passed)
         return taken
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:

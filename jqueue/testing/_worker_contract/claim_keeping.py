@@ -22,24 +22,29 @@ class ClaimingContract(WorkerContractBase):
         reports = [await self._outlast(make_queue, patience.pop(0) * self.moment)]
         while patience and reports[-1].lost:
             reports.append(await self._outlast(make_queue, patience.pop(0) * self.moment))
-        assert reports[-1] == RunReport(succeeded=1)
+        assert reports[-1] == RunReport(succeeded=3)
 
     async def _outlast(self, make_queue: QueueFactory, timeout: float) -> RunReport:
-        """Work on a job for longer than its claim lasts. A rival would take it if no heartbeats came."""
+        """Work on a job and a batch for longer than claims last. A rival would take them if no heartbeats came."""
         worker, gate = self.new_worker(claim_timeout=timeout, concurrency=2), Gate()
 
         @worker.handler("work")
         async def work() -> None:
             await gate.through()
 
+        @worker.handler("batch", batch=2)
+        async def batch(payloads: list[bytes]) -> None:
+            await gate.through()
+
         async with self.queues(make_queue, 2, needs={"heartbeat", "claim_timeout"}) as [queue, rival]:
-            await queue.enqueue("work", b"")
+            await self.enqueue_all(queue, "work", [b""])
+            await self.enqueue_all(queue, "batch", [b"", b""])
             async with self.working(worker, queue) as task:
-                await gate.until_entered()
+                await gate.until_entered(2)
                 loop = asyncio.get_running_loop()
                 began = loop.time()
-                while loop.time() < began + 1.5 * timeout:  # the rival watches the claim, and would revoke it
-                    if stolen := await rival.dequeue("work"):
+                while loop.time() < began + 1.5 * timeout:  # the rival watches the claims, and would revoke them
+                    if stolen := await rival.dequeue(["work", "batch"]):
                         await rival.ack(stolen[0])
                         break
                     await asyncio.sleep(self.moment / 4)

@@ -83,3 +83,5 @@ class TestBatches(WorkerContract):
     test_a_free_slot_is_filled_while_other_jobs_go_on = None  # type: ignore[assignment]
     test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed = None  # type: ignore[assignment]
     test_a_job_cancelled_while_it_runs_is_stopped_and_leaves = None  # type: ignore[assignment]
+    test_a_batch_takes_one_slot_and_claims_no_more_jobs_than_it_holds = None  # type: ignore[assignment]
+    test_a_cancelled_job_is_told_and_its_batch_goes_on = None  # type: ignore[assignment]
