@@ -18,6 +18,7 @@ from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import age, refusal, show_lines
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
+from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job
 from jqueue.domain.selection import Phase, Selection, phase_of, since
 from jqueue.domain.short_ids import ShortIds
@@ -27,9 +28,6 @@ WIDE = 120
 
 TITLES = 3
 """Number of lines beside the jobs."""
-
-SPARE = 1024
-"""Number of jobs beyond the limit to gather before those that are not among the first are dropped."""
 
 PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
 """The phases in the order in which they are listed."""
@@ -155,17 +153,11 @@ async def find_jobs(
         reverse: True to reverse the order.
     """
     place = _by_phase(now) if sort is None else _KEYS[sort](now)
-    first: list[Job] = []
-    number = 0
+    first = FirstItems(limit, place, reverse=reverse)
     async for job in chosen_jobs(view, selection, now):
-        number += 1
-        first.append(job)
-        if limit is not None and len(first) >= limit + SPARE:
-            first.sort(key=place, reverse=reverse)
-            del first[limit:]
-    first.sort(key=place, reverse=reverse)
-    shown = first[:limit]
-    return Found(shown, view, now, number - len(shown))
+        first.add(job)
+    jobs = first.found()
+    return Found(jobs, view, now, first.number - len(jobs))
 
 
 async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:

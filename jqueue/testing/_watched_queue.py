@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError
-from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.occurrences import time_shown
 from jqueue.domain.operations import Ack, JobReference, Nack, Operation
 from jqueue.domain.rates import opens_at
@@ -86,7 +86,7 @@ class WatchedQueue:
                 self._claimed += len(jobs)
                 self._held.update((job.claim, job) for job in jobs)
                 return jobs
-            due = next_due(await self._queue.read_state(), self._names, self._clock.now(), self._end)
+            due = await next_due(self._queue, self._names, self._clock.now(), self._end)
             if due is None:
                 return []
             self._clock.move_to(due)
@@ -167,20 +167,27 @@ class WatchedQueue:
         return RunawayError(f"{what}: {most or 'nothing ran'}; {until}. If that is intended, raise max_jobs")
 
 
-def next_due(state: QueueState, names: frozenset[str], now: datetime, end: datetime | None) -> datetime | None:
+async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: datetime | None) -> datetime | None:
     """Return the time at which the next thing is due for a worker; None if nothing is due, or not by `end`.
 
     Args:
-        state: the queue, in which nothing is ready.
+        queue: the queue, in which nothing is ready.
         names: entrypoints of the worker.
         now: time that the clock shows.
         end: the last moment that counts. Without one, schedules count only if some job is due as well.
     """
+    state = await queue.read_state()
     rules = state.entrypoints
     names = frozenset(name for name in names if name not in rules or not rules[name].paused)
-    queued = [job for job in state.jobs if job.status is JobStatus.QUEUED and job.entrypoint in names]
-    moments = [job.run_at for job in queued if job.run_at is not None and job.run_at > now]
-    for name in {job.entrypoint for job in queued if job.run_at is None or job.run_at <= now} & rules.keys():
+    moments: list[datetime] = []
+    held_back: set[str] = set()
+    if names:
+        async for job in queue.iterate_jobs(JobStatus.QUEUED, entrypoint=tuple(names)):
+            if job.run_at is None or job.run_at <= now:
+                held_back.add(job.entrypoint)
+            elif not moments or job.run_at < moments[0]:
+                moments = [job.run_at]
+    for name in held_back & rules.keys():
         rate, per = rules[name].rate, rules[name].per
         if rate is not None and per is not None:
             opening = opens_at(state.recent.get(name, ()), now.timestamp(), rate, per)

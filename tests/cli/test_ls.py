@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
 from jqueue.cli.columns import Cell, Column, Terminal, cut, lines_of
-from jqueue.cli.ls import SPARE, Order, find_jobs, listing, short_names
+from jqueue.cli.ls import Order, find_jobs, listing, short_names
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.view import QueueView
+from jqueue.domain.first_items import SPARE
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.selection import Selection

@@ -185,3 +185,20 @@ async def test_a_failure_in_the_middle_leaves_every_job_somewhere():
         await audit(source, dest, ids)
         assert (await migrate(source, dest)).complete
         assert [b"%d" % number for number in range(20)] == await drained(dest)
+
+
+@in_virtual_time
+async def test_more_jobs_than_fit_into_a_window_move_in_their_order(monkeypatch):
+    monkeypatch.setattr(mover, "WINDOW_JOBS", 5)
+    source, dest = (DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) for _ in range(2))
+    for number in range(17):
+        await source.enqueue("work", b"%d" % number, job_id=f"{number}", priority=-number)
+    await dest.enqueue("work", b"", job_id="16")  # the first to move, and it cannot
+    predicted = await migrate(source, dest, dry_run=True)
+    progress = []
+    report = await migrate(source, dest, on_progress=lambda done, of: progress.append((done, of)))
+    assert (16, 16, predicted.refused) == (predicted.moved, report.moved, report.refused)
+    assert [["16"]] == [tally.ids for tally in report.refused.values()]
+    assert (0, 17) == progress[0]
+    moved = [job.id for job in (await dest.read_state()).queued_jobs() if job.payload]
+    assert [f"{number}" for number in reversed(range(16))] == moved

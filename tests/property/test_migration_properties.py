@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jqueue import Job, JobStatus, QueueState, migrate
+from jqueue import Job, JobStatus, migrate
 from jqueue.core.migration import mover
-from jqueue.core.migration.plan import losses, plan
+from jqueue.core.migration.plan import Planner, losses
 from jqueue.domain.operations.moving import Arrive
 from jqueue.ports.queue import Capabilities
 from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, jobs_of, open_at
@@ -102,12 +102,17 @@ def test_a_plan_sends_only_jobs_that_the_other_queue_takes(data, can, lossy):
     """Each job moves, or stays with a reason. A job that moves needs no feature that the target lacks."""
     given_jobs = data.draw(several(all_of_it=True))
 
-    found = plan(QueueState(jobs=tuple(given_jobs)), can, datetime.now(UTC), lossy=lossy, holder="us")
-    assert {job.id for job in given_jobs} == {move.job.id for move in found.moves} | set(found.refused)
-    for move in found.moves:
+    planner = Planner({}, can, datetime.now(UTC), lossy=lossy, holder="us", staying={})
+    moves = []
+    for each in given_jobs:
+        refused = {reason: tally.count for reason, tally in planner.refused.items()}
+        move = planner.move_of(each)
+        assert (move is None) == (refused != {reason: tally.count for reason, tally in planner.refused.items()})
+        moves += [move] if move is not None else []
+    for move in moves:
         assert [] == list(losses(move.arriving, can, datetime.now(UTC)))
         assert move.arriving.claim_timeout is None
         assert lossy or not set(move.lost) - {"errors"}
         kept = {name: getattr(move.arriving, name) for name in ("id", "entrypoint", "payload", "failures", "attempt")}
         assert kept == {name: getattr(move.job, name) for name in kept}
-    assert all(found.refused.values())
+    assert all(planner.refused)

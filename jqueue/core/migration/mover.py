@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.migration.payloads import open_payload, payload_size
-from jqueue.core.migration.plan import LOSS_TEXTS, Move, Plan, Tally, plan, tallied
+from jqueue.core.migration.plan import IDS_SHOWN, LOSS_TEXTS, Move, Planner, Tally, add_to, merged
 from jqueue.core.queue_options import options_of
 from jqueue.core.sets.same_place import is_same_place, name_of
 from jqueue.domain.errors import (
@@ -29,11 +29,13 @@ from jqueue.domain.errors import (
     QueueFullError,
     UnknownOutcomeError,
 )
+from jqueue.domain.first_items import FirstItems
 from jqueue.domain.in_transit import MOVER, is_moving
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Find, HandBack, Operation, Preparation
 from jqueue.domain.operations.moving import Arrive, ArriveRules, Depart, RulesReceipt, Take
+from jqueue.domain.selection import turn_of
 from jqueue.ports.queue import Operator, SupportsApply
 
 BATCH_JOBS = 500
@@ -52,6 +54,10 @@ ID_TAKEN = "DEST has, or had, another job with the same id"
 IN_BOTH = "their claims were revoked during the move, and they are in both queues: cancel them in one"
 
 TOO_LARGE = "their payloads are too large for DEST, which keeps no objects beside it"
+
+
+WINDOW_JOBS = 10_000
+"""Number of jobs to move before the source is read again: the largest number of them in memory."""
 
 
 class PayloadStays(JQueueError):
@@ -133,6 +139,27 @@ async def migrate(
     return await Mover(source, dest, lossy=lossy, on_progress=on_progress, stop=stop).run(dry_run=dry_run)
 
 
+@dataclass(frozen=True)
+class Found:
+    """The jobs to move, as one reading of the source finds them.
+
+    Attributes:
+        state: the state of the source's object.
+        planner: the decisions about all other jobs.
+        moves: the moves of the jobs that are served first.
+        number: number of all jobs to move.
+    """
+
+    state: QueueState
+    planner: Planner
+    moves: list[Move]
+    number: int
+
+    def tally(self) -> Tally:
+        """Return the count of the jobs to move."""
+        return Tally(self.number, [move.job.id for move in self.moves[:IDS_SHOWN]])
+
+
 class Mover:
     """One move: see `migrate`."""
 
@@ -153,7 +180,6 @@ class Mover:
         self._to, self._from = f"{MOVER} to {name_of(dest)}", f"{MOVER} from {name_of(source)}"
         self._held = dest.capabilities.holders
         self._report = MigrationReport()
-        self._lost: list[tuple[str, str]] = []
         self._reasons_to_stay: dict[str, str] = {}
 
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
@@ -162,47 +188,48 @@ class Mover:
         await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
         if not dry_run:
             await self._release_arrived()
-        state = await self.source.read_state()
-        await self._move_rules(state, dry_run=dry_run)
-        planned = self._plan(state)
+        await self._move_rules(await self.source.read_state(), dry_run=dry_run)
         if dry_run:
-            await self._predict(planned)
-        while not dry_run and planned.moves:
-            moved = self._report.moved
-            total = moved + len(planned.moves)
-            for batch in batches(planned.moves):
+            await self._predict_all()
+        found = await self._look()
+        while not dry_run and found.moves:
+            before = self._report.moved, len(self._reasons_to_stay)
+            total = self._report.moved + found.number
+            for batch in batches(found.moves):
                 if self._stop.is_set():
                     break
                 self._tell(self._report.moved, total)
                 await self._move(batch)
             self._tell(self._report.moved, total)
-            state = await self.source.read_state()
-            planned = self._plan(state)
-            if self._stop.is_set() or self._report.moved == moved:
+            found = await self._look()
+            if self._stop.is_set() or before == (self._report.moved, len(self._reasons_to_stay)):
                 break
-        return self._completed_report(state, planned)
+        return self._completed_report(found)
 
-    def _plan(self, state: QueueState) -> Plan:
-        found = plan(state, self.dest.capabilities, self._now(), lossy=self._lossy, holder=self._to)
-        moves = [move for move in found.moves if move.job.id not in self._reasons_to_stay]
-        return Plan(moves, found.refused, found.in_progress, found.results)
+    async def _look(self) -> Found:
+        """Read the source, and find the jobs that are served first of those that move."""
+        state = await self.source.read_state()
+        planner, first = self._planner(state), FirstItems(WINDOW_JOBS, _turn_of_move)
+        async for job in self.source.iterate_jobs():
+            if (move := planner.move_of(job)) is not None:
+                first.add(move)
+        return Found(state, planner, first.found(), first.number)
+
+    def _planner(self, state: QueueState) -> Planner:
+        can, now, staying = self.dest.capabilities, self._now(), self._reasons_to_stay
+        return Planner(state.entrypoints, can, now, lossy=self._lossy, holder=self._to, staying=staying)
 
     def _now(self) -> datetime:
         return options_of(self.source).clock.now()
 
-    def _completed_report(self, state: QueueState, planned: Plan) -> MigrationReport:
-        report, ids = self._report, {job.id for job in state.jobs}
-        ids -= planned.refused.keys()
-        stay = [(reason, job_id) for job_id, reason in self._reasons_to_stay.items() if job_id in ids]
-        stay += [(reason, job_id) for job_id, reasons in planned.refused.items() for reason in reasons]
-        if not report.dry_run and not self._stop.is_set():
-            stay += [(TAKEN, move.job.id) for move in planned.moves]
-        report.refused = tallied(stay)
-        report.lost = tallied((LOSS_TEXTS[name], job_id) for name, job_id in self._lost)
-        report.in_progress, report.results = planned.in_progress, planned.results
-        report.unreadable = len(state.set_aside)
+    def _completed_report(self, found: Found) -> MigrationReport:
+        report, planner = self._report, found.planner
+        taken = {} if report.dry_run or self._stop.is_set() or not found.moves else {TAKEN: found.tally()}
+        report.refused = merged(planner.stayed, planner.refused, taken)
+        report.in_progress, report.results = planner.in_progress, planner.results
+        report.unreadable = len(found.state.set_aside)
         now = self._now().timestamp()
-        report.keys_held = sum(hold.until > now for hold in state.holds.values())
+        report.keys_held = sum(hold.until > now for hold in found.state.holds.values())
         report.stopped = self._stop.is_set()
         return report
 
@@ -236,11 +263,22 @@ class Mover:
 
     # Jobs
 
-    async def _predict(self, planned: Plan) -> None:
+    async def _predict_all(self) -> None:
         """Predict the result of a move, as far as that is possible without one."""
-        limits = options_of(self.dest).limits
-        there = {job.id: job for job in (await self.dest.read_state()).jobs}
-        for move in planned.moves:
+        planner, moves = self._planner(await self.source.read_state()), list[Move]()
+        async for job in self.source.iterate_jobs():
+            if (move := planner.move_of(job)) is not None:
+                moves.append(move)
+            if len(moves) == WINDOW_JOBS:
+                await self._predict(moves)
+                moves = []
+        await self._predict(moves)
+
+    async def _predict(self, moves: Sequence[Move]) -> None:
+        """Predict which of some jobs will move."""
+        limits, sought = options_of(self.dest).limits, {move.job.id for move in moves}
+        there = {job.id: job async for job in self.dest.iterate_jobs() if job.id in sought} if sought else {}
+        for move in moves:
             found = there.get(move.job.id)
             if found is not None and not move.resumed and not is_moving(found) and not move.is_dead:
                 self._reasons_to_stay[move.job.id] = ID_TAKEN
@@ -259,16 +297,18 @@ class Mover:
     def _count(self, move: Move) -> None:
         self._report.moved += 1
         self._report.resumed += move.resumed
-        self._lost += [(name, move.job.id) for name in move.lost]
+        add_to(self._report.lost, ((LOSS_TEXTS[name], move.job.id) for name in move.lost))
 
     async def _release_arrived(self) -> None:
         """Release jobs at the destination that an earlier move has already removed from the source."""
         if not self._held:
             return
-        held = [job for job in (await self.dest.read_state()).jobs if is_moving(job) and job.holder == self._from]
+        running = self.dest.iterate_jobs(JobStatus.IN_PROGRESS)
+        held = {job.id: job.claim async for job in running if is_moving(job) and job.holder == self._from}
         if held:
-            here = {job.id for job in (await self.source.read_state()).jobs}
-            await self._release(self.dest, [job.claim for job in held if job.id not in here])
+            async for job in self.source.iterate_jobs():
+                held.pop(job.id, None)
+            await self._release(self.dest, list(held.values()))
 
     async def _move(self, batch: Sequence[Move]) -> None:
         """Take, add, remove and release the jobs of a batch. Each step is finished for all jobs before the next."""
@@ -390,6 +430,10 @@ class Mover:
 
     def step(self, done: str) -> None:
         """Mark the end of a step of a batch. Tests kill the process here."""
+
+
+def _turn_of_move(move: Move) -> Any:
+    return turn_of(move.job)
 
 
 def batches(moves: Sequence[Move]) -> Iterator[list[Move]]:

@@ -1,18 +1,18 @@
-"""The plan of a move between two queues: the jobs that move, the features that they lose, and the jobs that stay.
+"""The decisions of a move between two queues: the jobs that move, the features that they lose, and the jobs that stay.
 
-Nothing here reads or writes: the plan is made from values.
+Nothing here reads or writes: each decision is made from one job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.job_options import STORED
-from jqueue.domain.models import NO_CLAIM, Job, JobStatus, QueueState
+from jqueue.domain.models import NO_CLAIM, Job, JobStatus
 from jqueue.ports.queue import Capabilities
 
 IDS_SHOWN = 5
@@ -72,16 +72,26 @@ class Tally:
             self.ids.append(job_id)
 
 
-def tallied(reasons: Iterable[tuple[str, str]]) -> dict[str, Tally]:
+def add_to(tallies: dict[str, Tally], reasons: Iterable[tuple[str, str]]) -> None:
     """Count jobs by reason.
 
     Args:
+        tallies: the counts so far, which are changed.
         reasons: pairs of a reason and a job id.
     """
-    tallies: dict[str, Tally] = {}
     for reason, job_id in reasons:
         tallies.setdefault(reason, Tally()).add(job_id)
-    return tallies
+
+
+def merged(*several: Mapping[str, Tally]) -> dict[str, Tally]:
+    """Add up counts."""
+    total: dict[str, Tally] = {}
+    for tallies in several:
+        for reason, tally in tallies.items():
+            known = total.setdefault(reason, Tally())
+            known.count += tally.count
+            known.ids = [*known.ids, *tally.ids][:IDS_SHOWN]
+    return total
 
 
 @dataclass(frozen=True)
@@ -109,57 +119,79 @@ class Move:
         return self.job.status is JobStatus.DEAD
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The decisions about the jobs of a queue.
-
-    Attributes:
-        moves: the jobs to move, in the order in which they are served.
-        refused: the ids of jobs that stay, each with the reasons.
-        in_progress: number of jobs in the hands of workers.
-        results: number of finished jobs that are kept for their result.
-    """
-
-    moves: list[Move]
-    refused: dict[str, tuple[str, ...]]
-    in_progress: int
-    results: int
-
-
-def plan(state: QueueState, there: Capabilities, now: datetime, *, lossy: bool, holder: str) -> Plan:
-    """Decide about each job.
+class Planner:
+    """Decides about the jobs of a queue, one by one.
 
     Args:
-        state: of the source.
+        entrypoints: names of the entrypoints with limits or a pause.
         there: capabilities of the destination.
         now: the time, to tell which delays are over.
         lossy: True if jobs move even if they lose a feature.
         holder: of the claims of this move.
+        staying: reasons why jobs stay that could not be moved before, by their ids.
+
+    Attributes:
+        stayed: the jobs that were found of those in `staying`, by the reason.
+        refused: other jobs that stay, by the reason.
+        in_progress: number of jobs in the hands of workers.
+        results: number of finished jobs that are kept for their result.
     """
-    moves: list[Move] = []
-    refused: dict[str, tuple[str, ...]] = {}
-    in_progress = results = 0
-    for job in sorted(state.jobs, key=lambda job: (job.priority, job.sequence, job.created_at)):
+
+    def __init__(
+        self,
+        entrypoints: Container[str],
+        there: Capabilities,
+        now: datetime,
+        *,
+        lossy: bool,
+        holder: str,
+        staying: Mapping[str, str],
+    ) -> None:
+        self.stayed: dict[str, Tally] = {}
+        self.refused: dict[str, Tally] = {}
+        self.in_progress = 0
+        self.results = 0
+        self._entrypoints = entrypoints
+        self._there = there
+        self._now = now
+        self._lossy = lossy
+        self._holder = holder
+        self._staying = staying
+
+    def move_of(self, job: Job) -> Move | None:
+        """Return the move of a job. If it does not move, it is counted, and the result is None."""
+        decided = self._decided(job)
+        if isinstance(decided, tuple):
+            add_to(self.refused, ((reason, job.id) for reason in decided))
+            return None
+        if job.id in self._staying:
+            add_to(self.stayed, [(self._staying[job.id], job.id)])
+            return None
+        return decided
+
+    def _decided(self, job: Job) -> Move | tuple[str, ...] | None:
+        """Return the move of a job, or the reasons why it is refused, or None if it is not to move now."""
         resumed = is_moving(job)
         if job.status is JobStatus.COMPLETED:
-            results += 1
-        elif job.status is JobStatus.IN_PROGRESS and not resumed:
-            in_progress += 1
-        elif job.status is JobStatus.DEAD and not there.dead_letters:
-            refused[job.id] = (DEAD,)
-        elif resumed and job.holder not in (None, holder):
-            refused[job.id] = (ANOTHER_MOVE,)
-        else:
-            lost = tuple(losses(job, there, now))
-            if job.entrypoint in state.entrypoints and not there.limits and job.status is not JobStatus.DEAD:
-                lost = (*lost, RULES)
-            matters = () if lossy else tuple(name for name in lost if name not in UNIMPORTANT)
-            reasons = tuple(f"{LOSS_TEXTS[name]} would be lost" for name in matters)
-            if reasons and not resumed:
-                refused[job.id] = reasons
-            else:
-                moves.append(Move(job, arriving(job, lost, there, now), resumed, lost, reasons))
-    return Plan(moves, refused, in_progress, results)
+            self.results += 1
+            return None
+        if job.status is JobStatus.IN_PROGRESS and not resumed:
+            self.in_progress += 1
+            return None
+        if job.status is JobStatus.DEAD and not self._there.dead_letters:
+            return (DEAD,)
+        if resumed and job.holder not in (None, self._holder):
+            return (ANOTHER_MOVE,)
+        move = self._move(job, resumed)
+        return move.reasons if move.reasons and not resumed else move
+
+    def _move(self, job: Job, resumed: bool) -> Move:
+        lost = tuple(losses(job, self._there, self._now))
+        if job.entrypoint in self._entrypoints and not self._there.limits and job.status is not JobStatus.DEAD:
+            lost = (*lost, RULES)
+        matters = () if self._lossy else tuple(name for name in lost if name not in UNIMPORTANT)
+        reasons = tuple(f"{LOSS_TEXTS[name]} would be lost" for name in matters)
+        return Move(job, arriving(job, lost, self._there, self._now), resumed, lost, reasons)
 
 
 def losses(job: Job, there: Capabilities, now: datetime) -> Iterator[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.models import Job
+from jqueue.domain.first_items import FirstItems
+from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import JobReference
+from jqueue.domain.selection import Phase, phase_of, turn_of
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue, SupportsPeek
 
@@ -40,16 +43,12 @@ class Member:
         """Return the jobs that the queue would hand out next, in order."""
         if isinstance(self.queue, SupportsPeek):
             return await self.queue.peek(names, batch_size=batch_size, deadline=deadline)
-        state = await self.queue.read_state(deadline=deadline)
-        sought, now = None if names is None else {names} if isinstance(names, str) else set(names), clock.now()
-        ready = [
-            job
-            for job in state.queued_jobs()
-            if (sought is None or job.entrypoint in sought)
-            and (job.run_at is None or job.run_at <= now)
-            and (job.expires_at is None or job.expires_at > now)
-        ]
-        return ready[:batch_size]
+        now = clock.now()
+        ready = FirstItems(batch_size, turn_of)
+        async for job in self.queue.iterate_jobs(JobStatus.QUEUED, entrypoint=names, deadline=deadline):
+            if phase_of(job, now) is Phase.READY:
+                ready.add(job)
+        return ready.found()
 
     async def until_ready(self, names: Names, wait: float, pause: float, deadline: float) -> bool:
         """Wait until a job is ready that was not ready at the last look, or until it is time to look again."""
@@ -62,7 +61,11 @@ class Member:
         """Return the current state of a job in this queue; None if it is not there."""
         if isinstance(self.queue, SupportsPeek):
             return await self.queue.find(job_id, deadline=deadline)
-        return (await self.queue.read_state(deadline=deadline)).find(job_id)
+        async with aclosing(self.queue.iterate_jobs(id_prefix=job_id, deadline=deadline)) as found:
+            async for job in found:
+                if job.id == job_id:
+                    return job
+        return None
 
 
 @dataclass(slots=True)

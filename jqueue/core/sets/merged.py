@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any
 
-from jqueue.domain.models import Job, QueueState
+from jqueue.domain.models import QueueState
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.domain.totals import Totals
 from jqueue.domain.workers import by_name
@@ -89,8 +89,3 @@ def merged_state(states: Sequence[QueueState]) -> QueueState:
     return QueueState(version=sum(state.version for state in states)).model_copy(
         update={"jobs": tuple(chain.from_iterable(state.jobs for state in states)), "finished": finished}
     )
-
-
-def as_served(state: QueueState) -> list[Job]:
-    """Return all jobs of a queue, whatever their status, by priority and place."""
-    return sorted(state.jobs, key=lambda job: (job.priority, job.sequence, job.created_at))

@@ -13,7 +13,6 @@ from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import lists_queue_options, takes_queue_options
 from jqueue.core.sets.large_values import SetLargeValueVerbs
 from jqueue.core.sets.members import Member, in_order
-from jqueue.core.sets.merged import as_served
 from jqueue.core.sets.same_place import is_same_place
 from jqueue.core.sets.set_claims import Claiming, DequeueCall, Peeks, shares
 from jqueue.domain.durations import Duration, to_seconds
@@ -22,6 +21,7 @@ from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, DequeueOptions, Preparation
 from jqueue.domain.option_names import checks_option_names
+from jqueue.domain.selection import turn_of
 from jqueue.ports.queue import JobQueue, SupportsWorkers
 
 
@@ -251,15 +251,16 @@ class QueueSet(SetLargeValueVerbs):
     async def __aiter__(self) -> AsyncIterator[tuple[JobQueue, Job]]:
         """Yield all jobs of all queues, each with its queue, in the order in which they would be served.
 
-        Jobs in progress and dead jobs are included. Each queue is read once, when the iteration begins.
+        Jobs in progress and dead jobs are included. Each queue is read once, when the iteration begins. The order needs
+        all jobs in memory; `iterate_jobs` does not.
         """
         members = tuple(self._members)
-        states = await asyncio.gather(*(member.queue.read_state() for member in members))
 
-        def of(member: Member, jobs: list[Job]) -> list[tuple[Member, Job]]:
-            return [(member, job) for job in jobs]
+        async def of(member: Member) -> list[tuple[Member, Job]]:
+            jobs = [job async for job in member.queue.iterate_jobs()]
+            return [(member, job) for job in sorted(jobs, key=turn_of)]
 
-        lists = [of(member, as_served(state)) for member, state in zip(members, states, strict=True)]
+        lists = await asyncio.gather(*map(of, members))
         for member, job in merge(*lists, key=lambda pair: (pair[1].priority, self._claim_owners.since(*pair))):
             yield member.queue, job
 
