@@ -241,7 +241,7 @@ class Order:
         """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""
         top = self._scheduled.top()
         due = None if top is None else top[0]
-        if self._rows.segments and (first := self._rows.next_due()) is not None:
+        if self._rows.segments and (first := self._rows.next_due(self._now)) is not None:
             opening = _time_after(first)
             due = opening if due is None else min(due, opening)
         times = [time_shown(schedule, self._now) for schedule in self.schedules.values()]

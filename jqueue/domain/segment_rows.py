@@ -339,9 +339,13 @@ class SegmentRows:
         heads = self._heads()[0].get(entrypoint)
         return Wanted(*min(heads)[2:]) if heads else None
 
-    def next_due(self) -> float | None:
-        """Return the earliest `run_at` of the scheduled rows that are not loaded; None if there are none."""
-        return min((head.rank for heads in self._heads()[1].values() for head in heads), default=None)
+    def next_due(self, now: datetime) -> float | None:
+        """Return the earliest `run_at` after a time of the scheduled rows that are not loaded; None if there is none.
+
+        Rows that were due before belong to entrypoints that are closed, or that nothing asks for.
+        """
+        at = now.timestamp()
+        return min((head.rank for heads in self._heads()[1].values() for head in heads if head.rank > at), default=None)
 
     def _need(self, heads: Iterable[_Head]) -> None:
         wanted = [Wanted(head.segment, head.chunk) for head in heads]
