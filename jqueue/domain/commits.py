@@ -21,7 +21,7 @@ from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
-from jqueue.domain.segments import retired_after
+from jqueue.domain.segments import RETENTION, Retention, retired_after
 from jqueue.domain.tallies import with_moves
 from jqueue.domain.workers import WorkerRecord, with_workers
 
@@ -65,6 +65,7 @@ def next_header(
     workers: Mapping[str, WorkerRecord | None] = NO_WORKERS,
     moved: Moved | None = None,
     new_series: Callable[[], str] = lambda: "first",
+    retention: Retention = RETENTION,
 ) -> QueueState:
     """Return the header of the version that a commit makes: with its record, and without entries that are too old.
 
@@ -78,6 +79,7 @@ def next_header(
         workers: records of the workers that the writer commits for; None for a worker that has ended.
         moved: events of the history that are in an object, and can be dropped from the header.
         new_series: makes the id of a series of objects for the history.
+        retention: the times for which segments are kept.
 
     Raises:
         InvalidBlobError: the version can no longer grow.
@@ -124,7 +126,7 @@ def next_header(
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series),
         segments=segments,
-        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at),
+        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
         extra=header.extra,
     )
 

@@ -29,12 +29,6 @@ SEGMENTS_KEPT = 256
 RETIRED_KEPT = 256
 """Maximum number of segments in `retired`. The oldest are dropped; their objects may then be removed by age."""
 
-RETIRED_FOR = 3600.0
-"""Seconds for which a segment that has left the manifest is kept, as a reader may still need it."""
-
-YOUNG = 600.0
-"""Seconds after its naming for which a segment need not be retired: its object is too young to be removed."""
-
 SegmentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """The name of a segment: its suffix is `FOLDER` with this name."""
 
@@ -53,6 +47,18 @@ class RowKey(NamedTuple):
     def rank(self, aging: float | None) -> float:
         """Return the first key of the order in which jobs are served: the priority, or the aged priority."""
         return self.priority if aging is None else self.priority * aging + self.since
+
+
+class Retention(NamedTuple):
+    """Times for which the object of a segment is kept after the segment has left the manifest."""
+
+    seconds: float = 3600.0
+    """Seconds for which it is kept, as a reader may still need it."""
+    young: float = 600.0
+    """Seconds after its naming for which a segment need not be retired: its object is too young to be removed."""
+
+
+RETENTION = Retention()
 
 
 class Segment(BaseModel):
@@ -142,7 +148,11 @@ class Segment(BaseModel):
 
 
 def retired_after(
-    before: Mapping[str, Segment], after: Mapping[str, Segment], retired: Mapping[str, float], now: float
+    before: Mapping[str, Segment],
+    after: Mapping[str, Segment],
+    retired: Mapping[str, float],
+    now: float,
+    retention: Retention = RETENTION,
 ) -> Mapping[str, float]:
     """Return the table of retired segments after a commit.
 
@@ -151,11 +161,12 @@ def retired_after(
         after: the manifest after it.
         retired: the table before it.
         now: the time of the commit, in seconds since 1970.
+        retention: the times for which segments are kept.
     """
-    gone = {name: now for name, each in before.items() if name not in after and now - each.at > YOUNG}
+    gone = {name: now for name, each in before.items() if name not in after and now - each.at > retention.young}
     if not gone and not retired:
         return retired
-    kept = {name: at for name, at in retired.items() if now - at < RETIRED_FOR}
+    kept = {name: at for name, at in retired.items() if now - at < retention.seconds}
     return dict([*kept.items(), *gone.items()][-RETIRED_KEPT:])
 
 

@@ -292,15 +292,15 @@ def unknown_called_not_done(patch):
     patch.setattr(Request, "expire", sure)
 
 
-STORM = Settings(rate=0.4, processes=6, short_table=1.0)
+STORM = Settings(rate=0.4, processes=6, short_table=1.0, segments=0.0)
 """Many processes, many faults, and the shortest commit table that is allowed."""
 
-MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0)
+MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0)
 """Like `STORM`, and every seed uses limits, cron entries and results."""
 
 
-HISTORY = Settings(modern=1.0, staged=0.5, history=1.0)
-STAGED = Settings(rate=0.4, processes=6, modern=1.0, staged=1.0)
+HISTORY = Settings(modern=1.0, staged=0.5, history=1.0, segments=0.0)
+STAGED = Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0)
 """Many processes and faults; every seed also enqueues in transactions and claims under names."""
 
 

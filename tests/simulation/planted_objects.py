@@ -7,7 +7,7 @@ from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.domain.stored_object import RESULTS, StoredObject
 from jqueue.testing.simulation import Settings
 
-LARGE = Settings(modern=1.0, large=1.0)
+LARGE = Settings(modern=1.0, large=1.0, segments=0.0)
 
 
 def object_created_after_the_commit(patch):

@@ -12,10 +12,10 @@ from jqueue.domain.transitions import Verb
 from jqueue.testing.simulation import Settings
 from jqueue.testing.simulation.workload import DEADLINE
 
-OVERSEEN = Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0)
+OVERSEEN = Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0)
 """Many processes and faults; in every seed, operators act on what they have seen."""
 
-RECORDED = Settings(modern=1.0, overseen=1.0, history=1.0)
+RECORDED = Settings(modern=1.0, overseen=1.0, history=1.0, segments=0.0)
 """In every seed, operators act on what they have seen, and the history is kept."""
 
 

@@ -40,7 +40,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
 from jqueue.domain.segment_rows import Wanted
-from jqueue.domain.segments import SEGMENTS
+from jqueue.domain.segments import RETENTION, SEGMENTS
 from jqueue.domain.stored_object import OBJECTS
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
@@ -81,6 +81,7 @@ class CommitEngine(Engine):
         self.storage = storage
         self.call_timeout = call_timeout
         self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
+        self.retention = RETENTION  # the simulation shortens it, too
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._keeps_objects = isinstance(storage, SupportsObjects)
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
@@ -283,7 +284,8 @@ class CommitEngine(Engine):
         cycle = self.pacing.cycle.seconds
         consumed = {job.entrypoint for _, job, _ in self.draft.moves if job} if self.draft.header.segments else ()
         before, moved = self.draft.header.history, self.history.moved
-        header = next_header(self.draft, commit, queue, now, cycle, self.versions_kept, workers, moved, self._new_name)
+        kept, retention = self.versions_kept, self.retention
+        header = next_header(self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention)
         try:
             content = await in_turns(self.blob.encoding(header))
             self.check_generation(generation)

@@ -138,6 +138,7 @@ class SegmentWriter:
 
     Attributes:
         sizes: the numbers that decide when segments are written.
+        named_within: longest time from the creation of a segment to the commit that names it.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class SegmentWriter:
         self._observers = observers
         self._call_timeout = call_timeout
         self.sizes = SegmentSizes()
+        self.named_within = NAMED_WITHIN
         self.forget()
 
     def forget(self) -> None:
@@ -186,7 +188,7 @@ class SegmentWriter:
 
     async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime]:
         """Create a segment. Return its name, and the time until which a commit may name it."""
-        name, before = self._new_name(), self._now() + NAMED_WITHIN
+        name, before = self._new_name(), self._now() + self.named_within
         async with self._observers.limited("create", self._call_timeout):
             await self._objects.create_object(FOLDER + name, encoded.content)
         return name, before

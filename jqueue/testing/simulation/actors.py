@@ -368,7 +368,7 @@ class Operator(Actor):
         elif order < 0.75:
             timeout = self.dice.choice([2.0, 20.0])
             await self.call("requeue_stale", self.queue.requeue_stale(timeout), timeout=timeout)
-        elif self.world.large:
+        elif self.world.large or self.world.segmented:
             with suppress(JQueueError):
                 await self.queue.collect()
         else:

@@ -370,7 +370,7 @@ class AnswerAudit:
         if not shown:
             raise Violation(3, f"showed version {call.result.version}, which was not current then", call=call)
         told = {job.id: (str(job.status), job.attempt) for job in call.result.jobs}
-        if told not in [{i: (status_of(job), attempt_of(job)) for i, job in v.jobs.items()} for v in shown]:
+        if told not in [{i: (status_of(v.jobs[i]), attempt_of(v.jobs[i])) for i in v.hot} for v in shown]:
             raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
 
     def _check_redrive(self, call: Call) -> None:

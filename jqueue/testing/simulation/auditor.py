@@ -419,10 +419,10 @@ class Auditor:
         self._moved_at[claim] = after.at
         for other_id, other in after.jobs.items():
             if (
-                before.jobs.get(other_id) is other
-                and 0 < other.get("sequence", 0) <= call.through
+                0 < other.get("sequence", 0) <= call.through
                 and comes_first(other, job, after)
                 and is_free(other, after, call.entrypoint)
+                and before.jobs.get(other_id) == other
             ):
                 raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
 

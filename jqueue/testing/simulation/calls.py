@@ -16,7 +16,7 @@ class Violation(AssertionError):
     Attributes:
         rule: number of the rule in docs/reference/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries,
             12 for results, 13 for transactions, 14 for holders, 15 for counters, 16 for the history, 17 for objects,
-            18 for orders of operators who act on what they have seen.
+            18 for orders of operators who act on what they have seen, 19 for segments.
         index: place in the chain of the version that shows the violation; None if no version shows it.
         call: the call concerned; None if no single call is.
     """

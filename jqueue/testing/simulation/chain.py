@@ -1,6 +1,7 @@
 """The chain of versions that the store has held, as plain JSON: the evidence for the auditor.
 
-It is parsed here without the queue's own codec, so that a bug in the codec shows.
+A version has the jobs in the blob and the waiting rows of its segments. They are parsed here without the queue's own
+codec, so that a bug in the codec shows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from jqueue.testing.simulation.network import Landing
+from jqueue.testing.simulation.stored_segments import FOLDER, StoredSegment
 
 Fields = dict[str, Any]
 
@@ -23,11 +25,17 @@ TABLES = frozenset(
     (
         *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
         *("attempt_floor", "last_sequence", "settings", "entrypoints", "recent", "schedules", "transactions"),
-        *("counters", "history"),
+        *("counters", "history", "segments", "retired"),
     )
 )
 
-NO_OBJECTS: Mapping[str, tuple[float, bytes]] = {}
+Created = Mapping[str, tuple[float, bytes]]
+"""Time of creation and content of objects, by suffix."""
+
+Place = tuple[str, int]
+"""A segment, and the number of a row in it."""
+
+NO_OBJECTS: Created = {}
 
 DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
 """Values of fields that a job leaves out. A person may write them all the same, and the next commit leaves them out."""
@@ -42,7 +50,8 @@ class Version:
         at: time at which it landed, in seconds of the simulation.
         by: name of the process that wrote it; None for a person.
         number: version number that it states.
-        jobs: fields of each job, by id.
+        jobs: fields of each job, by id, wherever it is.
+        rows: the place of each job that is the waiting row of a segment, by its id.
         broken: entries among the jobs that cannot be read as jobs, by id.
         notes: fields of the header that the queue does not know.
         forgotten: commits up to this version can no longer be recognised.
@@ -55,7 +64,11 @@ class Version:
         transactions: last version of each application that adds jobs in transactions.
         counters: counters of each entrypoint.
         history: the outbox of the history, and where it is moved to.
-        twins: ids that occur twice.
+        segments: the manifest: an entry for each segment, by its name.
+        retired: times at which segments left the manifest, by name.
+        stored: the segments of the manifest, as the store has them. One that is missing or cannot be read is left out.
+        doubles: ids of jobs that are in two places.
+        twins: ids that occur twice in the blob.
         clock: time of writing by the writer's clock, in seconds since 1970.
         old: True if it has the format of jqueue 1.0.0.
     """
@@ -78,8 +91,18 @@ class Version:
     transactions: Fields = field(default_factory=dict)
     counters: Fields = field(default_factory=dict)
     history: Fields = field(default_factory=dict)
+    rows: dict[str, Place] = field(default_factory=dict)
+    segments: dict[str, Fields] = field(default_factory=dict)
+    retired: dict[str, float] = field(default_factory=dict)
+    stored: dict[str, StoredSegment] = field(default_factory=dict)
+    doubles: frozenset[str] = frozenset()
     twins: frozenset[str] = frozenset()
     clock: float = 0.0
+
+    @property
+    def hot(self) -> set[str]:
+        """The ids of the jobs in the blob."""
+        return self.jobs.keys() - self.rows.keys()
 
     def total(self, entrypoint: str, kind: int) -> int:
         """Return one counter of an entrypoint."""
@@ -115,66 +138,133 @@ class Timeline:
         return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
 
 
-def read_chain(landings: Iterable[Landing], payloads: Mapping[str, tuple[float, bytes]] = NO_OBJECTS) -> list[Version]:
-    """Parse every version. Each distinct line is parsed only once.
+def read_chain(landings: Iterable[Landing], objects: Created = NO_OBJECTS) -> list[Version]:
+    """Parse every version. Each distinct line, and each segment, is parsed only once.
 
     Args:
         landings: the versions.
-        payloads: creation and content of the objects of large payloads and results. A job is shown with them in its
-            line.
+        objects: the objects beside the queue's. A job is shown with its large payload or result in its line.
     """
-    lines: dict[bytes, tuple[str, Any]] = {}
-    versions = [_read(index, landing, lines) for index, landing in enumerate(landings)]
-    for version in versions:
-        for job in version.jobs.values():
-            stored = job.pop("payload_object", None)
-            if stored is not None and stored[0] in payloads:
-                job["payload"] = b64encode(payloads[stored[0]][1]).decode()
-            stored = job.pop("result_object", None)
-            if stored is not None and stored[0] in payloads:
-                job["result"] = from_json(payloads[stored[0]][1])
-    return versions
+    reader = _ChainReader(objects)
+    return [reader.read(index, landing) for index, landing in enumerate(landings)]
 
 
-def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> Version:
-    header, _, body = landing.content.partition(b"\n")
-    entries: dict[str, Any]
-    twins: set[str] = set()
-    if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
-        content = from_json(header + b"}}")
-        entries = {}
-        for line in body[:-3].split(b"\n"):
-            if line:
-                known = lines.get(line)
-                if known is None:
-                    ((key, job),) = from_json(b"{" + line.removesuffix(b",") + b"}").items()
-                    known = lines[line] = key, _fields_of(job)
-                if known[0] in entries:
-                    twins.add(known[0])
-                entries[known[0]] = known[1]
-    else:
-        content = json.loads(landing.content)
-        jobs = content["jobs"]
-        entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
-        entries = {key: _fields_of(job) for key, job in entries.items()}
-    version = Version(index, landing.at, landing.by, content["version"], entries)
+@dataclass(slots=True)
+class _Waiting:
+    """The rows of a segment that wait by one entry of a manifest, as jobs and as places."""
+
+    entry: Fields
+    jobs: dict[str, Fields]
+    places: dict[str, Place]
+
+
+class _ChainReader:
+    """Parses versions, and remembers what it has parsed.
+
+    Args:
+        objects: the objects beside the queue's.
+    """
+
+    def __init__(self, objects: Created) -> None:
+        self._objects = objects
+        self._lines: dict[bytes, tuple[str, Fields]] = {}
+        self._segments: dict[str, StoredSegment | None] = {}
+        self._waiting: dict[str, _Waiting] = {}
+
+    def read(self, index: int, landing: Landing) -> Version:
+        """Return one version."""
+        header, _, body = landing.content.partition(b"\n")
+        entries: dict[str, Any]
+        twins: set[str] = set()
+        if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
+            content = from_json(header + b"}}")
+            entries = {}
+            for line in body[:-3].split(b"\n"):
+                if line:
+                    job_id, job = self._read_line(line.removesuffix(b","))
+                    if job_id in entries:
+                        twins.add(job_id)
+                    entries[job_id] = job
+        else:
+            content = json.loads(landing.content)
+            jobs = content["jobs"]
+            entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
+            entries = {key: self._fields_of(job) for key, job in entries.items()}
+        version = Version(index, landing.at, landing.by, content["version"], entries)
+        version.twins = frozenset(twins)
+        _read_header(version, content)
+        if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
+            version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
+            version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
+        if version.segments:
+            self._add_rows(version)
+        return version
+
+    def _read_line(self, line: bytes) -> tuple[str, Fields]:
+        known = self._lines.get(line)
+        if known is None:
+            ((key, job),) = from_json(b"{" + line + b"}").items()
+            known = self._lines[line] = key, self._fields_of(job)
+        return known
+
+    def _fields_of(self, job: Any) -> Fields:
+        fields = _fields_of(job)
+        stored = fields.pop("payload_object", None)
+        if stored is not None and stored[0] in self._objects:
+            fields["payload"] = b64encode(self._objects[stored[0]][1]).decode()
+        stored = fields.pop("result_object", None)
+        if stored is not None and stored[0] in self._objects:
+            fields["result"] = from_json(self._objects[stored[0]][1])
+        return fields
+
+    def _add_rows(self, version: Version) -> None:
+        doubles: set[str] = set()
+        for name, entry in version.segments.items():
+            segment = self._segment(name)
+            if segment is None:
+                continue
+            version.stored[name] = segment
+            waiting = self._waiting.get(name)
+            if waiting is None or waiting.entry != entry:
+                waiting = self._waiting[name] = _rows_of(name, segment, entry)
+            doubles |= version.jobs.keys() & waiting.jobs.keys()
+            version.jobs.update(waiting.jobs)
+            version.rows.update(waiting.places)
+        version.doubles = frozenset(doubles)
+
+    def _segment(self, name: str) -> StoredSegment | None:
+        if name not in self._segments:
+            _, content = self._objects.get(FOLDER + name, (0.0, b""))
+            try:
+                self._segments[name] = StoredSegment(content, self._read_line)
+            except (ValueError, LookupError, TypeError):
+                self._segments[name] = None
+        return self._segments[name]
+
+
+def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
+    waiting, offset = segment.waiting(entry), entry.get("offset", 0)
+    jobs = {row.job_id: row.job for row in waiting.values()}
+    if offset:
+        jobs = {job_id: {**job, "sequence": job["sequence"] + offset} for job_id, job in jobs.items()}
+    return _Waiting(entry, jobs, {row.job_id: (name, number) for number, row in waiting.items()})
+
+
+def _read_header(version: Version, content: Fields) -> None:
     version.forgotten = content.get("evicted_through", 0)
     version.old = isinstance(content["jobs"], list)
     version.queue, version.floor = content.get("queue", ""), content.get("attempt_floor", 0)
     version.holds = content.get("holds", {})
     version.settings, version.rules = content.get("settings", {}), content.get("entrypoints", {})
-    version.transactions, version.twins = content.get("transactions", {}), frozenset(twins)
+    version.transactions = content.get("transactions", {})
     version.schedules, version.counters = content.get("schedules", {}), content.get("counters", {})
     version.history = content.get("history", {})
+    version.segments, version.retired = content.get("segments", {}), content.get("retired", {})
     version.clock = max(
         (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
     )
-    if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
-        version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
-        version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
     if not content.keys() <= TABLES | {"jobs"}:
         version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
-    return version
 
 
 def _fields_of(job: Any) -> Fields:

@@ -11,8 +11,18 @@ from typing import Any
 
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import HistoryDamagedError
-from jqueue.testing.simulation.chain import COMPLETED, DEAD, Fields, Version, read_chain, status_of
+from jqueue.testing.simulation.chain import (
+    COMPLETED,
+    DEAD,
+    NO_OBJECTS,
+    NOTHING,
+    Fields,
+    Version,
+    read_chain,
+    status_of,
+)
 from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.network import HonestStore
 from jqueue.testing.simulation.orders import held_for, lift_everything
 from jqueue.testing.simulation.workload import SeededEntropy, World
 from jqueue.testing.virtual_time import VirtualClock
@@ -29,7 +39,8 @@ BETWEEN_LOOKS = 5.0
 async def drain(world: World) -> list[str]:
     """Claim and ack every job. Return the ids of jobs that could not be claimed in time."""
     loop = asyncio.get_running_loop()
-    storage = world.network.client("drain", 0.01, abilities=3 if world.keeps_history or world.large else 0)
+    needs_objects = world.keeps_history or world.large or world.segmented
+    storage = world.network.client("drain", 0.01, abilities=3 if needs_objects else 0)
     entropy = SeededEntropy(random.Random(0), "drain")
     left: list[str] = []
 
@@ -42,7 +53,7 @@ async def drain(world: World) -> list[str]:
         until, wait = loop.time() + DRAIN_SECONDS, 0.0
         if world.modern:
             await lift_everything(queue, record)
-            slow = held_for(await queue.read_state())
+            slow = held_for(await queue.read_state(), _last(world))
             until, wait = until + slow, BETWEEN_LOOKS if slow else 0.0
         while loop.time() < until:
             tag = 300 + world.tag() / 10_000
@@ -52,7 +63,7 @@ async def drain(world: World) -> list[str]:
                 claims = tuple(job.claim for job in jobs)
                 await record("ack_many", queue.ack_many(jobs), claims=claims, operations=len(jobs))
                 continue
-            left = _left(read_chain(world.network.landings[-1:]))
+            left = _left(_last(world))
             if not left:
                 break
             await asyncio.sleep(BETWEEN_LOOKS - wait)
@@ -64,11 +75,16 @@ async def drain(world: World) -> list[str]:
     return left
 
 
-def _left(versions: list[Version]) -> list[str]:
+def _last(world: World) -> Version:
+    """Return the last version."""
+    store, landings = world.network.store, world.network.landings[-1:]
+    return next(iter(read_chain(landings, store.created if isinstance(store, HonestStore) else NO_OBJECTS)), NOTHING)
+
+
+def _left(version: Version) -> list[str]:
     """Return the ids of jobs that are not done, except for jobs that a clock hours ahead has scheduled."""
-    jobs = versions[0].jobs if versions else {}
     over = (DEAD, COMPLETED)
-    return [job_id for job_id, job in jobs.items() if status_of(job) not in over and not _is_ahead(job)]
+    return [job_id for job_id, job in version.jobs.items() if status_of(job) not in over and not _is_ahead(job)]
 
 
 def _is_ahead(job: Fields) -> bool:

@@ -95,9 +95,20 @@ def _changes(before: Version, after: Version) -> list[str]:
     for name in sorted(before.schedules.keys() | after.schedules.keys()):
         if before.schedules.get(name) != after.schedules.get(name):
             decided.append(f"{name}: due {after.schedules.get(name, {}).get('next_at', 'never')}")
+    for name in sorted(before.segments.keys() | after.segments.keys()):
+        if before.segments.get(name) != after.segments.get(name):
+            decided.append(f"segment {name}: {_brief_of(name, after)}")
     changed = [job_id for job_id, job in after.jobs.items() if before.jobs.get(job_id) != job]
     gone = [f"{job_id}: gone" for job_id in before.jobs.keys() - after.jobs.keys()]
     return decided + [f"{job_id}: {_brief(after.jobs[job_id])}" for job_id in changed] + sorted(gone)
+
+
+def _brief_of(name: str, version: Version) -> str:
+    """Return the rows of a segment in short: the ids of those that wait."""
+    if name not in version.segments:
+        return "gone"
+    ids = [job_id for job_id, (segment, _) in version.rows.items() if segment == name]
+    return f"{len(ids)} of {version.segments[name]['rows']} rows wait: {', '.join(ids)}"
 
 
 def _brief(job: Fields) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from hashlib import sha256
 
 from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import Version
 from jqueue.testing.simulation.network import HonestStore, Landing
+from jqueue.testing.simulation.segments_audit import named_in
+from jqueue.testing.simulation.stored_segments import NAMED
 
 OBJECTS = 17
 """Number of the rule: what a commit names is there."""
-
-_NAMED = re.compile(rb'"(?:payload|result)_object": \["([^"]+)", (\d+), "([0-9a-f]+)"\]')
 
 
 def check_objects(landings: Sequence[Landing], versions: Sequence[Version], store: HonestStore) -> int:
@@ -26,7 +25,7 @@ def check_objects(landings: Sequence[Landing], versions: Sequence[Version], stor
     following = [*landings[1:], None][: len(landings)]
     for landing, version, after in zip(landings, versions, following, strict=True):
         replaced = float("inf") if after is None else after.at
-        for suffix, size, digest in _NAMED.findall(landing.content):
+        for suffix, size, digest in (*NAMED.findall(landing.content), *named_in(version)):
             named += 1
             name = suffix.decode()
             if name not in store.created or store.created[name][0] > landing.at:

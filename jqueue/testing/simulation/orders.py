@@ -15,7 +15,7 @@ from jqueue.domain.errors import (
     ResultNotKeptError,
     ResultTimeoutError,
 )
-from jqueue.domain.models import JobStatus
+from jqueue.testing.simulation.chain import IN_PROGRESS, QUEUED, Version, status_of
 from jqueue.testing.simulation.workload import CRONS, DEADLINE, Actor
 
 NAMES = ("cron 1", "cron 2")
@@ -159,10 +159,14 @@ async def lift_everything(queue: Any, record: Any) -> None:
             await record("resume", queue.resume(entrypoint), entrypoint=entrypoint)
 
 
-def held_for(state: Any) -> float:
-    """Return the seconds that claiming every job may take within the rate limits."""
-    live = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
-    waiting = [job.entrypoint for job in state.jobs if job.status in live]
+def held_for(state: Any, version: Version) -> float:
+    """Return the seconds that claiming every job may take within the rate limits.
+
+    Args:
+        state: the queue.
+        version: the same, with the jobs in segments.
+    """
+    waiting = [job["entrypoint"] for job in version.jobs.values() if status_of(job) in (QUEUED, IN_PROGRESS)]
     slow = sum(
         (waiting.count(entrypoint) // rules.rate + 2) * rules.per * 1.1
         for entrypoint, rules in state.entrypoints.items()

@@ -28,6 +28,7 @@ from jqueue.testing.simulation.overseers import Overseer
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from jqueue.testing.simulation.punctuality import Punctuality
 from jqueue.testing.simulation.schedule import Schedule
+from jqueue.testing.simulation.segments_audit import SegmentsAudit
 from jqueue.testing.simulation.staging import Holder, Stager
 from jqueue.testing.simulation.workload import Actor, Client, World
 
@@ -63,6 +64,7 @@ class Settings:
         history: share of the modern seeds in which the history is kept.
         large: share of the modern seeds in which some payloads are kept in objects beside the queue.
         overseen: share of the modern seeds with operators who edit, cancel, purge and run what they have seen.
+        segments: share of all seeds in which processes move waiting jobs into segments.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -80,6 +82,7 @@ class Settings:
     history: float = 0.3
     large: float = 0.3
     overseen: float = 0.4
+    segments: float = 0.5
     left_out: frozenset[str] = frozenset()
 
 
@@ -162,7 +165,9 @@ class Simulation:
         self.versions = read_chain(landings, created)
         if isinstance(store, HonestStore):
             self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
-            self.report.events["object removed"] += len(store.removed)
+            segments = SegmentsAudit(store)
+            segments.check(self.versions)
+            self.report.events += segments.seen
         auditor = Auditor(self.versions, Calls(calls))
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
@@ -199,6 +204,9 @@ class Simulation:
             self.world.large = self.world.tells_time = True
         overseen = self.schedule.dice("operators who look first")
         self.world.overseen = self.world.modern and overseen.random() < settings.overseen
+        segments = self.schedule.dice("segments")
+        if segments.random() < settings.segments and isinstance(network.store, HonestStore):
+            self.world.segmented = self.world.tells_time = True
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.core.blob.segments import Segments
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
+from jqueue.domain.segments import Retention
 from jqueue.testing.simulation.applications import Applications
 from jqueue.testing.simulation.history import NEVER, Call, History
 from jqueue.testing.simulation.loop import SimulatedProcess
@@ -108,6 +111,12 @@ OBJECT_BYTES = 400
 NAMED_WITHIN, KEPT_FOR, COLLECTED_EVERY = timedelta(seconds=15), timedelta(seconds=20), 5.0
 """The times of the collection of objects, short enough to matter in a simulation."""
 
+READ_FOR = 8.0
+"""Seconds for which a segment is kept after its last naming: `KEPT_FOR`, less its age at that time."""
+
+RETENTION, SEGMENT_NAMED_WITHIN = Retention(seconds=10.0, young=2.0), timedelta(seconds=10)
+"""The times for which segments are kept."""
+
 WITH_OBJECTS = 0.85
 """Share of the processes whose store keeps objects beside the queue, where the history is kept."""
 
@@ -128,6 +137,7 @@ class World:
         staged: True if jobs are enqueued in transactions, and claimed under a name.
         large: True if some payloads are kept in objects beside the queue.
         overseen: True if operators act on what they have seen.
+        segmented: True if some processes move waiting jobs into segments.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -150,6 +160,7 @@ class World:
     staged: bool = False
     large: bool = False
     overseen: bool = False
+    segmented: bool = False
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None
@@ -181,7 +192,7 @@ class Client:
         abilities = dice.choice([1, 2]) if world.tells_time else 0
         if world.keeps_history and world.schedule.dice(f"objects of {process.name}").random() < WITH_OBJECTS:
             abilities = 3
-        if world.large:
+        if world.large or world.segmented:
             abilities = 3
         storage = world.network.client(process.name, latency, abilities=abilities)
         options: dict[str, Any] = {
@@ -198,10 +209,13 @@ class Client:
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
-        if world.large and self.queue._objects is not None and self.queue._collector is not None:
+        if abilities == 3 and self.queue._objects is not None and self.queue._collector is not None:
             self.queue._objects.named_within = NAMED_WITHIN
             self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
         self.queue._engine.history.events_per_object = world.events_per_object
+        self.queue._engine.retention = RETENTION
+        if world.segmented and self.queue._engine.segments is not None:
+            make_small(self.queue._engine.segments, world.schedule.dice(f"segments of {process.name}"))
 
     async def live(self, actors: Sequence[Actor]) -> None:
         """Let the actors take their steps, then leave."""
@@ -225,6 +239,20 @@ class Client:
             f"{name} leaves in the middle of things"
         )
         return dice.uniform(0.0, 12.0) if early else None
+
+
+def make_small(segments: Segments, dice: random.Random) -> None:
+    """Give one process small segments, of sizes of its own. Some processes write none."""
+    segments.writer.named_within = SEGMENT_NAMED_WITHIN
+    segments.writer.sizes = SegmentSizes(
+        hot_bytes=dice.choice([None, 1, 1, 1, 600]),
+        fewest_rows=dice.choice([1, 1, 2, 4]),
+        most_rows=dice.choice([2, 5, 50]),
+        chunk_rows=dice.choice([1, 2, 3]),
+        merged=dice.choice([2, 3]),
+        holes=dice.choice([0, 1, 3]),
+    )
+    segments.loader.rows_kept, segments.loader.rows_ahead = dice.choice([0, 3, 100]), dice.choice([0, 2, 20])
 
 
 class Actor:

@@ -1,0 +1,129 @@
+"""The segments of a simulation, as the store has them: their rows, their indexes, and the rows that wait by a manifest.
+
+They are decoded here without the queue's own code, so that a bug in its encoder or its decoder shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+from zlib import crc32
+
+from pydantic_core import from_json
+
+Fields = dict[str, Any]
+ReadLine = Callable[[bytes], tuple[str, Fields]]
+"""Returns the id and the fields of the job of a line."""
+
+FOLDER = ".segments/"
+"""The beginning of the suffixes of segments."""
+
+NAMED = re.compile(rb'"(?:payload|result)_object": \["([^"]+)", (\d+), "([0-9a-f]+)"\]')
+"""The name, the size and the digest of an object in the line of a job."""
+
+
+@dataclass(slots=True)
+class StoredRow:
+    """One row of a segment.
+
+    Attributes:
+        job_id: id of the job.
+        job: fields of the job, with the segment's own sequence number.
+        line: its bytes.
+        since: its `run_at`, or else its `created_at`, in seconds since 1970.
+    """
+
+    job_id: str
+    job: Fields
+    line: bytes
+    since: float
+
+    @property
+    def named(self) -> list[tuple[bytes, bytes, bytes]]:
+        """The name, the size and the digest of each object that its job names."""
+        return NAMED.findall(self.line)
+
+    def key(self, offset: int) -> tuple[int, int, float]:
+        """Return its priority, its sequence number in the queue, and `since`."""
+        return self.job["priority"], self.job["sequence"] + offset, self.since
+
+
+class StoredSegment:
+    """A segment in the store.
+
+    Args:
+        content: the bytes of the object.
+        read_line: returns the id and the fields of the job of a line.
+
+    Attributes:
+        entrypoint, queue: as its first line says.
+        rows: its rows.
+        index: offset of its index.
+        said: the readable part of the index.
+        tables: the rest of the index.
+        content: its bytes.
+    """
+
+    def __init__(self, content: bytes, read_line: ReadLine) -> None:
+        self.content = content
+        head, _, rest = content.partition(b"\n")
+        first = from_json(head)
+        self.entrypoint, self.queue = first["entrypoint"], first["queue"]
+        self.rows: list[StoredRow] = []
+        self.index = len(head) + 1
+        while rest.startswith(b'"'):
+            line, _, rest = rest.partition(b"\n")
+            job_id, job = read_line(line)
+            since = datetime.fromisoformat(job.get("run_at") or job["created_at"]).timestamp()
+            self.rows.append(StoredRow(job_id, job, line, since))
+            self.index += len(line) + 1
+        said, _, self.tables = rest.partition(b"\n")
+        self.said: Fields = from_json(said)
+
+    def waiting(self, entry: Fields) -> dict[int, StoredRow]:
+        """Return the rows that are not taken, by number.
+
+        Args:
+            entry: the segment's entry in the manifest.
+        """
+        taken = {row for first, last in entry.get("taken", ()) for row in range(first, last)}
+        first = entry.get("next", 0)
+        return {number: row for number, row in enumerate(self.rows) if number >= first and number not in taken}
+
+    def fault(self, chunk_rows: int) -> str | None:
+        """Return the part of its index that is wrong; None if there is none.
+
+        Args:
+            chunk_rows: number of rows in each chunk but the last.
+        """
+        said, rows = self.said, self.rows
+        if said["rows"] != len(rows) or said["end"] != self.index:
+            return "the number of its rows or their end"
+        offset = len(self.content.partition(b"\n")[0]) + 1
+        chunks = []
+        for first in range(0, len(rows), chunk_rows):
+            some = rows[first : first + chunk_rows]
+            text = b"".join([row.line + b"\n" for row in some])
+            chunks.append([offset, crc32(text), *some[0].key(0), min(row.since for row in some)])
+            offset += len(text)
+        if said["chunks"] != chunks:
+            return "the entries of its chunks"
+        if said["objects"] != [name.decode() for row in rows for name, *_ in row.named]:
+            return "the list of objects"
+        keyed = [(row.job["unique_key"], number) for number, row in enumerate(rows) if row.job.get("unique_key")]
+        if said["keys"] != len(keyed):
+            return "the number of unique keys"
+        if self.tables != _tables([(row.job_id, number) for number, row in enumerate(rows)]) + _tables(keyed):
+            return "the hashes of ids and unique keys"
+        return None
+
+
+def _tables(texts: list[tuple[str, int]]) -> bytes:
+    """Return the hashes of some texts in order, and the row of each."""
+    pairs = sorted((int.from_bytes(sha256(text.encode()).digest()[:8]), number) for text, number in texts)
+    hashes = b"".join([each.to_bytes(8, "little") for each, _ in pairs])
+    return hashes + b"".join([number.to_bytes(4, "little") for _, number in pairs])
