@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
+from jqueue.domain.counting import counted
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import printable
@@ -89,7 +90,12 @@ def _extent(info: QueueInfo) -> str:
     """Return the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
     figures = info.stats
     if info.one_object:
-        return f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
+        said = f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
+        if figures.segments:
+            segments = counted(figures.segments, "segment")
+            jobs = counted(figures.segment_jobs, "waiting job")
+            said += f"\n{jobs} in {segments} beside it, {size(figures.segment_bytes)}"
+        return said
     return f"{size(figures.size)} of payloads"
 
 
@@ -115,6 +121,9 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
         "version": figures.version if info.one_object else None,
         "size": figures.size,
         "size_limit": figures.size_limit if info.one_object else None,
+        "segments": figures.segments,
+        "segment_jobs": figures.segment_jobs,
+        "segment_bytes": figures.segment_bytes,
         "unreadable": figures.unreadable,
         "warnings": list(figures.warnings),
         **_counts(figures),
@@ -189,8 +198,8 @@ def _cells(figures: EntrypointStats) -> list[Text]:
 
     dead = Text(f"{figures.dead:,}", "red") if figures.dead else count(0)
     oldest = figures.oldest_ready_age
-    counted = [count(number) for number in (figures.depth, figures.scheduled, figures.in_progress)]
-    return [*counted, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
+    numbers = [count(number) for number in (figures.depth, figures.scheduled, figures.in_progress)]
+    return [*numbers, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
 
 
 def _limits(info: QueueInfo) -> Table | None:

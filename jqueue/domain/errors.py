@@ -13,7 +13,7 @@ No message carries a payload.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -274,6 +274,22 @@ class SegmentDamagedError(StorageFatalError):
             "queue's object"
         )
         self.suffix = suffix
+
+
+class JobsUnreadableError(StorageError):
+    """Jobs in segments could not be read. It is raised at the end, after all other jobs.
+
+    Attributes:
+        segments: the end of the name of each segment that is missing or damaged, with the reason.
+    """
+
+    def __init__(self, segments: Mapping[str, str]) -> None:
+        said = "; ".join(f"segment {suffix}: {why}" for suffix, why in segments.items())
+        super().__init__(
+            f"not all jobs could be read, and all others were: {said}. Restore the segment from a backup, or give up "
+            'its jobs by removing its entry from "segments" in the queue\'s object'
+        )
+        self.segments = dict(segments)
 
 
 class HistoryDamagedError(StorageError):

@@ -118,7 +118,11 @@ class Segment(BaseModel):
     @property
     def waiting(self) -> int:
         """Number of rows that are not taken."""
-        return self.rows - self.next - sum(last - first for first, last in self.taken)
+        return self.waiting_before(self.rows)
+
+    def waiting_before(self, row: int) -> int:
+        """Return the number of rows before a row that are not taken."""
+        return max(0, row - self.next) - sum(max(0, min(last, row) - first) for first, last in self.taken)
 
     @property
     def chunks(self) -> int:

@@ -64,6 +64,9 @@ class QueueStats(EntrypointStats):
         holders: number of jobs in progress by the name of who works on them: `name@host:pid` for a worker.
         workers: the workers that have committed within the last hour, by name.
         warnings: warnings for the operator, as sentences.
+        segments: number of segments beside the blob. They hold waiting jobs that are not in it.
+        segment_jobs: number of jobs in them, which are among those that are ready or scheduled.
+        segment_bytes: bytes of them.
     """
 
     version: int = 0
@@ -74,6 +77,9 @@ class QueueStats(EntrypointStats):
     holders: Mapping[str, int] | None = None
     workers: tuple[WorkerRecord, ...] = ()
     warnings: tuple[str, ...] = ()
+    segments: int = 0
+    segment_jobs: int = 0
+    segment_bytes: int = 0
 
 
 class Census:
@@ -81,16 +87,20 @@ class Census:
 
     Args:
         now: the time at which ages are measured.
+
+    Attributes:
+        warnings: warnings that the statistics will carry.
     """
 
     def __init__(self, now: datetime) -> None:
-        self._now = now
+        self.now = now
+        self.warnings: list[str] = []
         self._tallies: dict[str, _Tally] = {}
         self._holders: Counter[str] = Counter()
 
     def count(self, job: Job) -> None:
         """Count one job."""
-        self._tally(job.entrypoint).count(job, self._now)
+        self._tally(job.entrypoint).count(job, self.now)
         if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
             self._holders[job.holder] += 1
 
@@ -109,12 +119,14 @@ class Census:
             entrypoint: of the jobs.
             ready: number of ready jobs.
             scheduled: number of jobs whose time has not come.
-            oldest: the earliest time at which one of the ready jobs became ready; None if none is ready.
+            oldest: the earliest time at which one of the ready jobs became ready; None if it is not known, or no
+                earlier than that of another job.
         """
-        tally = self._tally(entrypoint)
-        tally.scheduled += scheduled
-        if ready and oldest is not None:
-            tally.count_waiting(oldest, ready)
+        self._tally(entrypoint).count_waiting(ready, scheduled, oldest)
+
+    def oldest_of(self, entrypoint: str) -> datetime | None:
+        """Return the earliest time at which one of the ready jobs so far became ready; None if none is known."""
+        return self._tally(entrypoint).oldest
 
     def _tally(self, entrypoint: str) -> _Tally:
         tally = self._tallies.get(entrypoint)
@@ -134,7 +146,7 @@ class Census:
             taken: bytes of it that count against the limit of enqueue.
             limits: the reader's limits, for a queue without a size limit of its own.
         """
-        now = self._now
+        now = self.now
         blob_bytes = header.settings.blob_bytes or limits.blob_bytes
         most = enqueue_share(blob_bytes)
         paused = {name for name, rules in header.entrypoints.items() if rules.paused}
@@ -142,7 +154,7 @@ class Census:
             if name != OTHERS:
                 self._tallies.setdefault(name, _Tally())
         tallies = self._tallies.values()
-        warnings = []
+        warnings = self.warnings
         if taken > WARN_SHARE * most:
             warnings.append(
                 f"the blob is {taken / most:.0%} full: jobs take {taken} of the {most} bytes that enqueue may use. Let "
@@ -191,6 +203,9 @@ class Census:
                 record.model_copy(update={"busy": self._holders[record.holder]}) for record in header.workers.values()
             ),
             warnings=tuple(warnings),
+            segments=len(header.segments),
+            segment_jobs=sum(segment.waiting for segment in header.segments.values()),
+            segment_bytes=sum(segment.bytes for segment in header.segments.values()),
         )
 
 
@@ -222,11 +237,12 @@ class _Tally:
         elif job.run_at is not None and job.run_at > now:
             self.scheduled += 1
         elif job.expires_at is None or job.expires_at > now:
-            self.count_waiting(job.run_at or job.created_at)
+            self.count_waiting(1, 0, job.run_at or job.created_at)
 
-    def count_waiting(self, since: datetime, number: int = 1) -> None:
-        self.ready += number
-        if self.oldest is None or since < self.oldest:
+    def count_waiting(self, ready: int, scheduled: int, since: datetime | None) -> None:
+        self.ready += ready
+        self.scheduled += scheduled
+        if since is not None and (self.oldest is None or since < self.oldest):
             self.oldest = since
 
     def figures(self, now: datetime, paused: bool, totals: Totals | None) -> EntrypointStats:

@@ -147,7 +147,9 @@ class StoreEngine(Engine):
     async def _read_all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
         return await self._call(self._all)
 
-    async def _lazy_state(self, found: tuple[Sequence[StoredJob], Sequence[Job]]) -> tuple[LazyState, int, int]:
+    async def _lazy_state(
+        self, found: tuple[Sequence[StoredJob], Sequence[Job]], deadline: float
+    ) -> tuple[LazyState, int, int]:
         kept, jobs = found
         now_seen = frozenset((place, *comparable(job)) for job, place in kept)
         if now_seen != self._last_seen:

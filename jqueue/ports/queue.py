@@ -585,7 +585,10 @@ class Operator(SupportsApply, Protocol):
         """Return the cron entries in the order of their names, with their next due times. One read, no commit."""
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        """Return the numbers of ready, scheduled, in progress and dead jobs by entrypoint, and the size of the blob."""
+        """Return the numbers of ready, scheduled, in progress and dead jobs by entrypoint, and the size of the blob.
+
+        The jobs in segments are counted too. This takes no longer for a million of them than for a thousand.
+        """
 
     def iterate_jobs(
         self,
@@ -607,6 +610,7 @@ class Operator(SupportsApply, Protocol):
             deadline: maximum time for each request to the store.
 
         Raises:
+            JobsUnreadableError: segments are missing or damaged. It is raised at the end, after all other jobs.
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
 

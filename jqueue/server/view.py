@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from jqueue.adapters.storage.names import describe
 from jqueue.core.blob.follower import Follower
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.queue_options import QueueOptions
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import Job, QueueState
@@ -76,7 +78,8 @@ class BlobReader:
     def __init__(self, storage: ObjectStoragePort, options: QueueOptions) -> None:
         self._storage = storage
         self._options = options
-        self._follower = Follower(storage, options.entropy)
+        call_timeout = to_seconds("call_timeout", options.call_timeout)
+        self._follower = Follower(storage, options.entropy, options.clock, call_timeout=call_timeout)
 
     async def refresh(self) -> bool:
         """As in `Reader`."""
@@ -89,16 +92,20 @@ class BlobReader:
 
     async def view(self, number: int, now: datetime) -> View:
         """As in `Reader`."""
-        return await in_a_thread(self._view, number, now)
-
-    def _view(self, number: int, now: datetime) -> View:
-        content = self._follower.content()
-        census = Census(now)
-        census.count_entries(content.entries.items())
+        content, census = self._follower.content(READ_DEADLINE), Census(now)
+        entries = await in_a_thread(_counted, content, census)
+        if content.rows is not None:
+            await content.rows.count(census)
         figures = census.figures(
             content.header, content.set_aside, self._follower.size, self._follower.taken, self._options.limits
         )
-        return View(number, now, content.header, dict(content.entries), figures)
+        return View(number, now, content.header, entries, figures)
+
+
+def _counted(content: LazyState, census: Census) -> dict[str, Job | Packed]:
+    """Count the jobs of the queue's object, and return them by id."""
+    census.count_entries(content.entries.items())
+    return dict(content.entries)
 
 
 class VerbReader:

@@ -7,7 +7,7 @@ import pytest
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.core.blob.follower import Follower
 from jqueue.operations import Enqueue
-from jqueue.runtime.system import SystemEntropy
+from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.server import dashboard
 from jqueue.testing.faults import FaultyStorage
 from tests.server.asgi import get
@@ -209,7 +209,7 @@ async def test_viewers_share_the_reads_of_an_unchanged_queue(path):
 async def test_a_follower_parses_only_the_changed_lines(path, queue, other):
     for _ in range(20):
         await queue.enqueue("mail", b"")
-    follower = Follower(queue.storage, SystemEntropy())
+    follower = Follower(queue.storage, SystemEntropy(), SystemClock(), call_timeout=10.0)
     assert await follower.refresh(5)
     parsed = follower._blob.lines_parsed
     assert not await follower.refresh(5)

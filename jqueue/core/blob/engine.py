@@ -184,9 +184,11 @@ class CommitEngine(Engine):
             return None if found is None else (existed, queue_id, *found)
 
         found = await read_until(deadline, read, self.entropy, "the queue")
-        return (etag, None) if found is None else (found[3], await self._lazy_state(found))
+        return (etag, None) if found is None else (found[3], await self._lazy_state(found, deadline))
 
-    async def _lazy_state(self, found: tuple[bool, str, bytes, str | None]) -> tuple[LazyState, int, int]:
+    async def _lazy_state(
+        self, found: tuple[bool, str, bytes, str | None], deadline: float
+    ) -> tuple[LazyState, int, int]:
         existed, queue_id, data, etag = found
         if etag is None and existed:
             raise self._gone()
@@ -195,6 +197,8 @@ class CommitEngine(Engine):
         parsed = self._parse(data, queue_id)
         lazy = await in_turns(self.blob.looking(parsed))
         header = lazy.header
+        if header.segments and self.segments is not None:
+            lazy.rows = self.segments.jobs_of(header, self.entropy, deadline)
         return lazy, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
 
     async def _read(self) -> tuple[bytes, str | None] | None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.content import Blob
+from jqueue.core.blob.segment_census import SegmentCensus
+from jqueue.core.blob.segment_jobs import SegmentJobs
+from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import exhaust
-from jqueue.domain.errors import BlobMissingError
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import QueueState
-from jqueue.ports.clock import Entropy
-from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsReadIfChanged
 from jqueue.runtime.threads import in_a_thread
 
 
@@ -23,18 +27,24 @@ class Follower:
     Args:
         storage: holds the object.
         entropy: draws the pauses between failed reads.
+        clock: measures the calls for segments.
+        call_timeout: seconds within which a call for a segment must end.
 
     Attributes:
         size: bytes of the object; 0 if there is none.
         taken: bytes of it that count against the limit of enqueue.
     """
 
-    def __init__(self, storage: ObjectStoragePort, entropy: Entropy) -> None:
+    def __init__(self, storage: ObjectStoragePort, entropy: Entropy, clock: Clock, *, call_timeout: float) -> None:
         self._storage = storage
         self._entropy = entropy
         self._blob = Blob()
         self._header = QueueState()
         self._etag: str | None = None
+        self._segments: SegmentReader | None = None
+        if isinstance(storage, SupportsObjects):
+            self._segments = SegmentReader(storage, Observers(clock), call_timeout=call_timeout)
+            self._census = SegmentCensus(self._segments)
         self.size = 0
         self.taken = 0
 
@@ -61,9 +71,16 @@ class Follower:
         self._etag = etag
         return True
 
-    def content(self) -> LazyState:
-        """Return the content as of the last `refresh`. The next one changes its jobs in place."""
-        return LazyState(self._header, self._blob.draft.set_aside, self._blob.draft.jobs.entries)
+    def content(self, deadline: float) -> LazyState:
+        """Return the content as of the last `refresh`. The next one changes its jobs in place.
+
+        Args:
+            deadline: maximum seconds for each request for a segment, with its repetitions.
+        """
+        content = LazyState(self._header, self._blob.draft.set_aside, self._blob.draft.jobs.entries)
+        if self._header.segments and self._segments is not None:
+            content.rows = SegmentJobs(self._header.segments, self._segments, self._census, self._entropy, deadline)
+        return content
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self._etag is not None and isinstance(self._storage, SupportsReadIfChanged):
@@ -73,6 +90,11 @@ class Follower:
 
     def _adopt(self, data: bytes) -> None:
         parsed = parse_blob(data)
+        if parsed.header.segments and self._segments is None:
+            raise InvalidBlobError(
+                "the queue keeps jobs in segments beside it, which this storage cannot read: use a storage with the "
+                "methods of SupportsObjects"
+            )
         try:
             exhaust(self._blob.adopting(parsed, len(data)))
         except BaseException:  # only a part of it was taken over

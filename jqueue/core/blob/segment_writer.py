@@ -285,7 +285,7 @@ def _last_of(entries: Found, number: int, aging: float | None, now: datetime) ->
     groups: dict[tuple[str, bool], list[tuple[tuple[float, ...], str, Job]]] = {}
     for count, (job_id, entry) in enumerate(entries, 1):
         job = unpacked(job_id, entry)
-        if job.status is JobStatus.QUEUED:
+        if job.status is JobStatus.QUEUED and not (job.error_dropped or job.result_dropped):  # figures count these
             scheduled = job.run_at is not None and job.run_at > now
             place = _order(_key(job), scheduled, aging)
             groups.setdefault((job.entrypoint, scheduled), []).append((place, job_id, job))

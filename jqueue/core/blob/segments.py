@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from jqueue.core.blob.segment_census import SegmentCensus
+from jqueue.core.blob.segment_jobs import SegmentJobs
 from jqueue.core.blob.segment_loader import SegmentLoader
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob.segment_writer import SegmentWriter
@@ -12,7 +14,7 @@ from jqueue.core.engine.observers import Observers
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER
-from jqueue.ports.clock import Clock
+from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import SupportsObjects
 
 
@@ -28,7 +30,7 @@ class Segments:
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
-        reader, loader, writer: its parts.
+        reader, census, loader, writer: its parts.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Segments:
         call_timeout: float,
     ) -> None:
         self.reader = SegmentReader(objects, observers, call_timeout=call_timeout)
+        self.census = SegmentCensus(self.reader)
         self.loader = SegmentLoader(self.reader, clock)
         self.writer = SegmentWriter(objects, self.reader, clock, now, new_name, observers, call_timeout=call_timeout)
 
@@ -49,6 +52,16 @@ class Segments:
         """Begin anew, after a fork or on another event loop."""
         self.loader.forget()
         self.writer.forget()
+
+    def jobs_of(self, header: QueueState, entropy: Entropy, deadline: float) -> SegmentJobs:
+        """Return the jobs in the segments of a header.
+
+        Args:
+            header: of any version of the queue.
+            entropy: draws the pauses between failed reads.
+            deadline: maximum seconds for each request to the store, with its repetitions.
+        """
+        return SegmentJobs(header.segments, self.reader, self.census, entropy, deadline)
 
     async def objects_named_in(self, header: QueueState) -> set[str]:
         """Return the suffixes of the segments of a header, and of the objects that their rows name.

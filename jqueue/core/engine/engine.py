@@ -243,7 +243,7 @@ class Engine(ABC):
             StorageError: the store refused, or its content is not a queue that we can read.
         """
         reading = read_until(deadline, self._read_all, self.entropy, "the queue")
-        return await self._lazy_state(await reading)
+        return await self._lazy_state(await reading, deadline)
 
     async def look_if_changed(
         self, etag: str | None, deadline: float
@@ -272,8 +272,13 @@ class Engine(ABC):
         """Read everything once, independently of commits. `_lazy_state` converts the result."""
 
     @abstractmethod
-    async def _lazy_state(self, found: Any) -> tuple[LazyState, int, int]:
-        """Convert a result of `_read_all` to the result of `look`."""
+    async def _lazy_state(self, found: Any, deadline: float) -> tuple[LazyState, int, int]:
+        """Convert a result of `_read_all` to the result of `look`.
+
+        Args:
+            found: the result.
+            deadline: maximum seconds for each later request of the content, with its repetitions.
+        """
 
     @abstractmethod
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:

@@ -11,6 +11,7 @@ from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.job_table import Packed, entrypoint_of, sequence_of, status_of, unpacked
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
+from jqueue.domain.stats import Census
 
 
 class JobRows(Protocol):
@@ -25,6 +26,21 @@ class JobRows(Protocol):
             statuses: statuses of the jobs.
             entrypoints: entrypoints of the jobs.
             prefix: beginning of their ids.
+
+        Raises:
+            JobsUnreadableError: at the end, if some of them are missing or damaged.
+            StorageError: the store failed.
+        """
+
+    async def count(self, census: Census, deadline: float | None = None) -> None:
+        """Count the jobs, without a look at each. All other jobs of the queue have been counted before.
+
+        Args:
+            census: counts.
+            deadline: maximum seconds; None: that of the call that has read the queue.
+
+        Raises:
+            StorageError: the store failed.
         """
 
 

@@ -90,15 +90,22 @@ class QueueView:
                     yield stored
             await asyncio.sleep(0)
 
-    async def stats(self, now: datetime) -> QueueStats:
-        """Return the statistics of this version at a time."""
+    async def stats(self, now: datetime, deadline: float | None = None) -> QueueStats:
+        """Return the statistics of this version at a time.
+
+        Args:
+            now: the time.
+            deadline: maximum seconds for reads of segments; None: that of the call that has read the queue.
+
+        Raises:
+            StorageError: the store failed.
+        """
         census = Census(now)
         for part in self._content.parts():
             census.count_entries(part)
             await asyncio.sleep(0)
-        async with self._other_jobs() as others:
-            async for job in others:
-                census.count(job)
+        if self._content.rows is not None:
+            await self._content.rows.count(census, deadline)
         return census.figures(self.header, self.set_aside, self.size, self._taken, self._limits)
 
     def _other_jobs(

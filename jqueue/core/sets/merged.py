@@ -46,6 +46,9 @@ def merged_stats(several: Sequence[QueueStats]) -> QueueStats:
         holders=dict(sum((Counter(stats.holders or {}) for stats in several), Counter[str]())),
         workers=by_name(chain.from_iterable(stats.workers for stats in several)),
         warnings=tuple(chain.from_iterable(stats.warnings for stats in several)),
+        segments=_sum(several, "segments"),
+        segment_jobs=_sum(several, "segment_jobs"),
+        segment_bytes=_sum(several, "segment_bytes"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -187,7 +188,10 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         return await in_turns(lazy.to_state())
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        return await (await self.view(deadline=deadline)).stats(self._engine.now())
+        seconds, time = self._seconds(deadline), asyncio.get_running_loop().time
+        until = time() + seconds
+        view = await self._view(seconds)
+        return await view.stats(self._engine.now(), until - time())
 
     def iterate_jobs(
         self,

@@ -1,0 +1,43 @@
+"""A queue whose waiting jobs are in small segments, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jqueue import DirectQueue
+from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.domain.limits import Limits
+from jqueue.ports.storage import ObjectStoragePort
+
+TINY = {"hot_bytes": 0, "fewest_rows": 1, "most_rows": 64, "chunk_rows": 4, "merged": 100, "holes": 50}
+
+
+def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **sizes: int) -> DirectQueue:
+    """Return a queue that moves every waiting job to a segment.
+
+    Args:
+        storage: holds it.
+        limits: of the queue.
+        sizes: fields of `SegmentSizes` that differ from `TINY`.
+    """
+    queue = DirectQueue(storage, limits=limits or Limits())
+    segments = queue._engine.segments
+    assert segments is not None
+    segments.writer.sizes = SegmentSizes(**{**TINY, **sizes})
+    segments.loader.rows_ahead = 0
+    return queue
+
+
+async def spilled(queue: DirectQueue) -> None:
+    """Commit until no waiting job is left in the queue's object."""
+    segments = queue._engine.segments
+    assert segments is not None
+    for _ in range(20):
+        while (task := segments.writer._spills._task) is not None:
+            await asyncio.wait([task])
+        await queue.pause("nothing")
+        await queue.resume("nothing")
+        state = await queue.read_state()
+        if not any(job.status == "queued" for job in state.jobs):
+            return
+    raise AssertionError("jobs stay in the queue's object")
