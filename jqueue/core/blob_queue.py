@@ -63,13 +63,15 @@ class BlobQueue(QueueVerbs, HistoryVerbs, SupportsObservers):
         self._engine.observers.remove(observer)
 
     def _checked(self, operation: Prepared) -> Prepared:
+        if self._objects is not None:
+            return operation
         done = operation.operation if isinstance(operation, Guarded) else operation
-        if isinstance(done, Configure) and done.history_on and self._objects is None:
+        if isinstance(done, Configure) and done.history_on:
             raise InvalidJobError(
                 f"a history is kept in objects beside the queue's, and {type(self.storage).__name__} can only read and "
                 "write the queue's own: give it the methods of SupportsObjects, or use a storage of jqueue"
             )
-        return super()._checked(operation)
+        return operation
 
     async def _release(self) -> None:
         if isinstance(self.storage, SupportsRelease):

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
-from jqueue.domain.limits import Limits, check_payload
+from jqueue.domain.limits import BYTES_LIKE, Limits, check_payload
 from jqueue.domain.stored_object import PAYLOADS
 
 NAMED_WITHIN = timedelta(minutes=45)
@@ -56,7 +56,9 @@ def split_payload(value: object, limits: Limits, object_bytes: int | None) -> tu
     Raises:
         InvalidJobError: it is not a payload, or too large.
     """
-    if not isinstance(value, bytes | bytearray | memoryview) and isinstance(value, SupportsPath | AsyncIterable):
+    if type(value) is bytes and object_bytes is not None and len(value) <= object_bytes <= limits.payload_bytes:
+        return value, None  # the common case, in one step
+    if not isinstance(value, BYTES_LIKE) and isinstance(value, SupportsPath | AsyncIterable):
         if object_bytes is None:
             raise InvalidJobError(
                 "a payload from a file or an async iterable needs an object of its own, and this queue has no objects: "

@@ -55,6 +55,9 @@ VERSIONS_KEPT = 128
 RESULT_BYTES = 64 << 10
 """Bytes of the largest result in the blob if `Limits.result_bytes` is None."""
 
+BYTES_LIKE = (bytes, bytearray, memoryview)
+"""The types of a payload that is given as a whole."""
+
 ADDRESS_INSTEAD = "Store the data elsewhere and enqueue its address,"
 
 _quote = json.encoder.encode_basestring
@@ -147,7 +150,7 @@ def check_payload(value: object, limits: Limits, *, streams: bool = False) -> by
     Raises:
         InvalidJobError: it is not bytes-like, or larger than the limit. The error does not show the payload.
     """
-    if not isinstance(value, bytes | bytearray | memoryview):
+    if not isinstance(value, BYTES_LIKE):
         raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_encoding_advice(value)}")
     payload = bytes(value)
     if len(payload) > limits.payload_bytes:

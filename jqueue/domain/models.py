@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType, UnionType
@@ -225,7 +225,10 @@ class Job(BaseModel):
 
     def evolve(self, **changes: Any) -> Job:
         """Return the same job with some fields replaced. The values are not checked: they come from the domain."""
-        return trusted_job({**self.__dict__, **changes}, self.__pydantic_extra__)
+        values = self.__dict__.copy()
+        for name, value in changes.items():  # one by one: `update` would first make the copy larger
+            values[name] = value
+        return trusted_job(values, self.__pydantic_extra__)
 
     def __hash__(self) -> int:
         return hash((self.id, self.status, self.attempt))  # a result may be a list
@@ -253,7 +256,9 @@ def _kind_of(hint: Any) -> Any:
 JOB_KINDS: Mapping[str, Any] = {name: _kind_of(field.annotation) for name, field in Job.model_fields.items()}
 """The plain type of each field of a job, without None."""
 
-_set = object.__setattr__
+_SLOTS = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+_new: Callable[[type[Job]], Job] = object.__new__
+_set_values, _set_names, _set_extra, _set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
 
 
 def trusted_job(values: dict[str, Any], extra: dict[str, Any] | None = None) -> Job:
@@ -263,11 +268,11 @@ def trusted_job(values: dict[str, Any], extra: dict[str, Any] | None = None) -> 
         values: one for each field. The job keeps this dictionary: do not change it afterwards.
         extra: fields that this version does not know.
     """
-    job = Job.__new__(Job)
-    _set(job, "__dict__", values)
-    _set(job, "__pydantic_fields_set__", _ALL_FIELDS)  # shared: a frozen model never adds to it
-    _set(job, "__pydantic_extra__", dict(extra) if extra else {})
-    _set(job, "__pydantic_private__", None)
+    job = _new(Job)
+    _set_values(job, values)
+    _set_names(job, _ALL_FIELDS)  # shared: a frozen model never adds to it
+    _set_extra(job, dict(extra) if extra else {})
+    _set_private(job, None)
     return job
 
 
@@ -370,10 +375,10 @@ class QueueState(BaseModel):
     def trusted(cls, **values: Any) -> Self:
         """Make a state from checked values: like `model_construct`, much faster. Unnamed fields have their defaults."""
         state = cls.__new__(cls)
-        _set(state, "__dict__", {**_STATE, **values})
-        _set(state, "__pydantic_fields_set__", _STATE_FIELDS)
-        _set(state, "__pydantic_extra__", None)
-        _set(state, "__pydantic_private__", None)
+        _set_values(state, {**_STATE, **values})
+        _set_names(state, _STATE_FIELDS)
+        _set_extra(state, None)
+        _set_private(state, None)
         return state
 
     def queued_jobs(self, entrypoint: str | None = None) -> tuple[Job, ...]:

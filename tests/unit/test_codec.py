@@ -352,3 +352,30 @@ def test_an_invalid_line_does_not_make_every_read_parse_the_whole_blob(monkeypat
     data = codec.encode(state)
     monkeypatch.setattr(codec, "load_json", lambda _: pytest.fail("the whole was parsed"))
     assert state == codec.decode(data)
+
+
+def test_the_text_of_finished_jobs_is_right_after_any_change_of_the_table():
+    texts, finished = codec.FinishedTexts(), {}
+    changes = [
+        lambda: finished.update({f"{number} é": number for number in range(200)}),
+        lambda: [finished.pop(f"{number} é") for number in range(45)],  # the oldest are dropped
+        lambda: finished.update({"a": 1}),
+        lambda: finished.update({"100 é": 7}),  # acked again
+        lambda: finished.pop("150 é"),
+        lambda: [finished.pop("a"), finished.update({"b": 1})],  # undone, and another one instead
+        finished.clear,
+    ]
+    for change in changes:
+        change()
+        assert list(finished.items()) == list(json.loads(texts.encode(finished)).items())
+
+
+def test_a_commit_encodes_the_new_finished_jobs_and_those_of_two_runs():
+    texts, finished = codec.FinishedTexts(), {str(number): 1 for number in range(1000)}
+    texts.encode(finished)
+    for number in range(1000, 2000):
+        finished[str(number)] = 1
+        del finished[str(number - 1000)]
+        before = texts.encoded
+        texts.encode(finished)
+        assert texts.encoded - before <= 1 + 2 * codec.FINISHED_RUN

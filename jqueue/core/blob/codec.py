@@ -15,6 +15,7 @@ The content of a blob depends on its bytes alone, and on nothing that its reader
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -160,30 +161,53 @@ def decode(data: bytes) -> QueueState:
     return exhaust(reading_state(parse_blob(data)))
 
 
+FINISHED_RUN = 32
+"""Number of finished jobs whose text is kept in one piece."""
+
+
 class FinishedTexts:
     """The table of finished jobs as text.
 
-    It encodes each entry once: a commit adds some entries and drops the oldest.
+    A commit adds entries at the end and drops the oldest. So the text is kept in runs, and only new runs are encoded.
+
+    Attributes:
+        encoded: total number of entries that were encoded, for tests.
     """
 
     def __init__(self) -> None:
+        self.encoded = 0
         self._ids: list[str] = []
         self._attempts: list[int] = []
-        self._texts: list[str] = []
+        self._runs: deque[tuple[int, bytes]] = deque()  # number of entries, and their text
 
-    def encode(self, finished: Mapping[str, int]) -> str:
+    def encode(self, finished: Mapping[str, int]) -> bytes:
         """Return the table as a JSON object."""
-        ids, attempts = list(finished), list(finished.values())
-        known: list[str] = []
-        if ids and ids[0] in self._ids:
-            dropped = self._ids.index(ids[0])
-            common = len(self._ids) - dropped
-            if ids[:common] == self._ids[dropped:] and attempts[:common] == self._attempts[dropped:]:
-                known = self._texts[dropped:]
-        added = zip(ids[len(known) :], attempts[len(known) :], strict=True)
-        known += [f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in added]
-        self._ids, self._attempts, self._texts = ids, attempts, known
-        return f"{{{', '.join(known)}}}"
+        before, self._ids, self._attempts = (self._ids, self._attempts), list(finished), list(finished.values())
+        known = self._keep_runs(*before)
+        for start in range(known, len(finished), FINISHED_RUN):
+            self._runs.append(self._run(start, min(start + FINISHED_RUN, len(finished))))
+        return b"{%b}" % b", ".join([text for _, text in self._runs])
+
+    def _keep_runs(self, ids: list[str], attempts: list[int]) -> int:
+        """Keep the runs of the table before that are still right, and return the number of their entries."""
+        runs = self._runs
+        dropped = ids.index(self._ids[0]) if self._ids and self._ids[0] in ids else len(ids)
+        known = len(ids) - dropped
+        if ids[dropped:] != self._ids[:known] or attempts[dropped:] != self._attempts[:known]:
+            runs.clear()
+            return 0
+        while runs and dropped >= runs[0][0]:
+            dropped -= runs.popleft()[0]
+        if dropped:
+            runs.appendleft(self._run(0, runs.popleft()[0] - dropped))
+        if runs and runs[-1][0] < FINISHED_RUN:
+            known -= runs.pop()[0]
+        return known
+
+    def _run(self, start: int, end: int) -> tuple[int, bytes]:
+        self.encoded += end - start
+        entries = zip(self._ids[start:end], self._attempts[start:end], strict=True)
+        return end - start, ", ".join([f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in entries]).encode()
 
 
 class TableTexts(Generic[Row]):
@@ -272,12 +296,12 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
         tables.append(f'"workers": {texts.workers.encode(state.workers)}')
     if state.segments:
         tables.append(f'"segments": {texts.segments.encode(state.segments)}')
-    finished = f'"finished": {texts.finished.encode(state.finished)}, '
-    if state.history is None:
-        return f"{', '.join(tables)}, {finished}".encode() + JOBS_OPEN
-    opening, events, closing = history_pieces(state.history)
-    before, after = f'{", ".join(tables)}, "history": {opening}', f"{closing}, {finished}"
-    return b"".join((before.encode(), events.encode(), after.encode(), JOBS_OPEN))  # in one step: the events are long
+    pieces = [", ".join(tables).encode()]
+    if state.history is not None:
+        opening, events, closing = history_pieces(state.history)
+        pieces += (f', "history": {opening}'.encode(), events.encode(), closing.encode())
+    pieces += (b', "finished": ', texts.finished.encode(state.finished), b", ", JOBS_OPEN)
+    return b"".join(pieces)  # in one step: the events are long
 
 
 def _header_fields(state: QueueState) -> dict[str, Any]:

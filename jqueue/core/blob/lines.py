@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -78,12 +79,17 @@ _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = tuple(
 )
 """The fields that are left out if they have their default value: name, default and encoder of each."""
 
+_OFTEN = ("attempt", "failures", "heartbeat_at", "claim_timeout", "holder")
+_RARE = tuple((name, default) for name, default, _ in _OPTIONAL if name not in _OFTEN)
+_RARE_DEFAULTS = tuple(default for _, default in _RARE)
+_rare: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*(name for name, _ in _RARE))
+
 
 def encode_job(job: Job) -> bytes:
     """Encode a job as its line: the id, the required fields, and all others that differ from their defaults."""
     line = (
         f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
-        f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status}", '
+        f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status._value_}", '
         f'"sequence": {job.sequence}, "created_at": "{_time(job.created_at)}"{_optional_fields(job.__dict__)}'
     )
     if job.__pydantic_extra__:
@@ -126,12 +132,32 @@ def encode_places(first: int, jobs: int, now: datetime, run_at: datetime | None 
 
 
 def _optional_fields(values: Mapping[str, Any]) -> str:
-    text = ""
-    for name, default, write in _OPTIONAL:
-        value = values[name]
-        if value is not default and value != default:
-            text += f', "{name}": {write(value)}'
+    if _rare(values) == _RARE_DEFAULTS:
+        text = _often_given_fields(values)
+    else:
+        text = ""
+        for name, default, write in _OPTIONAL:
+            value = values[name]
+            if value is not default and value != default:
+                text += f', "{name}": {write(value)}'
     return text if values["claimed_at"] is None else _with_claim_time(text, values)
+
+
+def _often_given_fields(values: Mapping[str, Any]) -> str:
+    """Encode the fields of a claim. They are the only optional fields of most jobs."""
+    attempt, failures = values["attempt"], values["failures"]
+    if not attempt and not failures:
+        counts = ""
+    else:
+        counts = f', "attempt": {attempt}, "failures": {failures}' if failures else f', "attempt": {attempt}'
+    return counts + _claim_fields(values["heartbeat_at"], values["claim_timeout"], values["holder"])
+
+
+@lru_cache(maxsize=1024, typed=True)  # the claims of one commit have the same values
+def _claim_fields(heartbeat_at: datetime | None, claim_timeout: float | None, holder: str | None) -> str:
+    text = "" if heartbeat_at is None else f', "heartbeat_at": "{_time(heartbeat_at)}"'
+    text += "" if claim_timeout is None else f', "claim_timeout": {claim_timeout!r}'
+    return text if holder is None else f'{text}, "holder": {_quote(holder)}'
 
 
 def _with_claim_time(text: str, values: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from jqueue.runtime.system import SystemClock
 
 CLAIMS_KEPT = 100_000
 ENDED_KEPT = 10_000
+
+NONE_HELD: Mapping[int, HeldClaim] = {}
 
 
 @dataclass(slots=True)
@@ -60,8 +62,7 @@ class ClaimRegistry:
         if isinstance(outcome, JQueueError):
             self.lose(outcome)
             return
-        for place, operation in enumerate(operations):
-            result = outcome[place]
+        for operation, result in zip(operations, outcome, strict=True):
             if isinstance(result, JQueueError):
                 self.lose(result)
             else:
@@ -84,6 +85,9 @@ class ClaimRegistry:
         Raises:
             InvalidJobError: the reference is not a job, a claim or an id.
         """
+        if isinstance(reference, str):
+            attempts = self._held.get(reference, NONE_HELD)
+            return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
         if isinstance(reference, Claim):
@@ -92,10 +96,7 @@ class ClaimRegistry:
                 said = ", ".join(kind.__name__ for kind in kinds)
                 raise InvalidJobError(f"a Claim takes a job id (str) and an attempt (int), got Claim({said})")
             return reference
-        if not isinstance(reference, str):
-            raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
-        attempts = self._held.get(reference, {})
-        return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
+        raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
 
     def remember(self, jobs: Iterable[Job]) -> None:
         """Note that claims on these jobs were handed out."""
@@ -126,8 +127,10 @@ class ClaimRegistry:
 
     def end(self, claim: Claim) -> None:
         """Note that a claim was ended through this queue object, by an ack or a nack."""
-        self._ended[claim] = self.held(claim)
-        self.forget(claim)
+        attempts = self._held.get(claim.job_id)
+        self._ended[claim] = None if attempts is None else attempts.pop(claim.attempt, None)
+        if attempts is not None and not attempts:
+            del self._held[claim.job_id]
         while len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
 

@@ -36,8 +36,9 @@ class ConsumerVerbs(QueueBase, Consumer):
         return jobs[0]
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
-        operation = Ack(self._claims.find(job_id))
-        if result is not None:
+        if result is None:
+            operation = Ack.of(self._claims.find(job_id))
+        else:
             operation = self._checked(Ack(job_id, result).prepared(self._preparation))
         await self._submit((operation,), deadline, convert=first_of)
 

@@ -133,7 +133,7 @@ class _EndsClaim(Operation):
 
 
 @checks_option_names
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the defaults are those of the class
 class Ack(_EndsClaim):
     """Finish a job: it leaves the queue, or stays while its result is kept.
 
@@ -159,6 +159,13 @@ class Ack(_EndsClaim):
     large: LargeValue | None = field(default=None, repr=False)  # type: ignore[misc] # of this operation
     result_object: StoredObject | None = None
     name_before: datetime | None = None
+
+    @staticmethod
+    def of(claim: Claim) -> Ack:
+        """Return the prepared ack of a claim, without a result: like `Ack(claim)`, much faster."""
+        ack = Ack.__new__(Ack)
+        object.__setattr__(ack, "job", claim)
+        return ack
 
     def prepared(self, preparation: Preparation) -> Ack:
         """Return the operation with the claim found, and with the result as it will be read back."""

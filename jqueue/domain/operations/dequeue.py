@@ -13,7 +13,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import LARGEST, Claim, Job, JobStatus
+from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
@@ -116,17 +116,18 @@ class Dequeue(Operation):
     def _claim(self, draft: Draft, now: datetime) -> list[Job]:
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         claimed: list[Job] = []
+        holder, timeout, claimed_at = self.holder, self.claim_timeout, None if self.holder is None else now
         while len(claimed) < self.batch_size and (ready := draft.take_ready(self.entrypoints, now)) is not None:
-            job = ready.evolve(
-                status=JobStatus.IN_PROGRESS,
-                attempt=ready.attempt + 1,
-                failures=ready.failures + 1,
-                heartbeat_at=now,
-                claim_timeout=self.claim_timeout,
-                holder=self.holder,
-                claimed_at=None if self.holder is None else now,
-                queued_at=None,
-            )
+            values = ready.__dict__.copy()  # as `Job.evolve` does
+            values["status"] = JobStatus.IN_PROGRESS
+            values["attempt"] += 1
+            values["failures"] += 1
+            values["heartbeat_at"] = now
+            values["claim_timeout"] = timeout
+            values["holder"] = holder
+            values["claimed_at"] = claimed_at
+            values["queued_at"] = None
+            job = trusted_job(values, ready.__pydantic_extra__)
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
             if draft.header.entrypoints:
                 _count_claim(draft, job.entrypoint, now)

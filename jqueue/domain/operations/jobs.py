@@ -117,10 +117,14 @@ def new_job(
         TypeError: there is no such option.
     """
     limits = preparation.limits
-    given = check_options(options, limits) if options else {}
-    job_id = given.pop("job_id", None)
-    delay = given.pop("delay", None)
-    on_conflict = given.pop("on_conflict", "return")
+    given: dict[str, Any] = {}
+    job_id, delay = None, None
+    on_conflict: OnConflict = "return"
+    if options:
+        given = check_options(options, limits)
+        job_id = given.pop("job_id", None)
+        delay = given.pop("delay", None)
+        on_conflict = given.pop("on_conflict", "return")
     kept, large = split_payload(payload, limits, preparation.object_bytes)
     values: dict[str, Any] = {
         **PLAIN,
