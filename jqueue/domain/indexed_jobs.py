@@ -87,15 +87,19 @@ class IndexedJobs(JobTable):
         return holder
 
     def put_row(self, job_id: str, entry: Packed) -> None:
-        """Add the job of a row. The blob has no line of it."""
+        """Add the job of a row. The blob has no line of it, except perhaps from a write that did not land."""
+        written = job_id in self.dirty
         if not self.put_waiting(job_id, entry):
             self.put(unpacked(job_id, entry))
-        del self.dirty[job_id]
+        if not written:
+            del self.dirty[job_id]
 
     def drop_row(self, job_id: str) -> None:
-        """Remove the job of a row. The blob has no line of it."""
+        """Remove the job of a row. The blob has no line of it, except perhaps from a write that did not land."""
+        written = job_id in self.dirty
         self.remove_waiting(job_id)
-        del self.dirty[job_id]
+        if not written:
+            del self.dirty[job_id]
 
     def remove_waiting(self, job_id: str) -> None:
         """Remove a queued job: like `remove`, faster if it is packed and waits only for its turn."""

@@ -128,6 +128,13 @@ class CommitEngine(Engine):
         """As in the engine: the segments, those that have left the manifest lately, and the objects of their rows."""
         return set() if self.segments is None else await self.segments.objects_named_in(header)
 
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
+        """As in the engine. If many rows of segments are loaded for earlier commits, they are dropped first."""
+        if self.segments is not None:
+            self.draft.rollback()
+            self.segments.loader.begin(self.draft)
+        await super().commit(requests, read_first=read_first)
+
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         if self.segments is not None:
             self.segments.loader.integrate(self.draft)

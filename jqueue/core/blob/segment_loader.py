@@ -51,14 +51,21 @@ class SegmentLoader:
         self._chunks: dict[str, int] = {}
         self._damaged_at: float | None = None
 
+    def begin(self, draft: Draft) -> None:
+        """Drop the loaded rows if they are too many, before a commit that may load others.
+
+        During a commit none is dropped: one operation may need more rows at once than are kept.
+        """
+        rows = draft.jobs.rows
+        if len(rows.of) > self.rows_kept:
+            rows.unload()
+
     def integrate(self, draft: Draft) -> None:
-        """Add the rows that were loaded ahead to a draft without changes. Drop rows if too many are loaded."""
+        """Add the rows that were loaded ahead to a draft without changes."""
         rows = draft.jobs.rows
         if self._damaged_at is not None and self._clock.monotonic() - self._damaged_at > DAMAGE_KEPT:
             self._damaged_at = None
             rows.forget_damage()
-        if len(rows.of) > self.rows_kept:
-            rows.unload()
         arrived, self._arrived = self._arrived, []
         for bring in arrived:
             bring(rows)

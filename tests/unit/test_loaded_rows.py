@@ -1,0 +1,55 @@
+"""Rows of segments come into a draft and leave it again, and the blob never has lines of them."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage, JobStatus, Limits
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.domain.commits import CommitId, next_header
+from jqueue.domain.job_table import packed_waiting
+from jqueue.domain.models import QueueState
+from jqueue.domain.operations import Dequeue, Enqueue, perform
+from jqueue.domain.segments import RowKey, Segment
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = RowKey(0, 1, NOW.timestamp())
+
+
+def encoded(blob):
+    return blob.encode(next_header(blob.draft, CommitId("w", 1, 0), "q", NOW, 0.1))
+
+
+def test_a_row_that_a_failed_write_had_taken_leaves_no_line_in_the_blob():
+    blob = Blob()
+    draft, rows = blob.draft, blob.draft.jobs.rows
+    draft.take_header(QueueState(segments={"s": Segment(entrypoint="a", rows=1, bytes=9, index=5, crc=0, head=KEY)}))
+    row = 0, "job", packed_waiting("a", b"", NOW, 1)
+    rows.load("s", 0, [row])
+    [claimed] = perform(Dequeue(claim_timeout=9.0), draft, NOW)
+    assert "job" == claimed.id
+    assert b'"job"' in encoded(blob)
+
+    draft.rollback()
+    rows.unload()
+    rows.load("s", 0, [row])
+    assert b'"job"' not in encoded(blob)
+    rows.unload()
+    assert b'"job"' not in encoded(blob)
+
+
+@pytest.mark.parametrize("ends", [lambda q: q.purge(status=JobStatus.QUEUED), lambda q: q.dequeue(batch_size=6)])
+async def test_one_call_may_need_more_rows_than_are_kept(ends):
+    async with DirectQueue(InMemoryStorage(), limits=Limits(hot_bytes=1), deadline=5) as queue:
+        queue._engine.segments.writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=1)
+        queue._engine.segments.loader.rows_kept = 2
+        await queue.enqueue_many([Enqueue("a") for _ in range(6)])
+        while queue._engine.segments.writer._spills._task is not None:
+            await asyncio.sleep(0)
+        await queue.enqueue("b", b"")
+        assert 5 == sum(segment.waiting for segment in (await queue.read_state()).segments.values())
+
+        ended = await ends(queue)
+        assert 6 <= (ended if isinstance(ended, int) else len(ended))
