@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ from jqueue.domain.errors import (
     JQueueError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job_table import unpacked
+from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import EntrypointRules, Job, JobStatus
 from jqueue.domain.operations import (
     Cancel,
@@ -35,10 +35,10 @@ from jqueue.domain.operations import (
     SetLimits,
     Unschedule,
 )
-from jqueue.domain.selection import phase_of
+from jqueue.domain.selection import phase_of, turn_of
 from jqueue.ports.queue import JobQueue
-from jqueue.server.dead import dead_jobs, pattern_of
-from jqueue.server.jobs import found_jobs, search_of, seen_of
+from jqueue.server.dead import pattern_of
+from jqueue.server.jobs import search_of, seen_of
 from jqueue.server.view import View
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
@@ -116,10 +116,9 @@ class Request:
     async def on_job(self, operation: Callable[[str], Operation]) -> Any:
         """Carry out an operation on a job that must still be as the operator saw it, and return its result."""
         job_id = self.text("id")
-        entry = self.view.entries.get(job_id)
-        if entry is None:
+        job = await self.view.job(job_id)
+        if job is None:
             raise ChangedMeanwhileError(f"job {job_id!r} has left the queue meanwhile")
-        job = unpacked(job_id, entry)
         if seen_of(job) != self.body.get("seen"):
             state = phase_of(job, self.view.now).replace("_", " ")
             raise ChangedMeanwhileError(f"job {job_id!r} has changed meanwhile: it is {state} now. Look at it again")
@@ -179,11 +178,11 @@ async def _cancel_found(request: Request) -> dict[str, Any]:
     seen_at, query = request.time("seen_at"), request.body.get("query")
     if seen_at is None or not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
         raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
-    jobs = [
-        job
-        for job in found_jobs(request.view, search_of(query))
-        if job.status is JobStatus.QUEUED and job.created_at <= seen_at
-    ]
+    search, now = search_of(query), request.view.now
+    jobs = FirstItems(CHUNK, turn_of)
+    async for job in request.view.queue.jobs(JobStatus.QUEUED, entrypoints=search.selection.entrypoints):
+        if job.created_at <= seen_at and search.matches(job, now):
+            jobs.add(job)
     return await _on_jobs(request, jobs, lambda job: Guarded(JobAsSeen(job), Cancel(job.id)))
 
 
@@ -212,26 +211,25 @@ async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> 
     seen_at = request.time("seen_at")
     if seen_at is None:
         raise InvalidJobError("the action needs 'seen_at', the time of the page")
-    group = [
-        job
-        for job in dead_jobs(request.view)
-        if job.entrypoint == entrypoint and pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at
-    ]
+    group = FirstItems(CHUNK, turn_of)
+    async for job in request.view.queue.jobs(JobStatus.DEAD, entrypoints=[entrypoint]):
+        if pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at:
+            group.add(job)
     return await _on_jobs(request, group, operation)
 
 
-async def _on_jobs(request: Request, jobs: Sequence[Job], operation: Callable[[Job], Operation]) -> dict[str, Any]:
+async def _on_jobs(request: Request, jobs: FirstItems[Job], operation: Callable[[Job], Operation]) -> dict[str, Any]:
     """Carry out an operation on each of some jobs, in one commit. Return the numbers of jobs by outcome."""
-    if not jobs:
+    if not jobs.number:
         raise ChangedMeanwhileError("there are no such jobs any longer")
-    results = await certain(request.queue.apply_each(*(operation(job) for job in jobs[:CHUNK])))
+    results = await certain(request.queue.apply_each(*(operation(job) for job in jobs.found())))
     refused = [result for result in results if isinstance(result, JQueueError)]
     changed = sum(isinstance(error, CHANGED) for error in refused)
     return {
         "done": len(results) - len(refused),
         "changed": changed,
         "refused": len(refused) - changed,
-        "left": max(0, len(jobs) - CHUNK),
+        "left": max(0, jobs.number - CHUNK),
     }
 
 

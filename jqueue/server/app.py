@@ -23,12 +23,10 @@ from jqueue.domain.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
-from jqueue.runtime.threads import in_a_thread
 from jqueue.server import actions, page
 from jqueue.server.access import Authorize, Role, Tokens
 from jqueue.server.dead import dead_groups
@@ -145,11 +143,11 @@ class _Dashboard:
         asked = request.query_params
         view = await self._viewers.look()
         start = _natural(asked.get("start", "0"))
-        return JSONResponse(await in_a_thread(job_page, view, search_of(asked), asked.get("order", "served"), start))
+        return JSONResponse(await job_page(view, search_of(asked), asked.get("order", "served"), start))
 
     async def _dead(self, request: Request) -> Response:
         await self._role(request)
-        return JSONResponse(await in_a_thread(dead_groups, await self._viewers.look()))
+        return JSONResponse(await dead_groups(await self._viewers.look()))
 
     async def _job(self, request: Request) -> Response:
         await self._role(request)
@@ -177,11 +175,11 @@ class _Dashboard:
     async def _found(self, request: Request) -> Job:
         job_id = request.query_params.get("id", "")
         view = await self._viewers.look()
-        entry = view.entries.get(job_id)
-        if entry is None:
+        job = await view.job(job_id)
+        if job is None:
             done = job_id in view.header.finished
             raise HTTPException(404, "this job has finished" if done else "there is no job with this id in the queue")
-        return unpacked(job_id, entry)
+        return job
 
     # Acting
 

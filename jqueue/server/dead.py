@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jqueue.domain.job_table import status_of, unpacked
 from jqueue.domain.models import Job, JobStatus
 from jqueue.server.jobs import ERROR_SHOWN
 from jqueue.server.view import View
@@ -33,11 +32,11 @@ class _Group:
     example: str
 
 
-def dead_groups(view: View) -> dict[str, Any]:
+async def dead_groups(view: View) -> dict[str, Any]:
     """Return the groups of dead jobs by entrypoint and error, the largest first."""
     groups: dict[tuple[str, str], _Group] = {}
     total = 0
-    for job in dead_jobs(view):
+    async for job in view.queue.jobs(JobStatus.DEAD):
         total += 1
         at = (job.dead_at or job.created_at).timestamp()
         key = job.entrypoint, pattern_of(job)
@@ -53,8 +52,3 @@ def dead_groups(view: View) -> dict[str, Any]:
         "groups_total": len(groups),
         "groups": [vars(group) for group in largest[:GROUPS_SHOWN]],
     }
-
-
-def dead_jobs(view: View) -> list[Job]:
-    """Return the dead jobs."""
-    return [unpacked(job_id, entry) for job_id, entry in view.entries.items() if status_of(entry) == JobStatus.DEAD]

@@ -9,10 +9,15 @@ from heapq import nsmallest
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.first_items import FirstItems
 from jqueue.domain.job_table import Packed, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.selection import Phase, Selection, phase_of, since
+from jqueue.runtime.threads import in_a_thread
 from jqueue.server.view import View
+
+Placed = tuple[Any, str, Job | None]
+"""A job as its key in an order, its id, and itself unless it is in the queue's object."""
 
 PAGE = 50
 """Number of jobs in a page of a list."""
@@ -87,7 +92,7 @@ def _texts(job: Job) -> list[str]:
     return [text for text in found if text]
 
 
-def job_page(view: View, search: Search, order: str, start: int) -> dict[str, Any]:
+async def job_page(view: View, search: Search, order: str, start: int) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
     Args:
@@ -101,19 +106,43 @@ def job_page(view: View, search: Search, order: str, start: int) -> dict[str, An
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    now, found = view.now, _found(view, search, order)
-    shown = nsmallest(start + PAGE, found)[start:]
+    now, end = view.now, start + PAGE
+    found = await in_a_thread(_found, view, search, order)
+    others = await _others(view, search, order, end)
+    first = [(key, job_id, None) for key, job_id in nsmallest(end, found)]
+    shown = sorted((*first, *others.found()), key=_place)[start:end]
+    jobs = (unpacked(job_id, view.entries[job_id]) if job is None else job for _, job_id, job in shown)
     return {
         "now": now.timestamp(),
-        "total": len(found),
+        "total": len(found) + others.number,
         "start": start,
         "page": PAGE,
-        "jobs": [row_of(unpacked(job_id, view.entries[job_id]), now) for _, job_id in shown],
+        "jobs": [row_of(job, now) for job in jobs],
     }
 
 
+async def _others(view: View, search: Search, order: str, most: int) -> FirstItems[Placed]:
+    """Return the first jobs that the filters pick of those that are not in the queue's object."""
+    kept = search, order, most
+    known: FirstItems[Placed] | None = view.found.get(kept)
+    if known is not None:
+        return known
+    key, first = ORDERS[order], FirstItems[Placed](most, _place)
+    async with view.queue.other_jobs(frozenset(search.selection.statuses), search.selection.entrypoints) as others:
+        async for job in others:
+            if search.matches(job, view.now):
+                first.add((key(job), job.id, job))
+    if first.number and len(view.found) < LISTS_KEPT:
+        view.found[kept] = first
+    return first
+
+
+def _place(placed: Placed) -> tuple[Any, str]:
+    return placed[0], placed[1]
+
+
 def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
-    """Return the jobs that the filters pick, each as its key in the order and its id."""
+    """Return the jobs of the queue's object that the filters pick, each as its key in the order and its id."""
     known: list[tuple[Any, str]] | None = view.found.get((search, order))
     if known is not None:
         return known
@@ -135,11 +164,6 @@ def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
     if len(view.found) < LISTS_KEPT:
         view.found[search, order] = found
     return found
-
-
-def found_jobs(view: View, search: Search) -> list[Job]:
-    """Return all jobs that the filters pick, in the order in which they are served."""
-    return [unpacked(job_id, view.entries[job_id]) for _, job_id in sorted(_found(view, search, "served"))]
 
 
 def row_of(job: Job, now: datetime) -> dict[str, Any]:

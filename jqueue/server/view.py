@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -12,16 +12,17 @@ from jqueue.adapters.storage.names import describe
 from jqueue.core.blob.follower import Follower
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job_table import Packed
+from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState
-from jqueue.domain.stats import Census, QueueStats
+from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
-from jqueue.runtime.threads import in_a_thread
 
 READ_EVERY = 0.5
 """Seconds between two reads of a queue, at least. Viewers that ask earlier get the last one."""
@@ -40,18 +41,34 @@ class View:
     Attributes:
         number: grows with every change. Together with the time of the counting, it tells one view from another.
         now: the time by the queue's clock when the figures were counted.
-        header: the state without its jobs.
-        entries: the jobs by id, some of them packed. Do not change it.
+        queue: its jobs.
+        entries: the jobs of the queue's object by id, some of them packed. Do not change it.
         stats: the figures.
         found: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
     """
 
     number: int
     now: datetime
-    header: QueueState
+    queue: QueueView
     entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
     stats: QueueStats
     found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def header(self) -> QueueState:
+        """The state without its jobs."""
+        return self.queue.header
+
+    async def job(self, job_id: str) -> Job | None:
+        """Return the job with an id; None if it is not in the queue."""
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            return unpacked(job_id, entry)
+        async with self.queue.other_jobs(prefix=job_id) as others:
+            async for job in others:
+                if job.id == job_id:
+                    return job
+        return None
 
     @property
     def etag(self) -> str:
@@ -92,20 +109,11 @@ class BlobReader:
 
     async def view(self, number: int, now: datetime) -> View:
         """As in `Reader`."""
-        content, census = self._follower.content(READ_DEADLINE), Census(now)
-        entries = await in_a_thread(_counted, content, census)
-        if content.rows is not None:
-            await content.rows.count(census)
-        figures = census.figures(
-            content.header, content.set_aside, self._follower.size, self._follower.taken, self._options.limits
-        )
-        return View(number, now, content.header, entries, figures)
-
-
-def _counted(content: LazyState, census: Census) -> dict[str, Job | Packed]:
-    """Count the jobs of the queue's object, and return them by id."""
-    census.count_entries(content.entries.items())
-    return dict(content.entries)
+        content = self._follower.content(READ_DEADLINE)
+        entries = dict(content.entries)  # the next refresh changes the jobs in place
+        limits, taken, size = self._options.limits, self._follower.taken, self._follower.size
+        queue = QueueView(replace(content, entries=entries), limits, taken, size)
+        return View(number, now, queue, entries, await queue.stats(now))
 
 
 class VerbReader:
@@ -131,7 +139,9 @@ class VerbReader:
     async def view(self, number: int, now: datetime) -> View:
         """As in `Reader`."""
         header = self._state.model_copy(update={"jobs": ()})
-        return View(number, now, header, {job.id: job for job in self._state.jobs}, self._stats)
+        entries: dict[str, Job | Packed] = {job.id: job for job in self._state.jobs}
+        queue = QueueView(LazyState(header, self._state.set_aside, entries), Limits(), 0, self._stats.size)
+        return View(number, now, queue, entries, self._stats)
 
 
 class Viewers:

@@ -87,9 +87,9 @@ async def test_the_script_reads_a_queue_as_python_does(queue, path, read_by_scri
         assert same(found["overview"][part], expected[part]), part
     for part in ("size", "unreadable", "queue", "critical", "commits", "finished", "holds", "history_events"):
         assert same(found["overview"]["store"][part], expected["store"][part]), part
-    assert same(found["dead"], dead_groups(view))
+    assert same(found["dead"], await dead_groups(view))
     for query, mine in zip(queries, found["lists"], strict=True):
-        theirs = job_page(view, search_of(query), query.get("order", "served"), 0)
+        theirs = await job_page(view, search_of(query), query.get("order", "served"), 0)
         assert theirs["total"] == mine["total"]
         assert same([left_out(job, "seen") for job in mine["jobs"]], [left_out(job, "seen") for job in theirs["jobs"]])
     state = await queue.read_state()

@@ -14,6 +14,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.stats import Census
 from jqueue.domain.stored_object import StoredObject
+from tests.other_jobs import Rows
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,25 +23,6 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 def job(job_id, sequence=1, **fields):
     return Job(id=job_id, entrypoint="hot", payload=b"", created_at=NOW).evolve(sequence=sequence, **fields)
-
-
-class Rows:
-    """A source of jobs that notes the arguments of its calls, and the ends of its iterations."""
-
-    def __init__(self, *jobs):
-        self.jobs, self.asked, self.ended = jobs, [], 0
-
-    async def rows(self, statuses, entrypoints, prefix):
-        self.asked.append((statuses, entrypoints, prefix))
-        try:
-            for each in self.jobs:
-                yield each
-        finally:
-            self.ended += 1
-
-    async def count(self, census, deadline=None):
-        for each in self.jobs:
-            census.count(each)
 
 
 def view_of(*hot, rows=None, pack=False):

@@ -64,7 +64,7 @@ class QueueView:
             for job_id, entry in part:
                 yield unpacked(job_id, entry)
             await asyncio.sleep(0)
-        async with self._other_jobs(wanted, names, prefix) as others:
+        async with self.other_jobs(wanted, names, prefix) as others:
             async for job in others:
                 yield job
 
@@ -78,7 +78,7 @@ class QueueView:
             for job_id, _ in part:
                 yield job_id
             await asyncio.sleep(0)
-        async with self._other_jobs(prefix=prefix) as others:
+        async with self.other_jobs(prefix=prefix) as others:
             async for job in others:
                 yield job.id
 
@@ -108,10 +108,16 @@ class QueueView:
             await self._content.rows.count(census, deadline)
         return census.figures(self.header, self.set_aside, self.size, self._taken, self._limits)
 
-    def _other_jobs(
+    def other_jobs(
         self, statuses: frozenset[JobStatus] = frozenset(), names: frozenset[str] = frozenset(), prefix: str = ""
     ) -> aclosing[AsyncGenerator[Job, None]]:
-        """Return the chosen jobs that are not in the queue's object, to be iterated over within `async with`."""
+        """Return an iteration over the jobs that are not in the queue's object: `async with view.other_jobs() as jobs`.
+
+        Args:
+            statuses: statuses of the jobs; all if empty.
+            names: entrypoints of the jobs; all if empty.
+            prefix: beginning of their ids.
+        """
         source = self._content.rows
         return aclosing(_nothing() if source is None else source.rows(statuses, names, prefix))
 
