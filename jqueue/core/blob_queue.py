@@ -10,6 +10,7 @@ from jqueue.core.queue_base import Prepared
 from jqueue.core.queue_options import QueueOptions
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.history import HistoryVerbs
+from jqueue.core.verbs.ranges import RangeVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Configure, Guarded
@@ -17,7 +18,7 @@ from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
-class BlobQueue(QueueVerbs, HistoryVerbs, SupportsObservers):
+class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, SupportsObservers):
     """A queue whose whole state is one object of a store.
 
     Args:

@@ -27,7 +27,7 @@ from jqueue.runtime.system import process_name
 ALL_CAPABILITIES = Capabilities()
 """The capabilities of a queue on one object."""
 
-WITHOUT_OBJECTS = Capabilities(objects=False, history=False)
+WITHOUT_OBJECTS = Capabilities(objects=False, history=False, ranges=False)
 """The capabilities of a queue on a storage that keeps no objects beside the queue."""
 
 DEQUEUES_KEPT = 256

@@ -19,17 +19,18 @@ from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.printable import printable
+from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
-from jqueue.domain.transitions import TRANSITIONS, Move, Verb
+from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
 
 UNNAMED_CLAIM = (
     "this queue object handed out no claim on it, or several, or has ended the claim already: pass the Job from dequeue"
 )
 
 
-Savepoint = tuple[int, int, bool, int]
+Savepoint = tuple[int, int, bool, int, int]
 """A point to which a draft can go back."""
 
 
@@ -188,6 +189,47 @@ class Draft:
         self._journal.entries.append((jobs, job_id, jobs[job_id]))
         jobs.remove_waiting(job_id)
 
+    def move_rows(self, move: BulkMove) -> None:
+        """Note a transition of rows of a range. The caller changes the manifest.
+
+        Raises:
+            AssertionError: the transition table does not have this change.
+        """
+        if move.after not in TRANSITIONS.get((move.before, move.verb), ()):
+            raise AssertionError(f"illegal transition: {move.before} --{move.verb}--> {move.after}")
+        if move.jobs:
+            self._journal.changed = True
+            self._journal.bulk.append(move)
+
+    def admit(self, job: Job) -> None:
+        """Put a job that is in progress in a range into the blob, before it is moved by itself."""
+        self._journal.changed = True
+        self._journal.entries.append((self.jobs, job.id, ABSENT))
+        self.jobs.put(job)
+
+    def set_range(self, range_id: str, claim: Range | None) -> None:
+        """Set the claim of a range; None removes it."""
+        if claim is None:
+            self.forget(self.header.ranges, range_id)
+        else:
+            self.note(self.header.ranges, range_id, claim)
+        self.jobs.rows.changed()
+
+    def cancel_in_range(self, job: Job) -> None:
+        """Mark a job that is in progress in a range, so that the holder of the range is told."""
+        range_id = self.jobs.rows.range_of(job.id)
+        assert range_id is not None
+        claim = self.header.ranges[range_id]
+        self.set_range(range_id, claim.model_copy(update={"cancelled": (*claim.cancelled, job.id)}))
+        self._journal.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
+
+    def hide_row(self, job_id: str) -> None:
+        """Remove the loaded row of a job that is claimed as a part of a range."""
+        jobs = self.jobs
+        jobs.rows.hide(job_id, self._journal)
+        self._journal.entries.append((jobs, job_id, jobs[job_id]))
+        jobs.remove_waiting(job_id)
+
     def name_segment(self, name: str, segment: Segment) -> None:
         """Add a segment to the manifest. Versions that do not know segments then refuse the blob."""
         self.note(self.header.segments, name, segment)
@@ -270,18 +312,23 @@ class Draft:
         """The transitions since the last `settle`, in order."""
         return self._journal.moves
 
+    @property
+    def bulk_moves(self) -> Sequence[BulkMove]:
+        """The transitions of many jobs at once since the last `settle`, in order."""
+        return self._journal.bulk
+
     def savepoint(self) -> Savepoint:
         """Return a mark for `rollback`."""
         journal = self._journal
-        return len(journal.entries), len(journal.moves), journal.changed, self.jobs.last_sequence
+        return len(journal.entries), len(journal.moves), journal.changed, self.jobs.last_sequence, len(journal.bulk)
 
     def rollback(self, savepoint: Savepoint | None = None) -> None:
         """Undo every change since the savepoint, or since the last `settle`."""
-        mark, moves, changed, last_sequence = savepoint or (0, 0, False, self._settled_sequence)
+        mark, moves, changed, last_sequence, bulk = savepoint or (0, 0, False, self._settled_sequence, 0)
         header, settings = self.header, False
-        for place, key in self._journal.undo(mark, moves):
+        for place, key in self._journal.undo(mark, moves, bulk):
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
-            if place is header.segments:
+            if place is header.segments or place is header.ranges:
                 self.jobs.rows.changed()
         self._journal.changed = changed
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
@@ -311,7 +358,7 @@ class Draft:
         self.header = Header(header)
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
-        self.jobs.rows.adopt(self.header.segments)
+        self.jobs.rows.adopt(self.header.segments, self.header.ranges)
         self._share_settings()
 
     def _share_settings(self) -> None:

@@ -17,7 +17,7 @@ from jqueue.domain.limits import cut_error
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.sequence_numbers import PlacedJobs
 from jqueue.domain.tallies import ready_since
-from jqueue.domain.transitions import Move, Verb
+from jqueue.domain.transitions import BulkMove, Move, Verb
 
 PAYLOAD_BYTES = 64 << 10
 """Size of the largest payload that an event keeps."""
@@ -43,7 +43,7 @@ class HistoryEvent:
         at: time of the commit.
         verb: what happened: a `Verb` such as "enqueue", "dequeue", "ack" or "stale". "start" is no transition: the
             history was switched on.
-        job_id: id of the job; None for jobs of a bulk enqueue, and for "start".
+        job_id: id of the job; None for jobs of a bulk enqueue or of a range, and for "start".
         entrypoint: of the job.
         before: status before the event; None if the job was not in the queue.
         after: status after it; None if the job has left.
@@ -54,7 +54,7 @@ class HistoryEvent:
         created_at: of an event by which a job leaves, the time of its enqueue.
         error: of a failure, the error, cut at 256 bytes. It begins with the class if it was an exception.
         payload: of an enqueue, if the history keeps payloads. Not shown by `repr`.
-        jobs: number of jobs; more than 1 only for a bulk enqueue.
+        jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
     """
 
     number: int
@@ -115,12 +115,19 @@ def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any]) ->
 
 
 def batches_of(
-    moves: Iterable[Move], placed: Sequence[PlacedJobs], number: int, now: datetime, *, payloads: bool
+    moves: Iterable[Move],
+    bulk: Sequence[BulkMove],
+    placed: Sequence[PlacedJobs],
+    number: int,
+    now: datetime,
+    *,
+    payloads: bool,
 ) -> list[str]:
     """Return the events of a commit as the texts of batches. A heartbeat is no event.
 
     Args:
         moves: its transitions.
+        bulk: its transitions of many jobs at once. Each is one event.
         placed: the jobs that it adds as encoded lines. All jobs of one block and entrypoint are one event.
         number: the number of the first event.
         now: its time.
@@ -134,6 +141,12 @@ def batches_of(
         if lines.rows:
             batches.append(lines.text(number))
             number += len(lines.rows)
+    if bulk:
+        rows = _Batch(now, payloads=payloads)
+        for move in bulk:
+            rows.add_bulk(move)
+        batches.append(rows.text(number))
+        number += len(rows.rows)
     moves = [move for move in moves if move[0] is not Verb.HEARTBEAT]
     for start in range(0, len(moves), EVENTS_PER_BATCH):
         batch = _Batch(now, payloads=payloads)
@@ -165,6 +178,16 @@ class _Batch:
         """Add the event of a bulk enqueue."""
         kind = self._kinds.setdefault((entrypoint, Verb.ENQUEUE, None, JobStatus.QUEUED, None), len(self._kinds))
         self.rows.append(f"[{kind}, null, 0, null, null, null, null, {jobs}]")
+
+    def add_bulk(self, move: BulkMove) -> None:
+        """Add the event of a transition of many jobs. Its seconds are the average."""
+        after = None if move.after is JobStatus.COMPLETED else move.after
+        key = (move.entrypoint, move.verb, move.before, after, move.holder)
+        kind = self._kinds.setdefault(key, len(self._kinds))
+        seconds = "null"
+        if move.seconds:
+            seconds = f"{sum(each * jobs for each, jobs in move.seconds) / move.jobs:.3f}"
+        self.rows.append(f"[{kind}, null, {move.attempt}, {seconds}, null, null, null, {move.jobs}]")
 
     def add(self, moves: Iterable[Move]) -> None:
         """Add the events of transitions."""

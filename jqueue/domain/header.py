@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from jqueue.domain.models import CommitRecord, KeyHold, QueueState, TransactionRecord
+from jqueue.domain.ranges import Range
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Segment
 
-TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "segments", "transactions")
+TABLES = ("finished", "holds", "entrypoints", "ranges", "recent", "schedules", "segments", "transactions")
 """Names of the tables of a state that are changed in place."""
 
 
@@ -33,6 +34,7 @@ class Header:
         "history",
         "holds",
         "queue",
+        "ranges",
         "recent",
         "retired",
         "schedules",
@@ -62,6 +64,7 @@ class Header:
         self.workers = state.workers
         self.history = state.history
         self.segments: dict[str, Segment] = state.segments  # type: ignore[assignment]
+        self.ranges: dict[str, Range] = state.ranges  # type: ignore[assignment]
         self.retired = state.retired
         self.extra = state.extra
 

@@ -75,13 +75,18 @@ class IndexedJobs(JobTable):
         entry = self.entries.get(job_id)
         if entry is not None:
             return unpacked(job_id, entry)
-        if self.rows.segments:
+        if not self.rows.segments:
+            return None
+        claimed = self.rows.claimed_job(job_id) if self.rows.ranges else None
+        if claimed is None:
             self.rows.find(job_id)
-        return None
+        return claimed
 
     def find_key(self, key: str) -> str | None:
         """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""
         holder = self.keys_held.get(key)
+        if holder is None and self.rows.ranges:
+            holder = self.rows.claimed_key(key)
         if holder is None and self.rows.segments:
             self.rows.find_key(key)
         return holder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol
 
-from jqueue.domain.transitions import Move
+from jqueue.domain.transitions import BulkMove, Move
 
 ABSENT: Any = object()
 """Old value of an entry that did not exist."""
@@ -25,14 +25,16 @@ class Journal:
         changed: True if there is anything to commit.
         entries: for each change, the changed object, the key or name in it, and the old value.
         moves: the transitions of jobs among these changes, in order.
+        bulk: the transitions of many jobs at once.
     """
 
-    __slots__ = ("changed", "entries", "moves")
+    __slots__ = ("bulk", "changed", "entries", "moves")
 
     def __init__(self) -> None:
         self.changed = False
         self.entries: list[tuple[MutableMapping[str, Any] | Restores, str, Any]] = []
         self.moves: list[Move] = []
+        self.bulk: list[BulkMove] = []
 
     def set(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table."""
@@ -52,15 +54,17 @@ class Journal:
         self.entries.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
-    def undo(self, mark: int, moves: int) -> Iterator[tuple[object, str]]:
+    def undo(self, mark: int, moves: int, bulk: int) -> Iterator[tuple[object, str]]:
         """Undo the changes after a mark, the last one first. Yield the object and the key of each.
 
         Args:
             mark: number of entries to keep.
             moves: number of moves to keep.
+            bulk: number of bulk moves to keep.
         """
         entries = self.entries
         del self.moves[moves:]
+        del self.bulk[bulk:]
         while len(entries) > mark:
             place, key, old = entries.pop()
             if not isinstance(place, dict):
@@ -75,4 +79,5 @@ class Journal:
         """Forget the changes, which makes them permanent: they were committed."""
         self.entries.clear()
         self.moves.clear()
+        self.bulk.clear()
         self.changed = False

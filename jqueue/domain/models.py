@@ -33,6 +33,7 @@ from jqueue.domain.fields import (
     Timestamp,
 )
 from jqueue.domain.history import HistoryHeader
+from jqueue.domain.ranges import Range
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Segment, SegmentId
 from jqueue.domain.stored_object import StoredObject, is_apart
@@ -341,6 +342,7 @@ class QueueState(BaseModel):
         workers: the workers that have committed lately, by the id of their run.
         history: the latest events of jobs, and where the earlier ones are; None if no history was ever kept.
         segments: the manifest: the segments that hold further jobs, by id.
+        ranges: the claims of ranges of their rows, by id.
         retired: the times at which segments left the manifest, in seconds since 1970, by id.
         set_aside: lines that could not be read as jobs.
         extra: fields that this version does not know, kept for the versions that do.
@@ -367,6 +369,7 @@ class QueueState(BaseModel):
     workers: Mapping[str, WorkerRecord] = Field(default_factory=dict, repr=False)
     history: HistoryHeader | None = Field(default=None, repr=False)
     segments: Mapping[SegmentId, Segment] = Field(default_factory=dict, repr=False)
+    ranges: Mapping[JobId, Range] = Field(default_factory=dict, repr=False)
     retired: Mapping[SegmentId, Finite] = Field(default_factory=dict, repr=False)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)

@@ -231,11 +231,42 @@ class Order:
         rules = self.rules.get(entrypoint) if self.rules else None
         if rules is None:
             return True
-        if rules.paused or (rules.max_running is not None and self.running.get(entrypoint, 0) >= rules.max_running):
+        if rules.paused or (rules.max_running is not None and self._running(entrypoint) >= rules.max_running):
             return False
         if rules.rate is None or rules.per is None:
             return True
         return claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per) > 0
+
+    def claims_allowed(self, entrypoint: str, now: datetime, most: int) -> int:
+        """Return the number of jobs of an entrypoint that its rules allow to be claimed now, at most a number."""
+        rules = self.rules.get(entrypoint)
+        if rules is None:
+            return most
+        if rules.paused:
+            return 0
+        if rules.max_running is not None:
+            most = min(most, rules.max_running - self._running(entrypoint))
+        if rules.rate is not None and rules.per is not None:
+            most = min(most, claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per))
+        return max(0, most)
+
+    def next_entry(self, entrypoint: str, now: datetime) -> Entry | None:
+        """Return the entry of the job of an entrypoint that would be claimed next; None if there is none.
+
+        Raises:
+            RowsMissingError: a row that is not loaded may come first.
+        """
+        self._now = now
+        if self._rows.segments:
+            self._check_rows((entrypoint,), now)
+        if self._scheduled.entries:
+            self._promote(now)
+        heap = self._ready.get(entrypoint)
+        return None if heap is None or not self.is_open(entrypoint, now) else self._top(heap)
+
+    def _running(self, entrypoint: str) -> int:
+        in_ranges = self._rows.running(entrypoint) if self._rows.ranges else 0
+        return self.running.get(entrypoint, 0) + in_ranges
 
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""

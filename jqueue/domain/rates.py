@@ -46,19 +46,19 @@ def claims_left(usage: Sequence[Usage], now: float, rate: int, per: float) -> in
     return max(0, rate - sum(span.claims for span in counting(usage, now, per)))
 
 
-def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, ...]:
-    """Return the spans with one more claim, without spans that no longer count by any writer's clock.
+def with_claim(usage: Sequence[Usage], now: float, per: float, claims: int = 1) -> tuple[Usage, ...]:
+    """Return the spans with some more claims, without spans that no longer count by any writer's clock.
 
     Spans are kept for longer than they count here, because a writer whose clock is behind still has to count them.
     """
     spans = still_needed(usage, now, per)
     width = per / SPANS
     for place in range(len(spans) - 1, -1, -1):
-        first, last, claims = spans[place]
+        first, last, before = spans[place]
         if last - width <= now <= first + width:
-            spans[place] = Usage(min(first, now), max(last, now), claims + 1)
+            spans[place] = Usage(min(first, now), max(last, now), before + claims)
             return tuple(spans)
-    return (*spans, Usage(now, now, 1))
+    return (*spans, Usage(now, now, claims))
 
 
 def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:

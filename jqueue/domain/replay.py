@@ -50,6 +50,11 @@ class Replay:
             raise ReplayError(f"events {event.number + 1} to {self._next} of the history are missing")
         if event.verb == START:
             raise ReplayError(f"the history of the queue begins at {event.at.isoformat()}: choose a later time")
+        if event.job_id is None and event.verb != Verb.ENQUEUE:
+            raise ReplayError(
+                f"event {event.number} ({event.verb}) is of {event.jobs} jobs that were claimed as a range, and the "
+                f"history does not keep their ids: choose a time after {event.at.isoformat()}"
+            )
         if event.job_id is None:
             self._undo_lines(event)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from jqueue.domain.segments import RowKey
+from jqueue.domain.segments import RowKey, Span
 
 
 class Chunk(NamedTuple):
@@ -70,21 +70,29 @@ class SegmentIndex:
         ids: rows by job id.
         keys: rows by unique key, of the rows that have one.
         objects: suffixes of the objects that its rows name.
+        single: rows that are never a part of a range, as spans.
 
     Attributes:
         oldest: for each chunk, the earliest `since` of its rows and of the rows behind it.
     """
 
-    __slots__ = ("chunks", "end", "ids", "keys", "objects", "oldest")
+    __slots__ = ("chunks", "end", "ids", "keys", "objects", "oldest", "single")
 
     def __init__(
-        self, chunks: Sequence[Chunk], end: int, ids: HashTable, keys: HashTable, objects: Sequence[str] = ()
+        self,
+        chunks: Sequence[Chunk],
+        end: int,
+        ids: HashTable,
+        keys: HashTable,
+        objects: Sequence[str] = (),
+        single: Sequence[Span] = (),
     ) -> None:
         self.chunks = tuple(chunks)
         self.end = end
         self.ids = ids
         self.keys = keys
         self.objects = tuple(objects)
+        self.single = tuple(single)
         self.oldest = [*accumulate((chunk.oldest for chunk in reversed(self.chunks)), min)][::-1]
 
     def bytes_of(self, first: int, last: int) -> tuple[int, int]:

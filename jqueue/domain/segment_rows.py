@@ -8,18 +8,18 @@ caller loads the row and applies the operation again. So a transition stays a pu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jqueue.domain.errors import SegmentDamagedError
+from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.journal import Journal
 from jqueue.domain.models import Job
+from jqueue.domain.range_jobs import in_progress, with_tries
+from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, RowKey, Segment
-
-if TYPE_CHECKING:
-    from jqueue.domain.job_table import Packed
+from jqueue.domain.segments import FOLDER, RowKey, Segment, Span, numbers_in
 
 NEVER = -float("inf")
 
@@ -75,6 +75,7 @@ class SegmentRows:
     Attributes:
         segments: the manifest; the rows that the draft has taken since the last commit are not marked in it.
         committed: the manifest as of the last commit.
+        ranges: the claims of ranges.
         of: the segment and the row of each loaded row that is not taken, by job id.
         indexes: the indexes that are loaded, by segment.
         aging: the queue's setting.
@@ -88,6 +89,8 @@ class SegmentRows:
         self.indexes: dict[str, SegmentIndex] = {}
         self.aging: float | None = None
         self._entrypoints: dict[str, str] = {}
+        self.ranges: Mapping[str, Range] = {}
+        self._claimed: dict[str, tuple[str, int, Packed]] = {}
         self._left: Counter[str] = Counter()
         self._taken: dict[str, set[int]] = {}
         self._loaded: dict[str, set[int]] = {}
@@ -97,10 +100,11 @@ class SegmentRows:
 
     # The manifest
 
-    def adopt(self, segments: Mapping[str, Segment]) -> None:
+    def adopt(self, segments: Mapping[str, Segment], ranges: Mapping[str, Range]) -> None:
         """Take over another manifest, and forget loaded rows that are taken in it."""
         before, self.segments = self.committed, segments
-        self.committed = dict(segments)
+        self.committed, self.ranges = dict(segments), ranges
+        self._claimed = {job_id: place for job_id, place in self._claimed.items() if place[0] in ranges}
         self._taken.clear()
         self._entrypoints = {**self._entrypoints, **{name: each.entrypoint for name, each in segments.items()}}
         if before:
@@ -108,6 +112,9 @@ class SegmentRows:
             for job_id, (name, row) in list(self.of.items()) if moved else ():
                 if name in moved and (name not in segments or segments[name].is_taken(row)):
                     self._forget(job_id)
+            for name in moved & segments.keys():
+                if segments[name].tried != before[name].tried or segments[name].waiting > before[name].waiting:
+                    self.reload(name)  # rows of a range have come back
             for name in moved - segments.keys():
                 for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)
@@ -118,17 +125,17 @@ class SegmentRows:
         self._ready = None
 
     def current(self, name: str) -> Segment | None:
-        """Return the entry of a segment, with the rows that the draft has taken; None if it has no rows left."""
+        """Return the entry of a segment, with the rows that the draft has taken; None if there is no such segment."""
         segment = self.segments.get(name)
         taken = self._taken.get(name)
         if segment is None or not taken:
             return segment
-        first, spans = segment.taking(taken)
-        if first >= segment.rows:
-            return None
-        changes: dict[str, Any] = {"next": first, "taken": spans}
-        index = self.indexes.get(name)
-        chunk = segment.chunk_of(first)
+        return self.advanced(segment, *segment.taking(taken), self.indexes.get(name))
+
+    def advanced(self, segment: Segment, first: int, spans: Sequence[Span], index: SegmentIndex | None) -> Segment:
+        """Return an entry with other values of `next` and `taken`, and with the head that follows from them."""
+        changes: dict[str, Any] = {"next": first, "taken": tuple(spans)}
+        chunk = min(segment.chunk_of(first), segment.chunks - 1)
         if index is not None and chunk != segment.chunk_of(segment.next):
             changes["head"] = _moved(index.chunks[chunk].first, segment.offset)
             changes["oldest"] = index.oldest[chunk]
@@ -136,16 +143,21 @@ class SegmentRows:
 
     def manifest(self) -> Mapping[str, Segment]:
         """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""
-        if not self._taken:
+        in_ranges = {each.segment for each in self.ranges.values()}
+        if not self._taken and all(each.next < each.rows or name in in_ranges for name, each in self.segments.items()):
             return self.segments
         entries = {name: self.current(name) if name in self._taken else each for name, each in self.segments.items()}
-        return {name: segment for name, segment in entries.items() if segment is not None}
+        return {
+            name: segment
+            for name, segment in entries.items()
+            if segment is not None and (segment.next < segment.rows or name in in_ranges)
+        }
 
     def waiting(self) -> Counter[str]:
         """Return the number of rows that wait and are not loaded, by entrypoint."""
         found: Counter[str] = Counter()
         for name, segment in self.segments.items():
-            found[segment.entrypoint] += segment.waiting - len(self._taken.get(name, ()))
+            found[segment.entrypoint] += segment.waiting - len(self._taken.get(name, ()))  # changes are not in it
         for name, _ in self.of.values():
             found[self._entrypoints[name]] -= 1
         return +found
@@ -164,9 +176,13 @@ class SegmentRows:
         if segment is None:
             return
         entries = self._jobs.entries
+        claims = [(range_id, each) for range_id, each in self.ranges.items() if each.segment == name]
         for row, job_id, entry in rows:
+            for range_id, claim in claims:
+                if claim.has(row):
+                    self._claimed[job_id] = range_id, row, entry
             if job_id not in entries and not segment.is_taken(row):
-                self._jobs.put_row(job_id, entry)
+                self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)))
                 self.of[job_id] = name, row
                 self._left[segment.entrypoint] += 1
         self._loaded.setdefault(name, set()).add(chunk)
@@ -184,6 +200,17 @@ class SegmentRows:
             self._forget(job_id)
         self._loaded.clear()
         self.changed()
+
+    def reload(self, name: str) -> None:
+        """Note that rows of a segment are no longer known: it is read again when they are needed."""
+        self._loaded.pop(name, None)
+        self.changed()
+
+    def hide(self, job_id: str, journal: Journal) -> None:
+        """Note that the loaded row of a job is claimed as a part of a range. The caller marks it as taken."""
+        place = self.of[job_id]
+        self.release(job_id)
+        journal.entries.append((_Hidden(self), job_id, place))
 
     def is_loaded(self, wanted: Wanted) -> bool:
         """Return True if a part of a segment is loaded, or cannot be read."""
@@ -236,6 +263,11 @@ class SegmentRows:
             self._left[self._entrypoints[place[0]]] -= 1
             journal.entries.append((self, job_id, place))
 
+    def unhide(self, job_id: str, place: tuple[str, int]) -> None:
+        """Undo `hide`."""
+        self.of[job_id] = place
+        self._left[self._entrypoints[place[0]]] += 1
+
     def restore(self, job_id: str, old: Any) -> None:
         """Undo the taking of a row: see `Journal`."""
         name, row = self.of[job_id] = old
@@ -274,8 +306,7 @@ class SegmentRows:
             chunks: set[int | None] = {None}
             if index is not None:
                 rows = (index.keys if keys else index.ids).find(text)
-                taken = self._taken.get(name, ())
-                chunks = {segment.chunk_of(row) for row in rows if row not in taken and not segment.is_taken(row)}
+                chunks = {segment.chunk_of(row) for row in rows if self._is_there(name, segment, row)}
             broken = self._damaged.get(name, set()) & chunks
             if broken:
                 damaged = name
@@ -284,6 +315,56 @@ class SegmentRows:
             raise RowsMissingError(wanted)
         if damaged is not None:
             raise SegmentDamagedError(f"{FOLDER}{damaged}")
+
+    def _is_there(self, name: str, segment: Segment, row: int) -> bool:
+        """Return True if the job of a row waits, or is in progress in a range."""
+        if row in self._taken.get(name, ()):
+            return False
+        return not segment.is_taken(row) or any(each.segment == name and each.has(row) for each in self.ranges.values())
+
+    def claimed_job(self, job_id: str) -> Job | None:
+        """Return a job that is in progress in a range, if its row is loaded; None if it is not."""
+        place = self._claimed.get(job_id)
+        claim = None if place is None else self.ranges.get(place[0])
+        if place is None or claim is None or job_id in self._jobs.entries:
+            return None
+        if not claim.has(place[1]):
+            return None
+        return in_progress(unpacked(job_id, place[2]), claim)
+
+    def claimed_key(self, key: str) -> str | None:
+        """Return the id of a job in a range that holds a unique key, if its row is loaded; None if none does."""
+        for job_id in self._claimed:
+            job = self.claimed_job(job_id)
+            if job is not None and job.unique_key == key:
+                return job_id
+        return None
+
+    def range_of(self, job_id: str) -> str | None:
+        """Return the id of the range in which a job is in progress; None if it is in none whose row is loaded."""
+        return None if self.claimed_job(job_id) is None else self._claimed[job_id][0]
+
+    def jobs_of(self, range_id: str) -> list[Job]:
+        """Return the jobs of a range.
+
+        Raises:
+            RowsMissingError: not all rows are loaded.
+            SegmentDamagedError: the segment cannot be read.
+        """
+        claim = self.ranges[range_id]
+        segment = self.segments[claim.segment]
+        chunks = {segment.chunk_of(row) for row in numbers_in(claim.spans)}
+        wanted = [each for chunk in chunks if not self.is_loaded(each := Wanted(claim.segment, chunk))]
+        if wanted:
+            raise RowsMissingError(wanted)
+        if self._damaged.get(claim.segment):
+            raise SegmentDamagedError(FOLDER + claim.segment)
+        found = [self.claimed_job(job_id) for job_id, place in self._claimed.items() if place[0] == range_id]
+        return sorted((job for job in found if job is not None), key=lambda job: job.sequence)
+
+    def running(self, entrypoint: str) -> int:
+        """Return the number of jobs of an entrypoint that are in progress in ranges."""
+        return sum(each.rows for each in self.ranges.values() if each.entrypoint == entrypoint)
 
     def require(self, entrypoint: str | None) -> None:
         """Return if all rows of an entrypoint, or of all, are loaded.
@@ -378,6 +459,21 @@ class SegmentRows:
         if segment.aging != self.aging:  # sorted by another order: all rows must be known
             return _Head(NEVER, 0, name, chunk)
         return _Head(key.rank(self.aging), key.sequence, name, chunk)
+
+
+class _Hidden:
+    """Restores rows that were hidden: see `Journal`.
+
+    Args:
+        rows: their owner.
+    """
+
+    def __init__(self, rows: SegmentRows) -> None:
+        self._rows = rows
+
+    def restore(self, job_id: str, old: Any) -> None:
+        """Note that the row is loaded again."""
+        self._rows.unhide(job_id, old)
 
 
 def _moved(key: RowKey, offset: int) -> RowKey:

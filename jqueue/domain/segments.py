@@ -79,6 +79,10 @@ class Segment(BaseModel):
         scheduled: True if the rows are sorted by `run_at`.
         aging: the queue's setting `aging` by which the rows were sorted.
         oldest: earliest `since` of a waiting row, or an earlier time.
+        tried: claims of rows as parts of ranges that have ended: spans with the numbers of claims and of failures that
+            their jobs have in addition to those on their lines.
+        attempts: largest `attempt` on a line.
+        spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
         objects: number of objects that the rows name.
         at: time of the commit that named the segment, in seconds since 1970.
@@ -100,6 +104,9 @@ class Segment(BaseModel):
     scheduled: bool = False
     aging: Seconds | None = None
     oldest: Finite = 0.0
+    tried: tuple[tuple[Count, Count, Count, Count], ...] = ()
+    attempts: Count = 0
+    spare: Count | None = None
     keys: Count = 0
     objects: Count = 0
     at: Finite = 0.0
@@ -111,7 +118,7 @@ class Segment(BaseModel):
             if not edge < first < last <= self.rows:
                 raise ValueError("taken is not a list of spans in order")
             edge = last
-        if self.next >= self.rows:
+        if self.next > self.rows:
             raise ValueError("next is behind the last row")
         return self
 
@@ -142,13 +149,57 @@ class Segment(BaseModel):
         first, last = max(chunk * self.chunk_rows, self.next), min((chunk + 1) * self.chunk_rows, self.rows)
         return first >= last or any(start <= first and last <= end for start, end in self.taken)
 
+    def tries_of(self, row: int) -> tuple[int, int]:
+        """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
+        return next(((claims, failures) for first, last, claims, failures in self.tried if first <= row < last), (0, 0))
+
     def taking(self, rows: Iterable[int]) -> tuple[int, tuple[Span, ...]]:
         """Return `next` and `taken` after some more rows were taken."""
-        spans = joined([*self.taken, *((row, row + 1) for row in rows)])
-        first = self.next
-        if spans and spans[0][0] <= first:
-            first = max(first, spans.pop(0)[1])
-        return first, tuple(spans)
+        return self.taking_spans((row, row + 1) for row in rows)
+
+    def taking_spans(self, spans: Iterable[Span]) -> tuple[int, tuple[Span, ...]]:
+        """Return `next` and `taken` after some more rows were taken, as `taking` does."""
+        return _cut(joined([(0, self.next), *self.taken, *spans]))
+
+    def giving_back(self, spans: Sequence[Span], claims: int, failures: int) -> Self:
+        """Return the segment after rows of a range have come back, with numbers for `tried`."""
+        first, taken = _cut(without([(0, self.next), *self.taken], spans))
+        tried = [
+            (start, end, *numbers)
+            for start_of, end_of, *numbers in self.tried
+            for start, end in without([(start_of, end_of)], [(0, first), *taken, *spans])
+        ]
+        if claims:
+            tried += [(start, end, claims, failures) for start, end in spans]
+        changes = {"next": first, "taken": taken, "tried": tuple(sorted(tried))}
+        return self.model_copy(update=changes)
+
+
+def _cut(spans: list[Span]) -> tuple[int, tuple[Span, ...]]:
+    """Return the end of the span that begins at 0, or 0, and all other spans."""
+    if spans and spans[0][0] == 0:
+        return spans[0][1], tuple(spans[1:])
+    return 0, tuple(spans)
+
+
+def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    """Return spans in order, without the rows of others."""
+    found = []
+    cuts = joined(others)
+    for first, last in joined(spans):
+        for start, end in cuts:
+            if start < last and end > first:
+                if start > first:
+                    found.append((first, start))
+                first = max(first, end)
+        if first < last:
+            found.append((first, last))
+    return found
+
+
+def size_of(spans: Iterable[Span]) -> int:
+    """Return the number of rows in spans that do not overlap."""
+    return sum(last - first for first, last in spans)
 
 
 def retired_after(
@@ -177,7 +228,7 @@ def retired_after(
 def joined(spans: Iterable[Span]) -> list[Span]:
     """Return spans in order, with those joined that touch or overlap."""
     found: list[Span] = []
-    for first, last in sorted(spans):
+    for first, last in sorted(span for span in spans if span[0] < span[1]):
         if found and first <= found[-1][1]:
             found[-1] = found[-1][0], max(last, found[-1][1])
         else:

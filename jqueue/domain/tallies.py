@@ -30,7 +30,7 @@ from jqueue.domain.counters import (
 )
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.transitions import Move, Verb
+from jqueue.domain.transitions import BulkMove, Move, Verb
 
 ENTRYPOINTS_COUNTED = 64
 """Number of entrypoints with counters of their own. The counters of others are added up under `OTHERS`."""
@@ -65,13 +65,18 @@ class _Sums:
 
 
 def with_moves(
-    counters: Mapping[str, Counters], moves: Iterable[Move], added: Mapping[str, int], now: datetime
+    counters: Mapping[str, Counters],
+    moves: Iterable[Move],
+    bulk: Iterable[BulkMove],
+    added: Mapping[str, int],
+    now: datetime,
 ) -> Mapping[str, Counters]:
     """Return the counters after a commit.
 
     Args:
         counters: the counters before it.
         moves: its transitions.
+        bulk: its transitions of many jobs at once.
         added: number of jobs that it adds as encoded lines, by entrypoint.
         now: its time.
     """
@@ -84,6 +89,10 @@ def with_moves(
             if sums is None:
                 sums = changed[job.entrypoint] = _Sums(counters.get(job.entrypoint, EMPTY))
             _count(verb, job, before, after, sums, now)
+    for move in bulk:
+        if move.entrypoint not in changed:
+            changed[move.entrypoint] = _Sums(counters.get(move.entrypoint, EMPTY))
+        _count_rows(move, changed[move.entrypoint])
     for name, jobs in added.items():
         if name not in changed:
             changed[name] = _Sums(counters.get(name, EMPTY))
@@ -124,6 +133,20 @@ def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _S
         totals[EXPIRED] += 1
     elif verb in (Verb.EXPIRE, Verb.PURGE, Verb.DEPART) and job.status is not JobStatus.COMPLETED:
         totals[REMOVED] += 1
+
+
+def _count_rows(move: BulkMove, sums: _Sums) -> None:
+    """Count a transition of rows of a range."""
+    seconds = [each for each, jobs in move.seconds for _ in range(jobs)]
+    if move.verb is Verb.CLAIM:
+        sums.totals[CLAIMED] += move.jobs
+        sums.waits += seconds
+    elif move.verb is Verb.ACK:
+        sums.totals[DONE] += move.jobs
+        sums.runs += seconds
+    elif move.verb is Verb.REVOKE:
+        for kind in (FAILED, RECOVERED, RETRIED):
+            sums.totals[kind] += move.jobs
 
 
 def ready_since(job: Job) -> datetime:

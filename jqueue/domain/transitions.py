@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from jqueue.domain.models import Job, JobStatus
 
@@ -39,6 +40,23 @@ class Verb(StrEnum):
 
 Move = tuple[Verb, Job | None, Job | None]
 """A transition of one job: the verb, and the job before and after; None if it is not in the queue."""
+
+
+class BulkMove(NamedTuple):
+    """A transition of many jobs at once, which are not known one by one."""
+
+    verb: Verb
+    entrypoint: str
+    before: JobStatus | None
+    after: JobStatus | None
+    jobs: int
+    attempt: int
+    """Number of claims of these jobs as parts of ranges, with this one."""
+    holder: str | None
+    """Holder of the claim that begins or ends."""
+    seconds: tuple[tuple[float, int], ...]
+    """Of a claim, the times for which jobs were ready, in seconds, each with a number of jobs; else of the claim."""
+
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {
     (None, Verb.ENQUEUE): (QUEUED,),

@@ -8,7 +8,7 @@ would change the job.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
@@ -20,6 +20,7 @@ from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_opt
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Unchanged
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 from jqueue.domain.workers import WorkerRecord
@@ -55,6 +56,7 @@ class Capabilities:
         history: keeps the events of jobs: `configure(history=)` and `history`.
         objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
             files and async iterables.
+        ranges: claims thousands of jobs as one: `claim_range`, `read_range`, `end_range`.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
     """
 
@@ -83,6 +85,7 @@ class Capabilities:
     history: bool = True
     holders: bool = True
     objects: bool = True
+    ranges: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -164,6 +167,76 @@ class SupportsHistory(Protocol):
             HistoryDamagedError: some events are missing. It is raised at the end, after all other events.
             InvalidJobError: an argument is wrong, or the store of the queue cannot keep a history.
             StorageError: the store failed.
+        """
+
+
+@runtime_checkable
+class SupportsRanges(Protocol):
+    """A queue in which thousands of jobs can be claimed as one, a *range*: one claim, one heartbeat, one end.
+
+    Heartbeats take `claim.claim`. A range that becomes stale, or whose holder gives it back, waits again as a whole.
+    """
+
+    async def claim_range(
+        self,
+        entrypoint: str,
+        rows: int,
+        *,
+        claim_timeout: Duration | None = None,
+        holder: str | None = None,
+        deadline: Duration | None = None,
+    ) -> RangeClaim | None:
+        """Claim the next jobs of a segment as one. Return None if the next job is not in a segment, or none is ready.
+
+        A dequeue claims the jobs that are in no segment, and those that are never in a range: jobs that keep a result,
+        expire, or have a concurrency key.
+
+        Args:
+            entrypoint: of the jobs.
+            rows: maximum number of jobs. Limits and rates of the entrypoint may allow fewer.
+            claim_timeout: time that the claim lasts without a heartbeat; the queue's `stale_timeout` by default.
+            holder: name kept with the claim; the queue's `holder` by default.
+            deadline: maximum time for the call.
+
+        Raises:
+            StorageError: the store failed.
+        """
+
+    def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        """Iterate over the jobs of a claimed range, in order, in bounded memory. Any process may read them.
+
+        Args:
+            claim: as returned by `claim_range`.
+            deadline: maximum time for each request to the store.
+
+        Raises:
+            SegmentDamagedError: the segment was changed.
+            ObjectMissingError: it does not exist.
+            StorageError: the store failed.
+        """
+
+    async def end_range(
+        self,
+        claim: RangeClaim,
+        *,
+        failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
+        returned: Iterable[str] = (),
+        nothing_done: bool = False,
+        deadline: Duration | None = None,
+    ) -> None:
+        """End the claim on a range: its jobs are done, but for some. Repeating it soon after changes nothing.
+
+        Args:
+            claim: as returned by `claim_range`.
+            failed: errors by job id, each with a delay and more if it is a `RangeFailure`. These jobs are tried again,
+                or are dead, as after a nack.
+            returned: ids of jobs that were not worked on. They wait again in their places, uncharged.
+            nothing_done: True if only `failed` jobs were worked on: all others are given back.
+            deadline: maximum time for the call.
+
+        Raises:
+            ClaimLostError: the claim became stale, or was ended otherwise. Nothing changed.
+            JobNotFoundError: a job of `failed` or `returned` is not in the range. Nothing changed.
         """
 
 

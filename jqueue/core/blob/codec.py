@@ -49,6 +49,7 @@ from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS
 from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.sequence_numbers import number_unnumbered
@@ -80,7 +81,7 @@ _TABLES = (
         "last_sequence",
     ),
     *("settings", "entrypoints", "recent", "schedules", "transactions", "counters", "workers", "history"),
-    *("segments", "retired"),
+    *("segments", "retired", "ranges"),
 )
 
 
@@ -241,6 +242,7 @@ class HeaderTexts:
         self.counters = TableTexts(_counters_text)
         self.workers = TableTexts(_worker_text)
         self.segments = TableTexts(_segment_text)
+        self.ranges = TableTexts(_segment_text)
 
 
 def _counters_text(counters: Counters) -> str:
@@ -264,7 +266,7 @@ def _worker_text(worker: WorkerRecord) -> str:
     return dump_ascii(fields)
 
 
-def _segment_text(segment: Segment) -> str:
+def _segment_text(segment: Segment | Range) -> str:
     return dump_ascii(_row(segment))
 
 
@@ -296,6 +298,8 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
         tables.append(f'"workers": {texts.workers.encode(state.workers)}')
     if state.segments:
         tables.append(f'"segments": {texts.segments.encode(state.segments)}')
+    if state.ranges:
+        tables.append(f'"ranges": {texts.ranges.encode(state.ranges)}')
     pieces = [", ".join(tables).encode()]
     if state.history is not None:
         opening, events, closing = history_pieces(state.history)

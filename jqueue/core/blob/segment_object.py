@@ -3,7 +3,7 @@
     {"segment": 1, "queue": "…", "entrypoint": "mail"}
     "<job id>": {…one job…}
     "<job id>": {…}
-    {"rows": 2, "chunks": [[51, 2774312119, 0, 17, 1767225601.0, 1767225601.0]], "end": 812, "keys": 0, "objects": []}
+    {"rows": 2, "chunks": [[51, 2774312119, 0, 17, 1767225601.0, 1767225601.0]], "end": 812, "keys": 0, …}
     <tables of hashes, binary>
 
 The index begins at the offset that the manifest has, and so do its checksum and all other facts about the segment. The
@@ -26,7 +26,7 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
 from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex
-from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment
+from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, joined
 
 FORMAT = 1
 
@@ -41,6 +41,11 @@ class Row(NamedTuple):
     unique_key: str | None = None
     objects: Sequence[str] = ()
     """The suffixes of the objects that it names."""
+    single: bool = False
+    """True if it is never a part of a range: it keeps its result, or has a concurrency key or a time of expiry."""
+    attempt: int = 0
+    spare: int | None = None
+    """Number of failures after which its job is dead."""
 
 
 class EncodedSegment(NamedTuple):
@@ -80,7 +85,9 @@ def encode_segment(
         offset += len(text)
     ids = HashTable.of((row.job_id, number) for number, row in enumerate(rows))
     keys = HashTable.of((row.unique_key, number) for number, row in enumerate(rows) if row.unique_key is not None)
-    index = SegmentIndex(chunks, offset, ids, keys, [suffix for row in rows for suffix in row.objects])
+    objects = [suffix for row in rows for suffix in row.objects]
+    single = joined((number, number + 1) for number, row in enumerate(rows) if row.single)
+    index = SegmentIndex(chunks, offset, ids, keys, objects, single)
     text = _encode_index(index, len(rows))
     segment = Segment(
         entrypoint=entrypoint,
@@ -94,6 +101,8 @@ def encode_segment(
         scheduled=scheduled,
         aging=aging,
         oldest=index.oldest[0],
+        attempts=max(row.attempt for row in rows),
+        spare=min((row.spare for row in rows if row.spare is not None), default=None),
         keys=len(keys.rows),
         objects=len(index.objects),
     )
@@ -107,6 +116,7 @@ def _encode_index(index: SegmentIndex, rows: int) -> bytes:
         "end": index.end,
         "keys": len(index.keys.rows),
         "objects": index.objects,
+        "single": index.single,
     }
     tables = (index.ids.hashes, index.ids.rows, index.keys.hashes, index.keys.rows)
     return dump_ascii(said).encode() + b"\n" + b"".join(map(_little_endian, tables))
@@ -137,9 +147,9 @@ def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
         rows, keys = said["rows"], said["keys"]
         chunks = [Chunk(offset, crc, RowKey(*first), oldest) for offset, crc, *first, oldest in said["chunks"]]
         numbers = _arrays(tables, (("Q", rows), ("I", rows), ("Q", keys), ("I", keys)))
-        found = SegmentIndex(
-            chunks, said["end"], HashTable(numbers[0], numbers[1]), HashTable(numbers[2], numbers[3]), said["objects"]
-        )
+        ids, keys_of = HashTable(numbers[0], numbers[1]), HashTable(numbers[2], numbers[3])
+        single = [(first, last) for first, last in said["single"]]
+        found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single)
     except (ValueError, TypeError, LookupError):
         raise InvalidBlobError("its index cannot be read") from None
     if rows != segment.rows or len(chunks) != segment.chunks:

@@ -24,6 +24,7 @@ from jqueue.domain.job_table import Packed, objects_of, packed, unpacked
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
+from jqueue.domain.range_jobs import is_single, with_tries
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment
 from jqueue.ports.clock import Clock
@@ -252,7 +253,7 @@ class SegmentWriter:
             for _, rows in several:
                 for number, job_id, entry in rows:
                     if not segment.is_taken(number):
-                        row = _row(unpacked(job_id, entry))
+                        row = _row(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number))))
                         found.append((_order(row.key, segment.scheduled, aging), name, number, row))
                 await asyncio.sleep(0)
         found.sort(key=lambda each: each[0])
@@ -269,7 +270,7 @@ class SegmentWriter:
         for place, (_, name, number, _) in enumerate(found):
             places[name][number] = place
         name, before = await self._store(encoded)
-        sources = [MergedSegment(source, places[source]) for source in segments]
+        sources = [MergedSegment(source, places[source], each.tried) for source, each in segments.items()]
         return Merge(name, encoded.entry, sources, before), encoded
 
 
@@ -307,8 +308,16 @@ def _key(job: Job) -> RowKey:
 
 
 def _row(job: Job) -> Row:
-    suffixes = [stored.suffix for stored in objects_of(job)]
-    return Row(job.id, encode_job(job), _key(job), job.unique_key, suffixes)
+    return Row(
+        job.id,
+        encode_job(job),
+        _key(job),
+        job.unique_key,
+        [stored.suffix for stored in objects_of(job)],
+        single=is_single(job),
+        attempt=job.attempt,
+        spare=None if job.max_attempts is None else max(0, job.max_attempts - job.failures),
+    )
 
 
 def _order(key: RowKey, scheduled: bool, aging: float | None) -> tuple[float, ...]:
@@ -319,7 +328,10 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
     """Return the names of segments to merge into one: small ones of one entrypoint, or one with many holes."""
     groups: dict[tuple[str, bool, int], list[tuple[RowKey, str]]] = {}
     crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
+    in_ranges = {each.segment for each in rows.ranges.values()}
     for name, segment in rows.segments.items():
+        if name in in_ranges:
+            continue
         if len(segment.taken) > sizes.holes or (not segment.scheduled and segment.aging != rows.aging):
             return [name]
         level = 0 if crowded else _level(segment.waiting, sizes)

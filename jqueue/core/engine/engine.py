@@ -317,7 +317,10 @@ class Engine(ABC):
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         if claiming or draft.changed:
-            perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
+            try:
+                perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
+            except RowsMissingError as error:
+                self._missing |= error.wanted
         for number, request in enumerate(claiming, 1):
             if not request.future.done():
                 request.in_flight = True

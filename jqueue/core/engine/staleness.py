@@ -36,6 +36,7 @@ class StaleWatch:
         self._unbroken = False
         self._saw_all = True
         self._seen: dict[str, tuple[SeenClaim, float]] = {}
+        self._ranges: set[str] = set()
         self._due: list[tuple[float, str]] = []
 
     def missed_changes(self) -> None:
@@ -64,26 +65,44 @@ class StaleWatch:
         self._last_success, self._unbroken = monotonic, True
         if not self._saw_all:
             self._saw_all = True
-            self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in draft.jobs.claimed}
+            current = draft.jobs.claimed.keys() | draft.header.ranges.keys()
+            self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in current}
+        late = fresh, gap, store_time
         for job_id in draft.jobs.claims_moved:
             if job_id not in draft.jobs.claimed:
                 self._seen.pop(job_id, None)
                 continue
             job = draft.jobs[job_id]
-            claim = job.attempt, job.heartbeat_at
-            if job_id in self._seen and self._seen[job_id][0] == claim:
-                continue
-            timeout = self._timeout(job.claim_timeout)
-            due = self._watched + timeout
-            if (fresh or gap > timeout) and store_time is not None:
-                due = min(due, self._watched + self._until_old(job.heartbeat_at, timeout, store_time))
-            due = max(due, min(LONGEST_GRACE, timeout / 3))
-            self._seen[job_id] = claim, due
-            heapq.heappush(self._due, (due, job_id))
+            self._watch(job_id, (job.attempt, job.heartbeat_at), job.claim_timeout, *late)
         draft.jobs.claims_moved.clear()
+        for range_id in self._ranges - draft.header.ranges.keys():
+            self._seen.pop(range_id, None)
+        self._ranges = set(draft.header.ranges)
+        for range_id, held in draft.header.ranges.items():
+            self._watch(range_id, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
         if len(self._due) > 64 + 2 * len(self._seen):
             self._due = [entry for entry in self._due if self._is_current(entry)]
             heapq.heapify(self._due)
+
+    def _watch(
+        self,
+        name: str,
+        claim: SeenClaim,
+        claim_timeout: float | None,
+        fresh: bool,
+        gap: float,
+        store_time: datetime | None,
+    ) -> None:
+        """Note a claim of a job or of a range, as it is now."""
+        if name in self._seen and self._seen[name][0] == claim:
+            return
+        timeout = self._timeout(claim_timeout)
+        due = self._watched + timeout
+        if (fresh or gap > timeout) and store_time is not None:
+            due = min(due, self._watched + self._until_old(claim[1], timeout, store_time))
+        due = max(due, min(LONGEST_GRACE, timeout / 3))
+        self._seen[name] = claim, due
+        heapq.heappush(self._due, (due, name))
 
     def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
         """Return the claims that are stale by now, each with its last heartbeat."""

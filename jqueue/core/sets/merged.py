@@ -15,7 +15,7 @@ from jqueue.domain.totals import Totals
 from jqueue.domain.workers import by_name
 from jqueue.ports.queue import Capabilities
 
-NEVER = dict.fromkeys(("limits", "retention", "schedules", "staged", "holders", "history"), False)
+NEVER = dict.fromkeys(("limits", "retention", "schedules", "staged", "holders", "history", "ranges"), False)
 """Capabilities for calls to one queue, which a set lacks."""
 
 _COUNTS = ("depth", "scheduled", "in_progress", "dead", "completed")

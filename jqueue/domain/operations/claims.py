@@ -15,6 +15,7 @@ from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import NO_CLAIM, AttemptError, Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
+from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.size_limit import take_reserve
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, RESULTS, StoredObject
@@ -333,6 +334,13 @@ class Heartbeat(Operation):
         lost: list[JobNotFoundError] = []
         for claim in self.jobs:
             assert isinstance(claim, Claim)
+            if (held := draft.header.ranges.get(claim.job_id)) is not None and held.claims == claim.attempt:
+                lost += [JobCancelledError(job_id, claim.attempt) for job_id in held.cancelled]
+                if lost and not self.tolerant:
+                    raise lost[0]
+                later = now if held.heartbeat_at != now else now + SAME_MOMENT
+                draft.set_range(claim.job_id, held.model_copy(update={"heartbeat_at": later}))
+                continue
             try:
                 job = draft.held(claim)
             except JobNotFoundError as error:
@@ -371,6 +379,11 @@ class HandBack(Operation):
         """Queue the jobs again, uncharged and in their places. Return their number."""
         returned = 0
         for claim in self.claims_made:
+            held = draft.header.ranges.get(claim.job_id)
+            if held is not None and held.claims == claim.attempt:
+                give_range_back(draft, claim.job_id, now, charge=False)
+                returned += 1
+                continue
             job = draft.jobs.get(claim.job_id)
             if job is not None and job.status is JobStatus.IN_PROGRESS and job.attempt == claim.attempt:
                 hand_back(draft, job, now)

@@ -130,7 +130,7 @@ class Dequeue(Operation):
             job = trusted_job(values, ready.__pydantic_extra__)
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
             if draft.header.entrypoints:
-                _count_claim(draft, job.entrypoint, now)
+                count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
         return claimed
 
@@ -159,9 +159,9 @@ class Dequeue(Operation):
 _SEARCHED = attrgetter(*(field.name for field in fields(Dequeue) if field.name != "batch_size"))
 
 
-def _count_claim(draft: Draft, entrypoint: str, now: datetime) -> None:
-    """Note a claim of a job whose entrypoint has a rate limit."""
+def count_claims(draft: Draft, entrypoint: str, now: datetime, claims: int) -> None:
+    """Note claims of jobs whose entrypoint may have a rate limit."""
     rules = draft.header.entrypoints.get(entrypoint)
     if rules is not None and rules.rate is not None and rules.per is not None:
-        usage = with_claim(draft.header.recent.get(entrypoint, ()), now.timestamp(), rules.per)
+        usage = with_claim(draft.header.recent.get(entrypoint, ()), now.timestamp(), rules.per, claims)
         draft.note(draft.header.recent, entrypoint, usage)

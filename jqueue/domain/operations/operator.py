@@ -16,10 +16,30 @@ from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import kept_errors, send_back
 from jqueue.domain.operations.jobs import drop_outlived
+from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.transitions import Verb
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+
+
+def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
+    """Revoke the claim on a range. Return the number of its jobs.
+
+    Raises:
+        RowsMissingError: its jobs must be looked at one by one, and not all are loaded.
+    """
+    held = draft.header.ranges[range_id]
+    spare = draft.header.segments[held.segment].spare
+    if not held.cancelled and (spare is None or held.failures < spare):
+        give_range_back(draft, range_id, now, charge=True)
+    else:
+        jobs = draft.jobs.rows.jobs_of(range_id)
+        draft.set_range(range_id, None)
+        for job in jobs:
+            draft.admit(job)
+        revoke(draft, jobs, now)
+    return held.rows
 
 
 def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool = False) -> int:
@@ -68,7 +88,9 @@ class Cancel(Operation):
         job = draft.get(self.job_id)
         if job.status is JobStatus.IN_PROGRESS and self.running:
             told = job.evolve(cancel_requested=True)
-            if not job.cancel_requested:
+            if job.id not in draft.jobs.entries and not job.cancel_requested:
+                draft.cancel_in_range(job)
+            elif not job.cancel_requested:
                 draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
             return told
         if job.status is JobStatus.IN_PROGRESS:
@@ -253,7 +275,8 @@ class RequeueStale(Operation):
         cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
         jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
         stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
-        return revoke(draft, stale, now)
+        old = [name for name, each in draft.header.ranges.items() if min(each.heartbeat_at, now) <= cutoff]
+        return revoke(draft, stale, now) + sum(revoke_range(draft, name, now) for name in old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +291,11 @@ class Sweep(Operation):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead."""
-        stale = []
+        stale, in_ranges = [], 0
         for claim, heartbeat_at in self.suspects:
+            held = draft.header.ranges.get(claim.job_id)
+            if held is not None and (held.claims, held.heartbeat_at) == (claim.attempt, heartbeat_at):
+                in_ranges += revoke_range(draft, claim.job_id, now)
             job = draft.jobs.get(claim.job_id)
             if (
                 job is not None
@@ -277,7 +303,7 @@ class Sweep(Operation):
                 and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
             ):
                 stale.append(job)
-        return revoke(draft, stale, now, in_place=self.in_place)
+        return revoke(draft, stale, now, in_place=self.in_place) + in_ranges
 
 
 @dataclass(frozen=True, slots=True)

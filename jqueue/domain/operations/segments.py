@@ -74,6 +74,8 @@ class MergedSegment:
 
     name: str
     rows: Sequence[int] = field(repr=False)
+    tried: tuple[tuple[int, int, int, int], ...] = ()
+    """The segment's `tried` at the time of the merge, which the new lines have in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,16 @@ class Merge(Operation):
                 there.append(source.name)
             spans = [(0, len(source.rows))] if current is None else [(0, current.next), *current.taken]
             taken += [source.rows[row] for first, last in spans for row in range(first, last) if source.rows[row] >= 0]
-        if not there:
+        in_ranges = {each.segment for each in draft.header.ranges.values()}
+        changed = [each for each in self.sources if each.name in there and self._is_tried(each, draft)]
+        if not there or changed or in_ranges.intersection(there):
             return 0
         for name in there:
             draft.drop_segment(name)
         _named(draft, self.name, self.segment, taken, now)
         return len(there)
+
+    @staticmethod
+    def _is_tried(source: MergedSegment, draft: Draft) -> bool:
+        """Return True if rows of a source were claimed and given back since the merge began."""
+        return draft.header.segments[source.name].tried != source.tried

@@ -80,7 +80,7 @@ class PartitionQueue:
     @property
     def capabilities(self) -> Capabilities:
         """Everything but heartbeats, which the driver sends."""
-        return Capabilities(heartbeat=False)
+        return Capabilities(heartbeat=False, ranges=False)
 
     async def dequeue(
         self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any

@@ -1,0 +1,82 @@
+"""The verbs of `SupportsRanges`: claim thousands of jobs of a segment as one, read them, and end their claim as one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from functools import partial
+
+from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.engine.engine import read_until
+from jqueue.core.queue_base import QueueBase, nothing
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidBlobError, SegmentDamagedError
+from jqueue.domain.job_table import unpacked
+from jqueue.domain.models import Job
+from jqueue.domain.operations.ranges import ClaimRange, EndRange
+from jqueue.domain.option_names import checks_option_names
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
+from jqueue.domain.segments import FOLDER
+from jqueue.ports.queue import SupportsRanges
+
+CHUNKS_AT_ONCE = 16
+"""Number of chunks that are read at once."""
+
+
+@checks_option_names
+class RangeVerbs(QueueBase, SupportsRanges):
+    """The verbs of `SupportsRanges`, for queues on one blob."""
+
+    _engine: CommitEngine
+
+    async def claim_range(
+        self,
+        entrypoint: str,
+        rows: int,
+        *,
+        claim_timeout: Duration | None = None,
+        holder: str | None = None,
+        deadline: Duration | None = None,
+    ) -> RangeClaim | None:
+        self.capabilities.require("ranges")
+        operation = self._prepared(ClaimRange(entrypoint, rows, claim_timeout=claim_timeout, holder=holder))
+        [found] = await self._submit((operation,), deadline)
+        return found[0] if found else None
+
+    async def end_range(
+        self,
+        claim: RangeClaim,
+        *,
+        failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
+        returned: Iterable[str] = (),
+        nothing_done: bool = False,
+        deadline: Duration | None = None,
+    ) -> None:
+        self.capabilities.require("ranges")
+        operation = self._prepared(EndRange(claim, failed or {}, tuple(returned), nothing_done))
+        await self._submit((operation,), deadline, convert=nothing)
+
+    async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        self.capabilities.require("ranges")
+        assert self._engine.segments is not None
+        name, entry, held, seconds = claim.segment, claim.entry, claim.held, self._seconds(deadline)
+        reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
+        try:
+            index = await read_until(seconds, partial(reader.index, name, entry), entropy, what)
+            first, last = entry.chunk_of(held.first), entry.chunk_of(held.last - 1)
+            for start in range(first, last + 1, CHUNKS_AT_ONCE):
+                numbers = range(start, min(start + CHUNKS_AT_ONCE, last + 1))
+                read = partial(reader.chunks, name, entry, index, numbers)
+                for _, rows in await read_until(seconds, read, entropy, what):
+                    for row, job_id, packed in rows:
+                        if held.has(row):
+                            yield await self._with_payload(in_progress(unpacked(job_id, packed), held), seconds)
+        except InvalidBlobError as error:
+            raise SegmentDamagedError(FOLDER + name) from error
+
+    async def _with_payload(self, job: Job, seconds: float) -> Job:
+        """Return a job with its payload, if that is in an object and not too large to be handed out."""
+        stored = job.payload_object
+        if stored is None or stored.size > self.options.limits.payload_bytes:
+            return job
+        assert self._objects is not None
+        return job.evolve(payload=await self._objects.read(stored, seconds))

@@ -1,0 +1,270 @@
+"""The operations on ranges: claim thousands of jobs of a segment as one, and end their claim as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime
+from typing import ClassVar
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
+from jqueue.domain.limits import Limits, check_integer, check_name, cut_error
+from jqueue.domain.models import COUNT_MAX, Claim, Job, JobStatus
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
+from jqueue.domain.operations.claims import Nack
+from jqueue.domain.operations.dequeue import count_claims
+from jqueue.domain.operations.jobs import drop_outlived
+from jqueue.domain.operations.returned_ranges import bulk_move, return_rows
+from jqueue.domain.operations.schedules import fire_due
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.ranges import HOLES, RANGES_KEPT, Range
+from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
+from jqueue.domain.segments import Segment, Span, joined, size_of, without
+from jqueue.domain.transitions import BulkMove, Verb
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRange(Operation):
+    """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
+
+    Jobs that keep a result, expire, or have a concurrency key are left out: a dequeue claims them one by one.
+
+    Attributes:
+        entrypoint: of the jobs.
+        rows: largest number of jobs.
+        claim_timeout: time that the claim lasts without a heartbeat; None means the queue's own.
+        holder: name kept with the claim; None: the queue object's own.
+        enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
+        range_id: id of the range; set when the operation is prepared.
+    """
+
+    claims_jobs: ClassVar[bool] = True
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+
+    entrypoint: str
+    rows: int
+    _: KW_ONLY
+    claim_timeout: Duration | None = None
+    holder: str | None = None
+    enqueue_bytes: int = Limits().enqueue_bytes
+    range_id: str = ""
+
+    def prepared(self, preparation: Preparation) -> ClaimRange:
+        """Return the operation, checked and completed."""
+        timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
+        holder = preparation.holder() if self.holder is None else self.holder
+        return ClaimRange(
+            check_name("entrypoint", self.entrypoint, preparation.limits),
+            check_integer("rows", self.rows, 1, COUNT_MAX),
+            claim_timeout=to_seconds("claim_timeout", timeout),
+            holder=None if holder is None else check_name("holder", holder, preparation.limits),
+            enqueue_bytes=preparation.limits.enqueue_bytes,
+            range_id=preparation.new_id(),
+        )
+
+    def change(self, draft: Draft, now: datetime) -> list[RangeClaim]:
+        """Claim the next rows, if the next job is a row of a segment."""
+        drop_outlived(draft, now)
+        fire_due(draft, now, self.enqueue_bytes)
+        if len(draft.header.ranges) >= RANGES_KEPT or not draft.header.segments:
+            return []
+        entry = draft.jobs.order.next_entry(self.entrypoint, now)
+        place = None if entry is None else draft.jobs.rows.of.get(entry[-1])
+        allowed = draft.jobs.order.claims_allowed(self.entrypoint, now, self.rows)
+        if place is None or not allowed:
+            return []
+        name, row = place
+        segment = draft.jobs.rows.current(name)
+        index = draft.jobs.rows.indexes.get(name)
+        if segment is None or index is None:
+            raise RowsMissingError([Wanted(name, None)])
+        spans = _spans_from(row, allowed, segment, index)
+        if not spans or spans[0][0] != row or segment.scheduled:
+            return []
+        held = self._held(name, segment, index, spans, now)
+        self._claim(draft, name, segment, index, held, now)
+        return [RangeClaim(self.range_id, name, segment, held)]
+
+    def _held(self, name: str, segment: Segment, index: SegmentIndex, spans: Sequence[Span], now: datetime) -> Range:
+        first, last = spans[0][0], spans[-1][1]
+        claims, failures = segment.tries_of(first)
+        chunk = segment.chunk_of(first)
+        key = index.chunks[chunk].first
+        assert isinstance(self.claim_timeout, float | int)
+        return Range(
+            segment=name,
+            entrypoint=self.entrypoint,
+            first=first,
+            last=last,
+            without=tuple(without([(first, last)], spans)),
+            claims=claims + 1,
+            failures=failures + 1,
+            head=key._replace(sequence=key.sequence + segment.offset),
+            oldest=index.oldest[chunk],
+            heartbeat_at=now,
+            claim_timeout=self.claim_timeout,
+            holder=self.holder,
+            claimed_at=now,
+        )
+
+    def _claim(
+        self, draft: Draft, name: str, segment: Segment, index: SegmentIndex, held: Range, now: datetime
+    ) -> None:
+        rows = draft.jobs.rows
+        for job_id in [job_id for job_id, (there, row) in rows.of.items() if there == name and held.has(row)]:
+            draft.hide_row(job_id)
+        draft.name_segment(name, rows.advanced(segment, *segment.taking_spans(held.spans), index))
+        rows.reload(name)
+        draft.set_range(self.range_id, held)
+        waits = []
+        for chunk in range(segment.chunk_of(held.first), segment.chunk_of(held.last - 1) + 1):
+            inside = (chunk * segment.chunk_rows, (chunk + 1) * segment.chunk_rows)
+            jobs = size_of(held.spans) - size_of(without(held.spans, [inside]))
+            waits.append((now.timestamp() - index.chunks[chunk].first.since, jobs))
+        move = BulkMove(
+            Verb.CLAIM,
+            self.entrypoint,
+            JobStatus.QUEUED,
+            JobStatus.IN_PROGRESS,
+            held.rows,
+            held.claims,
+            self.holder,
+            tuple(waits),
+        )
+        draft.move_rows(move)
+        if draft.header.entrypoints:
+            count_claims(draft, self.entrypoint, now, held.rows)
+
+    def claims(self, result: list[RangeClaim]) -> Sequence[Claim]:
+        """Return the claim of the range."""
+        return [claimed.claim for claimed in result]
+
+    def may_miss(self, result: list[RangeClaim]) -> bool:
+        """Return True if nothing was claimed."""
+        return not result
+
+
+def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex) -> list[Span]:
+    """Return rows for a range: from a row on, those that wait, may be in a range, and were tried as often."""
+    tries, last = segment.tries_of(row), segment.rows
+    for start, end, claims, failures in segment.tried:
+        if start <= row < end:
+            last = min(last, end)
+        elif start > row and (claims, failures) != tries:
+            last = min(last, start)
+    others = joined([(0, segment.next), *segment.taken, *index.single])
+    found: list[Span] = []
+    for first, end in without([(row, last)], others)[: HOLES + 1]:
+        found.append((first, min(end, first + most)))
+        most -= found[-1][1] - first
+        if not most:
+            break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class EndRange(Operation):
+    """End the claim on a range: all jobs are done, but for some that failed and some that are given back.
+
+    Repeating it soon after, with the same claim, changes nothing.
+
+    Attributes:
+        claim: of the range.
+        failed: the failures, by job id.
+        returned: ids of jobs that were not worked on. They wait again in their places, uncharged.
+        nothing_done: True if no job was worked on: all but the failed ones are given back.
+        blob_bytes: the size limit of its writer, for a blob that has none of its own.
+    """
+
+    needs_space: ClassVar[bool] = False
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+
+    claim: RangeClaim
+    failed: Mapping[str, RangeFailure | BaseException | str | None] = field(default_factory=dict, repr=False)
+    returned: Sequence[str] = field(default=(), repr=False)
+    nothing_done: bool = False
+    blob_bytes: int = Limits().blob_bytes
+
+    def prepared(self, preparation: Preparation) -> EndRange:
+        """Return the operation, checked, with errors as texts and delays in seconds."""
+        if not isinstance(self.claim, RangeClaim):
+            raise InvalidJobError(f"end_range takes what claim_range returned, got {type(self.claim).__name__}")
+        failed = {}
+        for job_id, failure in self.failed.items():
+            given = failure if isinstance(failure, RangeFailure) else RangeFailure(failure)
+            failed[job_id] = RangeFailure(
+                None if given.error is None else cut_error(given.error),
+                None if given.delay is None else to_seconds("delay", given.delay),
+                given.dead,
+                given.charge,
+            )
+        both = failed.keys() & set(self.returned)
+        if both:
+            raise InvalidJobError("a job of a range is either failed or returned, not both")
+        return replace(self, failed=failed, returned=tuple(self.returned), blob_bytes=preparation.limits.blob_bytes)
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """End the claim.
+
+        Raises:
+            ClaimLostError: the range was given back, or ended otherwise.
+            JobNotFoundError: a failed or returned job is not in the range.
+        """
+        claim = self.claim.claim
+        held = draft.header.ranges.get(claim.job_id)
+        if held is None or held.claims != claim.attempt:
+            if draft.header.finished.get(claim.job_id) == claim.attempt:
+                return
+            raise ClaimLostError(*claim, "the range was ended, or its claim became stale")
+        segment = draft.header.segments[held.segment]
+        failed = [self._job(draft, job_id) for job_id in {**self.failed, **self._cancelled(held)}]
+        rest = without(held.spans, [(row, row + 1) for row in self._rows(draft, held, [job.id for job in failed])])
+        back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, held, self.returned))
+        draft.set_range(claim.job_id, None)
+        for job in failed:
+            draft.admit(job)
+            failure = self.failed.get(job.id, RangeFailure(charge=False))
+            assert isinstance(failure, RangeFailure)
+            given = Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, self.blob_bytes)
+            given.change(draft, now)
+        if back:
+            return_rows(draft, held, back, now, charge=False)
+        done = size_of(rest) - size_of(back)
+        draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, done, now))
+        draft.note(draft.header.finished, claim.job_id, claim.attempt)
+        if (floor := held.claims + segment.attempts) > draft.header.attempt_floor:
+            draft.note_floor(floor)
+
+    def _cancelled(self, held: Range) -> dict[str, None]:
+        """Return the cancelled jobs that were not done: they leave the queue."""
+        return (
+            dict.fromkeys(held.cancelled) if self.nothing_done else dict.fromkeys({*held.cancelled} & {*self.returned})
+        )
+
+    def _job(self, draft: Draft, job_id: str) -> Job:
+        job = draft.jobs.find(job_id)
+        if job is None or draft.jobs.rows.range_of(job_id) != self.claim.id:
+            raise JobNotFoundError(job_id)
+        return job
+
+    def _rows(self, draft: Draft, held: Range, job_ids: Sequence[str]) -> list[int]:
+        """Return the rows of jobs of the range."""
+        if not job_ids:
+            return []
+        index = draft.jobs.rows.indexes.get(held.segment)
+        if index is None:
+            raise RowsMissingError([Wanted(held.segment, None)])
+        found = []
+        for job_id in job_ids:
+            rows = [row for row in index.ids.find(job_id) if held.has(row)]
+            if not rows:
+                raise JobNotFoundError(job_id)
+            found += rows
+        return found
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the claim of the range."""
+        return (self.claim.claim,)

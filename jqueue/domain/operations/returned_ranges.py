@@ -1,0 +1,47 @@
+"""The return of a range: its rows wait again, whole, and the segment's entry remembers their claims and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.models import JobStatus
+from jqueue.domain.ranges import Range
+from jqueue.domain.segments import Span, size_of
+from jqueue.domain.transitions import BulkMove, Verb
+
+
+def give_range_back(draft: Draft, range_id: str, now: datetime, *, charge: bool) -> None:
+    """End the claim on a range: all its jobs are queued again, in their places.
+
+    Args:
+        draft: the queue.
+        range_id: id of the range.
+        now: the time.
+        charge: True if the claim counts as a failure of each job.
+    """
+    held = draft.header.ranges[range_id]
+    draft.set_range(range_id, None)
+    return_rows(draft, held, held.spans, now, charge=charge)
+
+
+def return_rows(draft: Draft, held: Range, spans: Sequence[Span], now: datetime, *, charge: bool) -> None:
+    """Queue rows of a range again; the arguments are as in `give_range_back`."""
+    verb, failures = (Verb.REVOKE, held.failures) if charge else (Verb.HAND_BACK, held.failures - 1)
+    draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, size_of(spans), now))
+    segment = draft.header.segments[held.segment]
+    back = segment.giving_back(spans, held.claims, failures)
+    rank = back.aging if not back.scheduled else None
+    head = min(back.head, held.head, key=lambda key: (key.rank(rank), key.sequence))
+    changes = {"head": head, "oldest": min(back.oldest, held.oldest)}
+    draft.name_segment(held.segment, back.model_copy(update=changes))
+    draft.jobs.rows.reload(held.segment)
+
+
+def bulk_move(verb: Verb, held: Range, after: JobStatus, jobs: int, now: datetime) -> BulkMove:
+    """Return the transition of jobs of a range whose claim ends."""
+    seconds = ((now - held.claimed_at).total_seconds(), jobs)
+    return BulkMove(
+        verb, held.entrypoint, JobStatus.IN_PROGRESS, after, jobs, held.claims, held.holder, (seconds,) if jobs else ()
+    )

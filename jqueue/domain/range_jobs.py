@@ -1,0 +1,95 @@
+"""The jobs of ranges, and the claim of a range as its holder has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from jqueue.domain.durations import Duration
+from jqueue.domain.job_table import Packed, packed, unpacked
+from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.ranges import Range
+from jqueue.domain.segments import Segment
+
+
+def in_progress(job: Job, claim: Range) -> Job:
+    """Return the job of a row as it is in progress under the claim of its range."""
+    return job.evolve(
+        status=JobStatus.IN_PROGRESS,
+        attempt=job.attempt + claim.claims,
+        failures=job.failures + claim.failures,
+        heartbeat_at=claim.heartbeat_at,
+        claim_timeout=claim.claim_timeout,
+        holder=claim.holder,
+        claimed_at=None if claim.holder is None else claim.claimed_at,
+        cancel_requested=job.id in claim.cancelled,
+    )
+
+
+def with_tries(job_id: str, entry: Packed, tries: tuple[int, int]) -> Packed:
+    """Return the packed job of a row with the claims and failures of ranges added."""
+    if tries == (0, 0):
+        return entry
+    job = unpacked(job_id, entry)
+    return packed(job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1]), {})
+
+
+def is_single(job: Job) -> bool:
+    """Return True if a job is never in a range: it must be claimed, expire or end by itself."""
+    return job.keep_result is not None or job.concurrency_key is not None or job.expires_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeClaim:
+    """The right to work on a range. It is small and can be pickled; its jobs are read with `read_range`.
+
+    Attributes:
+        id: of the range.
+        segment: name of the segment.
+        entry: the entry of the segment in the manifest, at the time of the claim.
+        held: the claim as the header keeps it.
+    """
+
+    id: str
+    segment: str
+    entry: Segment = field(repr=False)
+    held: Range = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of jobs."""
+        return self.held.rows
+
+    @property
+    def entrypoint(self) -> str:
+        """Entrypoint of the jobs."""
+        return self.held.entrypoint
+
+    @property
+    def attempt(self) -> int:
+        """Number of claims of these jobs as parts of ranges, this one included: the fencing token of the range."""
+        return self.held.claims
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, for heartbeats."""
+        return Claim(self.id, self.held.claims)
+
+    @property
+    def claimed_at(self) -> datetime:
+        """Time of the claim."""
+        return self.held.claimed_at
+
+
+class RangeFailure(NamedTuple):
+    """The failure of one job of a range."""
+
+    error: BaseException | str | None = None
+    """An exception or a text to keep with the job."""
+    delay: Duration | None = None
+    """Time before which the job is not claimed again."""
+    dead: bool = False
+    """True if the job must not be tried again."""
+    charge: bool = True
+    """True if the attempt counts as a failure; if not, the job is given back unharmed."""
