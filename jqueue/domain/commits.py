@@ -122,7 +122,7 @@ def next_header(
         recent=_recent(header, at),
         schedules=header.schedules,
         transactions=_transactions(header, at),
-        counters=with_moves(header.counters, draft.moves, draft.bulk_moves, _added(draft), now),
+        counters=with_moves(header.counters, draft.moves, _added(draft), now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series),
         segments=segments,
@@ -142,7 +142,7 @@ def _history(draft: Draft, now: datetime, moved: Moved | None, new_series: Calla
     if settings.history is None:
         return stopped(history)
     history, payloads = started(history, now, new_series), settings.history_payloads
-    batches = batches_of(draft.moves, draft.bulk_moves, draft.placed, history.last + 1, now, payloads=payloads)
+    batches = batches_of(draft.moves, draft.placed, history.last + 1, now, payloads=payloads, bulk=draft.bulk_moves)
     return with_batches(history, batches, payloads=payloads)
 
 

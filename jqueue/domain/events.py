@@ -116,22 +116,22 @@ def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any]) ->
 
 def batches_of(
     moves: Iterable[Move],
-    bulk: Sequence[BulkMove],
     placed: Sequence[PlacedJobs],
     number: int,
     now: datetime,
     *,
     payloads: bool,
+    bulk: Sequence[BulkMove] = (),
 ) -> list[str]:
     """Return the events of a commit as the texts of batches. A heartbeat is no event.
 
     Args:
         moves: its transitions.
-        bulk: its transitions of many jobs at once. Each is one event.
         placed: the jobs that it adds as encoded lines. All jobs of one block and entrypoint are one event.
         number: the number of the first event.
         now: its time.
         payloads: True if the events of enqueued jobs keep the payload.
+        bulk: its transitions of many jobs at once. Each is one event.
     """
     batches: list[str] = []
     for block in placed:

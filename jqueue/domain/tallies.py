@@ -67,18 +67,18 @@ class _Sums:
 def with_moves(
     counters: Mapping[str, Counters],
     moves: Iterable[Move],
-    bulk: Iterable[BulkMove],
     added: Mapping[str, int],
     now: datetime,
+    bulk: Iterable[BulkMove] = (),
 ) -> Mapping[str, Counters]:
     """Return the counters after a commit.
 
     Args:
         counters: the counters before it.
         moves: its transitions.
-        bulk: its transitions of many jobs at once.
         added: number of jobs that it adds as encoded lines, by entrypoint.
         now: its time.
+        bulk: its transitions of many jobs at once.
     """
     changed: dict[str, _Sums] = {}
     for verb, before, after in moves:

@@ -33,7 +33,9 @@ def recognised_commit_counted_twice(patch):
 def refused_transitions_counted(patch):
     """The transitions of a refused operation are undone, and still counted"""
     undo = Journal.undo
-    patch.setattr(Journal, "undo", lambda self, mark, moves: undo(self, mark, len(self.moves) if mark else 0))
+    patch.setattr(
+        Journal, "undo", lambda self, mark, moves, bulk: undo(self, mark, len(self.moves) if mark else 0, bulk)
+    )
 
 
 def staged_jobs_not_counted(patch):

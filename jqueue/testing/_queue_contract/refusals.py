@@ -122,6 +122,7 @@ USES: dict[str, list[Use]] = {
     "size_limit": [lambda queue, job: queue.configure(blob_bytes=1 << 20)],
     "objects": [lambda queue, job: queue.enqueue("work", _no_pieces())],
     "history": [lambda queue, job: queue.configure(history=3600)],
+    "ranges": [],  # a queue without ranges has no verbs for them, and `apply` refuses their operations
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
         lambda queue, job: queue.ack(job, result="a result"),
