@@ -15,6 +15,9 @@ class Rows:
         finally:
             self.ended += 1
 
+    async def find(self, job_id):
+        return next((each for each in self.jobs if each.id == job_id), None)
+
     async def count(self, census, deadline=None):
         for each in self.jobs:
             census.count(each)

@@ -26,17 +26,18 @@ async def one_job(view: QueueView, job_id: str) -> Job:
 
     Raises:
         JobNotFoundError: no id begins like this.
+        JobsUnreadableError: it may be in a segment that is missing or damaged.
         InvalidJobError: several ids do, or the id is empty.
     """
     if not job_id:
         raise InvalidJobError("the id of the job is empty")
     prefix = job_id.removesuffix("…")  # of an id that was cut to fit a terminal
+    if (whole := await view.find(prefix)) is not None:
+        return whole
     first: list[Job] = []
     number = 0
     async with aclosing(view.jobs(prefix=prefix)) as found:
         async for job in found:
-            if job.id == prefix:
-                return job
             number += 1
             if number <= NAMED:
                 first.append(job)

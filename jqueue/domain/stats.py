@@ -128,6 +128,10 @@ class Census:
         """Return the earliest time at which one of the ready jobs so far became ready; None if none is known."""
         return self._tally(entrypoint).oldest
 
+    def waiting(self) -> dict[str, tuple[int, int]]:
+        """Return the numbers of ready and of scheduled jobs so far, by entrypoint."""
+        return {name: (tally.ready, tally.scheduled) for name, tally in self._tallies.items()}
+
     def _tally(self, entrypoint: str) -> _Tally:
         tally = self._tallies.get(entrypoint)
         if tally is None:

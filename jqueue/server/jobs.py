@@ -15,6 +15,7 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.selection import Phase, Selection, phase_of, since
 from jqueue.runtime.threads import in_a_thread
 from jqueue.server.view import View
+from jqueue.server.waiting import are_few, waiting_jobs
 
 Placed = tuple[Any, str, Job | None]
 """A job as its key in an order, its id, and itself unless it is in the queue's object."""
@@ -95,6 +96,9 @@ def _texts(job: Job) -> list[str]:
 async def job_page(view: View, search: Search, order: str, start: int) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
+    If very many jobs are not in the queue's object, only the next of them are listed: see `jqueue.server.waiting`.
+    `listed` is the number of jobs that pages can show, and `beyond` that of the waiting jobs which were not looked at.
+
     Args:
         view: the queue.
         search: the filters.
@@ -108,33 +112,47 @@ async def job_page(view: View, search: Search, order: str, start: int) -> dict[s
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
     now, end = view.now, start + PAGE
     found = await in_a_thread(_found, view, search, order)
-    others = await _others(view, search, order, end)
+    others, beyond = await _others(view, search, order, end)
     first = [(key, job_id, None) for key, job_id in nsmallest(end, found)]
     shown = sorted((*first, *others.found()), key=_place)[start:end]
     jobs = (unpacked(job_id, view.entries[job_id]) if job is None else job for _, job_id, job in shown)
     return {
         "now": now.timestamp(),
-        "total": len(found) + others.number,
+        "total": len(found) + others.number + (0 if search.text else beyond),
+        "listed": len(found) + others.number,
+        "beyond": beyond,
         "start": start,
         "page": PAGE,
         "jobs": [row_of(job, now) for job in jobs],
     }
 
 
-async def _others(view: View, search: Search, order: str, most: int) -> FirstItems[Placed]:
-    """Return the first jobs that the filters pick of those that are not in the queue's object."""
+async def _others(view: View, search: Search, order: str, most: int) -> tuple[FirstItems[Placed], int]:
+    """Return the first jobs that the filters pick of those that are not in the queue's object.
+
+    Returns:
+        The jobs, and the number of those that may fit and were not looked at.
+    """
     kept = search, order, most
-    known: FirstItems[Placed] | None = view.found.get(kept)
+    known: tuple[FirstItems[Placed], int] | None = view.found.get(kept)
     if known is not None:
         return known
     key, first = ORDERS[order], FirstItems[Placed](most, _place)
-    async with view.queue.other_jobs(frozenset(search.selection.statuses), search.selection.entrypoints) as others:
-        async for job in others:
+    beyond = 0
+    if are_few(view):
+        async with view.queue.other_jobs(frozenset(search.selection.statuses), search.selection.entrypoints) as others:
+            async for job in others:
+                if search.matches(job, view.now):
+                    first.add((key(job), job.id, job))
+    elif search.selection.holder is None:  # no waiting job has a holder
+        next_jobs, beyond = await waiting_jobs(view, search.selection)
+        whole = await view.job(search.text) if search.text and search.text not in view.entries else None
+        for job in {job.id: job for job in (*next_jobs, *filter(None, (whole,)))}.values():
             if search.matches(job, view.now):
                 first.add((key(job), job.id, job))
-    if first.number and len(view.found) < LISTS_KEPT:
-        view.found[kept] = first
-    return first
+    if len(view.found) < LISTS_KEPT:
+        view.found[kept] = first, beyond
+    return first, beyond
 
 
 def _place(placed: Placed) -> tuple[Any, str]:

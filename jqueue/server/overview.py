@@ -111,6 +111,9 @@ def _store(header: QueueState, stats: QueueStats) -> dict[str, Any]:
     return {
         "size": stats.size,
         "size_limit": stats.size_limit,
+        "segments": stats.segments,
+        "segment_jobs": stats.segment_jobs,
+        "segment_bytes": stats.segment_bytes,
         "unreadable": stats.unreadable,
         "warnings": list(stats.warnings),
         "queue": header.queue,

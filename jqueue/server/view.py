@@ -16,7 +16,7 @@ from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.job_table import Packed
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.stats import QueueStats
@@ -60,15 +60,12 @@ class View:
         return self.queue.header
 
     async def job(self, job_id: str) -> Job | None:
-        """Return the job with an id; None if it is not in the queue."""
-        entry = self.entries.get(job_id)
-        if entry is not None:
-            return unpacked(job_id, entry)
-        async with self.queue.other_jobs(prefix=job_id) as others:
-            async for job in others:
-                if job.id == job_id:
-                    return job
-        return None
+        """Return the job with an id; None if it is not in the queue.
+
+        Raises:
+            StorageError: the store failed, or a segment that may hold the job is damaged.
+        """
+        return await self.queue.find(job_id)
 
     @property
     def etag(self) -> str:

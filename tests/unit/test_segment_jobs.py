@@ -119,6 +119,58 @@ async def test_all_jobs_outside_damaged_chunks_are_yielded_and_then_an_error_nam
     assert f".segments/{third}" not in str(caught.value)
 
 
+async def test_a_job_is_found_by_its_id_with_one_index_for_each_segment_and_one_chunk(storage):
+    queue = await filled(storage, 6, 20, 3)
+    wanted = [job async for job in queue.iterate_jobs(entrypoint="b")][13]
+    view = await DirectQueue(storage).view()
+    reads(storage)
+    assert wanted == await view.find(wanted.id)
+    assert reads(storage) <= 4
+    await queue.cancel(wanted.id)
+    reads(storage)
+    assert wanted == await view.find(wanted.id)  # the same version, and the same job
+    assert 0 == reads(storage)
+    assert await (await queue.view()).find(wanted.id) is None
+
+
+async def test_a_job_that_may_be_in_a_damaged_segment_is_an_error_and_others_are_found(storage):
+    queue = await filled(storage, 6, 4)
+    last = [job async for job in queue.iterate_jobs(entrypoint="b")][-1]
+    name = next(iter((await queue.read_state()).segments))
+    await storage.remove_object(f".segments/{name}")
+    view = await queue.view()
+    assert last == await view.find(last.id)
+    with pytest.raises(JobsUnreadableError, match=name):
+        await view.find("another")
+
+
+@pytest.mark.parametrize("job_id", ["plain", "größe", 'with "quotes"'])
+async def test_a_beginning_of_an_id_finds_the_rows_that_begin_so_however_it_is_written(storage, job_id):
+    queue = tiny_queue(storage)
+    await queue.enqueue_many([Enqueue("a", b"", job_id=f"{name}{each}") for name in (job_id, "x") for each in range(6)])
+    await spilled(queue)
+    assert 6 == len(await ids(queue.iterate_jobs(id_prefix=job_id[:5])))
+    assert [f"{job_id}4"] == await ids(queue.iterate_jobs(id_prefix=f"{job_id}4"))
+
+
+async def test_rows_come_in_the_order_of_service_over_all_segments_and_are_read_when_they_come_up(storage):
+    queue = tiny_queue(storage, most_rows=8)
+    priorities = [3, 1, 2, 0] * 8
+    for priority in priorities:
+        await queue.enqueue("a", b"", priority=priority)
+    await spilled(queue)
+    reads(storage)
+    rows = (await queue.view())._content.rows
+    async with aclosing(rows.in_order(scheduled=False)) as jobs:
+        first = [await anext(jobs) for _ in range(3)]
+        few = reads(storage)
+        found = [*first, *[job async for job in jobs]]
+    assert found == sorted(found, key=lambda job: (job.priority, job.sequence))
+    assert len(priorities) == len(found)
+    assert few < reads(storage)
+    assert [] == [job async for job in rows.in_order(scheduled=True)]
+
+
 async def test_figures_of_a_damaged_segment_are_those_of_the_manifest_with_a_warning(storage):
     queue = await filled(storage, 8, 3)
     await queue.dequeue("a")

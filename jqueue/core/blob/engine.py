@@ -94,7 +94,7 @@ class CommitEngine(Engine):
         self.segments: Segments | None = None
         if isinstance(storage, SupportsObjects):
             self.segments = Segments(
-                storage, clock, self.now, self._new_name, self.observers, call_timeout=call_timeout
+                storage, clock, entropy, self.now, self._new_name, self.observers, call_timeout=call_timeout
             )
             self.segments.writer.sizes.hot_bytes = hot_bytes
         super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
@@ -205,7 +205,7 @@ class CommitEngine(Engine):
         lazy = await in_turns(self.blob.looking(parsed))
         header = lazy.header
         if header.segments and self.segments is not None:
-            lazy.rows = self.segments.jobs_of(header, self.entropy, deadline)
+            lazy.rows = self.segments.rows.jobs_of(header.segments, deadline)
         return lazy, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
 
     async def _read(self) -> tuple[bytes, str | None] | None:

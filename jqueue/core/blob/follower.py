@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.content import Blob
-from jqueue.core.blob.segment_census import SegmentCensus
-from jqueue.core.blob.segment_jobs import SegmentJobs
+from jqueue.core.blob.segment_jobs import RowSource
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.lazy_state import LazyState
@@ -41,10 +40,10 @@ class Follower:
         self._blob = Blob()
         self._header = QueueState()
         self._etag: str | None = None
-        self._segments: SegmentReader | None = None
+        self._rows: RowSource | None = None
         if isinstance(storage, SupportsObjects):
-            self._segments = SegmentReader(storage, Observers(clock), call_timeout=call_timeout)
-            self._census = SegmentCensus(self._segments)
+            reader = SegmentReader(storage, Observers(clock), call_timeout=call_timeout)
+            self._rows = RowSource(reader, entropy)
         self.size = 0
         self.taken = 0
 
@@ -78,8 +77,8 @@ class Follower:
             deadline: maximum seconds for each request for a segment, with its repetitions.
         """
         content = LazyState(self._header, self._blob.draft.set_aside, self._blob.draft.jobs.entries)
-        if self._header.segments and self._segments is not None:
-            content.rows = SegmentJobs(self._header.segments, self._segments, self._census, self._entropy, deadline)
+        if self._header.segments and self._rows is not None:
+            content.rows = self._rows.jobs_of(self._header.segments, deadline)
         return content
 
     async def _read(self) -> tuple[bytes, str | None] | None:
@@ -90,7 +89,7 @@ class Follower:
 
     def _adopt(self, data: bytes) -> None:
         parsed = parse_blob(data)
-        if parsed.header.segments and self._segments is None:
+        if parsed.header.segments and self._rows is None:
             raise InvalidBlobError(
                 "the queue keeps jobs in segments beside it, which this storage cannot read: use a storage with the "
                 "methods of SupportsObjects"

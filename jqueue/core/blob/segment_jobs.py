@@ -7,9 +7,12 @@ while other versions follow it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 from jqueue.core.blob.segment_census import SegmentCensus
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
@@ -18,14 +21,52 @@ from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError
 from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Segment
+from jqueue.domain.segments import FOLDER, RowKey, Segment
 from jqueue.domain.stats import Census
 from jqueue.ports.clock import Entropy
 
 PIECE_BYTES = 1 << 20
 """Number of bytes of rows that are read at once. A chunk is never cut."""
 
+FOUND_KEPT = 64
+"""Number of jobs found by their ids that are remembered: a page may show one of them every second."""
+
+Answer = TypeVar("Answer")
 Piece = tuple[Segment, Rows]
+
+
+class RowSource:
+    """Reads the rows of one queue, of any of its versions.
+
+    Args:
+        reader: reads the segments.
+        entropy: draws the pauses between failed reads.
+
+    Attributes:
+        census: counts the rows.
+        found: the segment, the row and the job of ids that were looked up lately.
+    """
+
+    def __init__(self, reader: SegmentReader, entropy: Entropy) -> None:
+        self.reader = reader
+        self.entropy = entropy
+        self.census = SegmentCensus(reader)
+        self.found: OrderedDict[str, tuple[str, int, Job]] = OrderedDict()
+
+    def jobs_of(self, segments: Mapping[str, Segment], deadline: float) -> SegmentJobs:
+        """Return the jobs in the segments of one version.
+
+        Args:
+            segments: its manifest.
+            deadline: maximum seconds for each request to the store, with its repetitions.
+        """
+        return SegmentJobs(segments, self, deadline)
+
+    def note_found(self, name: str, row: int, job: Job) -> None:
+        """Remember a job that was looked up by its id."""
+        self.found[job.id] = name, row, job
+        while len(self.found) > FOUND_KEPT:
+            self.found.popitem(last=False)
 
 
 @dataclass(slots=True)
@@ -34,16 +75,12 @@ class SegmentJobs:
 
     Attributes:
         segments: the manifest of that version.
-        reader: reads the segments.
-        census: counts the rows.
-        entropy: draws the pauses between failed reads.
+        source: reads the rows.
         deadline: maximum seconds for each request to the store, with its repetitions.
     """
 
     segments: Mapping[str, Segment] = field(repr=False)
-    reader: SegmentReader
-    census: SegmentCensus
-    entropy: Entropy
+    source: RowSource = field(repr=False)
     deadline: float
 
     async def rows(
@@ -57,11 +94,8 @@ class SegmentJobs:
         """
         if statuses and JobStatus.QUEUED not in statuses:
             return
-        chosen = {
-            name: each for name, each in self.segments.items() if not entrypoints or each.entrypoint in entrypoints
-        }
         damaged: dict[str, str] = {}
-        async with aclosing(_one_ahead(self._pieces(chosen, damaged))) as pieces:
+        async with aclosing(_one_ahead(self._pieces(self._of(entrypoints), prefix, damaged))) as pieces:
             async for segment, rows in pieces:
                 for row, job_id, entry in rows:
                     if job_id.startswith(prefix) and not segment.is_taken(row):
@@ -69,41 +103,136 @@ class SegmentJobs:
         if damaged:
             raise JobsUnreadableError(damaged)
 
+    async def find(self, job_id: str) -> Job | None:
+        """As in `JobRows`.
+
+        Raises:
+            JobsUnreadableError: a segment that may hold the job is missing or damaged.
+            StorageError: the store failed until the deadline.
+        """
+        known = self.source.found.get(job_id)
+        if known is not None and (there := self.segments.get(known[0])) and not there.is_taken(known[1]):
+            return known[2]
+        damaged: dict[str, str] = {}
+        for name, segment in self.segments.items():
+            try:
+                index = await self._index(name, segment)
+                for row in index.ids.find(job_id):
+                    job = None if segment.is_taken(row) else await self._row(name, segment, index, row)
+                    if job is not None and job.id == job_id:
+                        self.source.note_found(name, row, job)
+                        return job
+            except DAMAGED as error:
+                damaged[FOLDER + name] = str(error)
+        if damaged:
+            raise JobsUnreadableError(damaged)
+        return None
+
     async def count(self, census: Census, deadline: float | None = None) -> None:
         """As in `JobRows`."""
         seconds = self.deadline if deadline is None else deadline
-        await self.census.count(self.segments, census, self.entropy, seconds)
+        await self.source.census.count(self.segments, census, self.source.entropy, seconds)
 
-    async def _pieces(self, segments: Mapping[str, Segment], damaged: dict[str, str]) -> AsyncGenerator[Piece, None]:
+    async def in_order(
+        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool, aging: float | None = None
+    ) -> AsyncGenerator[Job, None]:
+        """As in `JobRows`. Segments are read chunk by chunk, and only when their next row comes up."""
+
+        def place(key: RowKey) -> tuple[float, ...]:
+            return (key.since, key.priority, key.sequence) if scheduled else (key.rank(aging), key.sequence)
+
+        chosen = {name: each for name, each in self._of(entrypoints).items() if each.scheduled == scheduled}
+        heads = [(place(segment.head), name) for name, segment in chosen.items()]
+        heapify(heads)
+        following: dict[str, AsyncGenerator[tuple[RowKey, Job], None]] = {}
+        upcoming: dict[str, Job] = {}
+        try:
+            while heads:
+                _, name = heappop(heads)
+                if name in upcoming:
+                    yield upcoming.pop(name)
+                else:
+                    following[name] = self._keyed(name, chosen[name])
+                if (found := await anext(following[name], None)) is not None:
+                    upcoming[name] = found[1]
+                    heappush(heads, (place(found[0]), name))
+        finally:
+            for each in following.values():
+                await each.aclose()
+
+    async def _keyed(self, name: str, segment: Segment) -> AsyncGenerator[tuple[RowKey, Job], None]:
+        """Yield the waiting jobs of a segment with their keys, until the first damaged chunk."""
+        census = self.source.census
+        try:
+            index = await self._patiently(name, lambda: census.outline(name, segment))
+            for number in range(segment.chunk_of(segment.next), segment.chunks):
+                if segment.is_chunk_taken(number):
+                    continue
+                for rows in await self._chunks(name, segment, index, [number], "", {}):
+                    for row, job_id, entry in rows:
+                        if not segment.is_taken(row):
+                            job = unpacked(job_id, entry)
+                            since = (job.run_at or job.created_at).timestamp()
+                            yield RowKey(job.priority, job.sequence, since), job
+        except DAMAGED:
+            return
+
+    def _of(self, entrypoints: frozenset[str]) -> Mapping[str, Segment]:
+        """Return the segments of some entrypoints; all if there are none."""
+        if not entrypoints:
+            return self.segments
+        return {name: each for name, each in self.segments.items() if each.entrypoint in entrypoints}
+
+    async def _pieces(
+        self, segments: Mapping[str, Segment], prefix: str, damaged: dict[str, str]
+    ) -> AsyncGenerator[Piece, None]:
         """Yield chunks of segments. Note what is missing or damaged."""
         for name, segment in segments.items():
             try:
                 index = await self._index(name, segment)
                 for numbers in _pieces_of(segment, index):
-                    for rows in await self._chunks(name, segment, index, numbers, damaged):
+                    for rows in await self._chunks(name, segment, index, numbers, prefix, damaged):
                         yield segment, rows
             except DAMAGED as error:
                 damaged[FOLDER + name] = str(error)
 
     async def _chunks(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: list[int], damaged: dict[str, str]
+        self,
+        name: str,
+        segment: Segment,
+        index: SegmentIndex,
+        numbers: list[int],
+        prefix: str,
+        damaged: dict[str, str],
     ) -> list[Rows]:
         """Return the rows of some chunks. If they are damaged, return the rows of those that are not."""
-        what = f"segment {FOLDER}{name}"
+        reading = self.source.reader.chunks
         try:
-            found = await read_until(
-                self.deadline, lambda: self.reader.chunks(name, segment, index, numbers), self.entropy, what
-            )
+            found = await self._patiently(name, lambda: reading(name, segment, index, numbers, prefix))
         except InvalidBlobError as error:
             damaged[FOLDER + name] = str(error)
             if len(numbers) == 1:
                 return []
-            return [rows for number in numbers for rows in await self._chunks(name, segment, index, [number], damaged)]
+            return [
+                rows
+                for number in numbers
+                for rows in await self._chunks(name, segment, index, [number], prefix, damaged)
+            ]
         return [rows for _, rows in found]
 
+    async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> Job:
+        """Return the job of a row."""
+        reading, chunk = self.source.reader.chunks, segment.chunk_of(row)
+        [(_, rows)] = await self._patiently(name, lambda: reading(name, segment, index, [chunk]))
+        _, job_id, entry = rows[row - chunk * segment.chunk_rows]
+        return unpacked(job_id, entry)
+
     async def _index(self, name: str, segment: Segment) -> SegmentIndex:
-        reading = self.reader.index
-        return await read_until(self.deadline, lambda: reading(name, segment), self.entropy, f"segment {FOLDER}{name}")
+        reading = self.source.reader.index
+        return await self._patiently(name, lambda: reading(name, segment))
+
+    async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
+        return await read_until(self.deadline, read, self.source.entropy, f"segment {FOLDER}{name}")
 
 
 def _pieces_of(segment: Segment, index: SegmentIndex) -> list[list[int]]:

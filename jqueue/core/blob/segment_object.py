@@ -173,7 +173,7 @@ def _arrays(data: bytes, sizes: Iterable[tuple[str, int]]) -> list[array[int]]:
 
 
 def decode_chunk(
-    data: bytes, number: int, segment: Segment, index: SegmentIndex, names: dict[str, str]
+    data: bytes, number: int, segment: Segment, index: SegmentIndex, names: dict[str, str], prefix: str = ""
 ) -> list[tuple[int, str, Packed]]:
     """Decode one chunk: return the number, the job id and the packed job of each row.
 
@@ -183,12 +183,15 @@ def decode_chunk(
         segment: the entry in the manifest.
         index: the segment's index.
         names: entrypoints seen before; all jobs that have one share it.
+        prefix: beginning of the wanted ids. A chunk without such an id is not decoded.
 
     Raises:
         InvalidBlobError: it is damaged.
     """
     if zlib.crc32(data) != index.chunks[number].crc:
         raise InvalidBlobError("rows of it were changed or cut off: the checksum does not match")
+    if prefix and not _may_have(data, prefix):
+        return []
     found = []
     for row, line in enumerate(data.split(b"\n")[:-1], number * segment.chunk_rows):
         entry = read_entry(line, names)
@@ -201,3 +204,9 @@ def decode_chunk(
             packed = (*packed[:5], packed[5] + segment.offset, *packed[6:])
         found.append((row, job_id, packed))
     return found
+
+
+def _may_have(data: bytes, prefix: str) -> bool:
+    """Return False if no row of a chunk has an id that begins like this."""
+    beginning = dump_ascii(prefix)[:-1].encode()
+    return b"\\" in data or not prefix.isascii() or data.startswith(beginning) or b"\n" + beginning in data

@@ -46,9 +46,16 @@ class SegmentReader:
         return decode_index(await self._read(name, segment.index, segment.bytes), segment)
 
     async def chunks(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
     ) -> list[tuple[int, Rows]]:
         """Return chunks of a segment with their numbers. Chunks that follow each other are read at once.
+
+        Args:
+            name: the segment.
+            segment: its entry in the manifest.
+            index: its index.
+            numbers: the numbers of the chunks.
+            prefix: beginning of the wanted ids. Chunks without such an id come without rows.
 
         Raises:
             InvalidBlobError: one of them is damaged.
@@ -59,18 +66,17 @@ class SegmentReader:
         for first, last in _runs(numbers):
             start, stop = index.bytes_of(first, last)
             data = await self._read(name, start, stop)
-            found += await in_turns(self._decoding(data, segment, index, first, last))
+            found += await in_turns(self._decoding(data, segment, index, first, last, prefix))
         return found
 
     def _decoding(
-        self, data: bytes, segment: Segment, index: SegmentIndex, first: int, last: int
+        self, data: bytes, segment: Segment, index: SegmentIndex, first: int, last: int, prefix: str
     ) -> Slices[list[tuple[int, Rows]]]:
         found, origin = [], index.chunks[first].offset
         for number in range(first, last + 1):
             start, stop = index.bytes_of(number, number)
-            found.append(
-                (number, decode_chunk(data[start - origin : stop - origin], number, segment, index, self._names))
-            )
+            chunk = data[start - origin : stop - origin]
+            found.append((number, decode_chunk(chunk, number, segment, index, self._names, prefix)))
             yield
         return found
 

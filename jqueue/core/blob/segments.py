@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from jqueue.core.blob.segment_census import SegmentCensus
-from jqueue.core.blob.segment_jobs import SegmentJobs
+from jqueue.core.blob.segment_jobs import RowSource
 from jqueue.core.blob.segment_loader import SegmentLoader
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob.segment_writer import SegmentWriter
@@ -24,19 +23,21 @@ class Segments:
     Args:
         objects: holds them.
         clock: measures pauses.
+        entropy: draws the pauses between failed reads.
         now: tells the time, by the store's clock if it has one.
         new_name: makes the name of a segment.
         observers: told of the calls to the store.
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
-        reader, census, loader, writer: its parts.
+        reader, rows, loader, writer: its parts.
     """
 
     def __init__(
         self,
         objects: SupportsObjects,
         clock: Clock,
+        entropy: Entropy,
         now: Callable[[], datetime],
         new_name: Callable[[], str],
         observers: Observers,
@@ -44,7 +45,7 @@ class Segments:
         call_timeout: float,
     ) -> None:
         self.reader = SegmentReader(objects, observers, call_timeout=call_timeout)
-        self.census = SegmentCensus(self.reader)
+        self.rows = RowSource(self.reader, entropy)
         self.loader = SegmentLoader(self.reader, clock)
         self.writer = SegmentWriter(objects, self.reader, clock, now, new_name, observers, call_timeout=call_timeout)
 
@@ -52,16 +53,6 @@ class Segments:
         """Begin anew, after a fork or on another event loop."""
         self.loader.forget()
         self.writer.forget()
-
-    def jobs_of(self, header: QueueState, entropy: Entropy, deadline: float) -> SegmentJobs:
-        """Return the jobs in the segments of a header.
-
-        Args:
-            header: of any version of the queue.
-            entropy: draws the pauses between failed reads.
-            deadline: maximum seconds for each request to the store, with its repetitions.
-        """
-        return SegmentJobs(header.segments, self.reader, self.census, entropy, deadline)
 
     async def objects_named_in(self, header: QueueState) -> set[str]:
         """Return the suffixes of the segments of a header, and of the objects that their rows name.

@@ -32,6 +32,27 @@ class JobRows(Protocol):
             StorageError: the store failed.
         """
 
+    def in_order(
+        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool, aging: float | None = None
+    ) -> AsyncGenerator[Job, None]:
+        """Iterate over ready jobs as they are served, or over scheduled jobs as they are due.
+
+        Jobs are read when they come up. Those that are missing or damaged are left out.
+
+        Args:
+            entrypoints: their entrypoints; all if empty.
+            scheduled: True for the jobs that were scheduled when they were written.
+            aging: the queue's setting.
+        """
+
+    async def find(self, job_id: str) -> Job | None:
+        """Return the job with an id; None if it is not among them.
+
+        Raises:
+            JobsUnreadableError: it may be among jobs that are missing or damaged.
+            StorageError: the store failed.
+        """
+
     async def count(self, census: Census, deadline: float | None = None) -> None:
         """Count the jobs, without a look at each. All other jobs of the queue have been counted before.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -68,6 +68,18 @@ class QueueView:
             async for job in others:
                 yield job
 
+    async def find(self, job_id: str) -> Job | None:
+        """Return the job with an id; None if there is none. Few requests find it, whatever the number of jobs.
+
+        Raises:
+            JobsUnreadableError: a segment that may hold it is missing or damaged.
+            StorageError: the store failed.
+        """
+        entry, rows = self._content.entries.get(job_id), self._content.rows
+        if entry is not None:
+            return unpacked(job_id, entry)
+        return None if rows is None else await rows.find(job_id)
+
     async def ids(self, prefix: str = "") -> AsyncGenerator[str, None]:
         """Iterate over the ids of the jobs. Jobs of the queue's object do not become models.
 
@@ -120,6 +132,31 @@ class QueueView:
         """
         source = self._content.rows
         return aclosing(_nothing() if source is None else source.rows(statuses, names, prefix))
+
+    async def other_numbers(self, now: datetime) -> Mapping[str, tuple[int, int]]:
+        """Return the numbers of ready and of scheduled jobs that are not in the queue's object, by entrypoint.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        census = Census(now)
+        if self._content.rows is not None:
+            await self._content.rows.count(census)
+        return census.waiting()
+
+    def others_in_order(
+        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool
+    ) -> aclosing[AsyncGenerator[Job, None]]:
+        """Return an iteration over other jobs as they are served, or are due. They are read when they come up.
+
+        Args:
+            entrypoints: their entrypoints; all if empty.
+            scheduled: True for the jobs that were scheduled when they were written.
+        """
+        source, aging = self._content.rows, self.header.settings.aging
+        if source is None:
+            return aclosing(_nothing())
+        return aclosing(source.in_order(entrypoints, scheduled=scheduled, aging=aging))
 
 
 async def _nothing() -> AsyncGenerator[Job, None]:

@@ -1,6 +1,6 @@
 // Reads the object of a queue, as docs/reference/wire-format.md describes it, and counts what is in it.
 
-const FEATURES = new Set(["limits", "objects", "history"]);
+const FEATURES = new Set(["limits", "objects", "history", "segments"]);
 const KINDS = ["enqueued", "claimed", "done", "failed", "retried", "dead", "cancelled", "expired", "recovered", "removed"];
 const RATED = ["enqueued", "claimed", "done", "failed"];
 const WINDOWS = [["minute", 60], ["hour", 3600], ["day", 86400]];
@@ -126,6 +126,20 @@ function census(jobs) {
   return counts;
 }
 
+// The numbers of waiting jobs in the segments of the manifest, which this page does not read, by entrypoint.
+function inSegments(manifest, now) {
+  const counts = new Map();
+  for (const segment of Object.values(fields(manifest))) {
+    const row = counts.get(segment.entrypoint) || { ready: 0, scheduled: 0, oldest: null };
+    counts.set(segment.entrypoint, row);
+    const taken = (segment.taken || []).reduce((number, [first, last]) => number + last - first, 0);
+    row[segment.scheduled ? "scheduled" : "ready"] += segment.rows - (segment.next || 0) - taken;
+    const oldest = segment.oldest ?? 0;
+    if (!segment.scheduled && oldest <= now && (row.oldest === null || oldest < row.oldest)) row.oldest = oldest;
+  }
+  return counts;
+}
+
 export class Queue {
   // `bytes` is the size of the object, `now` the time in seconds since 1970.
   constructor(content, bytes, now) {
@@ -143,6 +157,13 @@ export class Queue {
   overview(name, now) {
     const { content } = this, rules = fields(content.entrypoints), counters = fields(content.counters);
     const counts = census(this.jobs.values());
+    for (const [entrypoint, { ready, scheduled, oldest }] of inSegments(content.segments, now)) {
+      const row = counts.get(entrypoint) || { ...NONE };
+      counts.set(entrypoint, row);
+      row.ready += ready;
+      row.scheduled += scheduled;
+      if (oldest !== null && (row.oldest_ready === null || oldest < row.oldest_ready)) row.oldest_ready = oldest;
+    }
     const names = new Set([...counts.keys(), ...Object.keys(rules), ...Object.keys(counters)]);
     names.delete("");
     const rows = [...names].sort().map((entrypoint) => {
@@ -184,8 +205,11 @@ export class Queue {
     const limit = blob_bytes ? Math.floor(blob_bytes * 0.9) : 0;
     const warnings = [];
     if (limit && this.bytes > limit / 2) warnings.push(`the object has ${Math.round((this.bytes / limit) * 100)} % of the bytes that it may have`);
+    const segments = Object.values(fields(content.segments)), waiting = this.beyond("", new Set());
+    if (waiting) warnings.push(`${waiting} waiting jobs are in segments, which this page counts and does not read: \`jqueue dashboard URL\` without --static lists the next of them`);
     if (this.unreadable) warnings.push(`${this.unreadable} lines cannot be read as jobs: mend or remove them in the object`);
     return {
+      segments: segments.length, segment_jobs: waiting, segment_bytes: segments.reduce((number, each) => number + each.bytes, 0),
       size: this.bytes, size_limit: limit, unreadable: this.unreadable, warnings, queue: content.queue || "",
       critical: content.critical || [], settings: { aging, dead_retention, blob_bytes, history: kept },
       history_events: history?.last || 0, history_lost: history?.lost || 0,
@@ -193,6 +217,16 @@ export class Queue {
         ({ writer, sequence, version, at, cycle })).sort((a, b) => b.version - a.version),
       finished: Object.keys(fields(content.finished)).length, holds: Object.keys(fields(content.holds)).length,
     };
+  }
+
+  // The number of waiting jobs in segments, of an entrypoint and of some states; of all if they are empty.
+  beyond(entrypoint, states) {
+    let number = 0;
+    for (const [name, row] of inSegments(this.content.segments, Infinity)) {
+      if (entrypoint && name !== entrypoint) continue;
+      for (const state of ["ready", "scheduled"]) if (!states.size || states.has(state)) number += row[state];
+    }
+    return number;
   }
 
   // A page of the jobs that the filters pick.
@@ -212,7 +246,8 @@ export class Queue {
     };
     found.sort(orders[order] || orders.served);
     const first = Number(start) || 0;
-    return { now, total: found.length, start: first, page: 50, jobs: found.slice(first, first + 50) };
+    const beyond = by ? 0 : this.beyond(entrypoint, states);
+    return { now, total: found.length + (part ? 0 : beyond), listed: found.length, beyond, start: first, page: 50, jobs: found.slice(first, first + 50) };
   }
 
   // One job with all that is known of it; undefined if it is not here.

@@ -68,7 +68,7 @@ function filters(query, state) {
 }
 
 function pager(page, query) {
-  if (page.total <= page.page && !page.start) return null;
+  if (page.listed <= page.page && !page.start) return null;
   const to = (start) => {
     const asked = new URLSearchParams(query);
     if (start > 0) asked.set("start", start);
@@ -78,8 +78,16 @@ function pager(page, query) {
   const next = page.start + page.page;
   return h("nav", { class: "pager", "aria-label": "Pages" },
     page.start > 0 ? h("a", { href: to(page.start - page.page), rel: "prev" }, "← Back") : h("span", {}, "← Back"),
-    h("span", {}, `${count(page.start + 1)} – ${count(Math.min(next, page.total))} of ${count(page.total)}`),
-    next < page.total ? h("a", { href: to(next), rel: "next" }, "More →") : h("span", {}, "More →"));
+    h("span", {}, `${count(page.start + 1)} – ${count(Math.min(next, page.listed))} of ${count(page.total)}`),
+    next < page.listed ? h("a", { href: to(next), rel: "next" }, "More →") : h("span", {}, "More →"));
+}
+
+// A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
+function beyond(page, query) {
+  if (!page.beyond) return "";
+  const jobs = page.beyond === 1 ? "1 more waiting job is" : `${count(page.beyond)} more waiting jobs are`;
+  return query.get("text") ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
+    : `. ${jobs} not listed.`;
 }
 
 export function list({ state, page, query, actions }) {
@@ -98,7 +106,7 @@ export function list({ state, page, query, actions }) {
       page?.total > 0 && cancellable && actions.may("cancel-found") && h("button", { type: "button", class: "danger",
         onclick: () => actions.cancelFound(page, query) }, "Cancel all of these…")),
     filters(query, state),
-    page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : ""),
+    page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : "", beyond(page, query)),
     page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : h("p", { class: "empty" }, "Loading…"),
     page && pager(page, query),
   ];

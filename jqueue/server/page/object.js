@@ -67,7 +67,10 @@ export class ObjectSource {
   async job(id) {
     const job = this.queue.details(id, this.now);
     const done = Object.hasOwn(this.content.finished || {}, id);
-    if (!job) throw new Refusal(done ? "this job has finished" : "there is no job with this id in the queue", 404, "changed");
+    const missing = this.queue.beyond("", new Set())
+      ? "there is no job with this id in the queue's object: it may be in a segment, which this page does not read"
+      : "there is no job with this id in the queue";
+    if (!job) throw new Refusal(done ? "this job has finished" : missing, 404, "changed");
     return job;
   }
 

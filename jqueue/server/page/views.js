@@ -209,6 +209,7 @@ export function store({ state }) {
       row("Object", foreign(state.name)),
       facts.size_limit ? row("Size", h("meter", { min: 0, max: 1, low: 0.5, high: 0.8, optimum: 0, value: share.toFixed(3),
         "aria-label": "share of the limit" }), ` ${bytes(facts.size)} of ${bytes(facts.size_limit)}`) : row("Size", bytes(facts.size)),
+      facts.segments ? row("Segments", `${inJobs(facts.segment_jobs)} wait in ${count(facts.segments)} more objects, ${bytes(facts.segment_bytes)}`) : null,
       state.version ? row("Version", count(state.version)) : null,
       facts.queue ? row("Queue id", h("code", {}, foreign(facts.queue))) : null,
       row("Unreadable lines", count(facts.unreadable)),

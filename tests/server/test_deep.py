@@ -1,0 +1,82 @@
+"""The dashboard of a queue whose waiting jobs are in segments: numbers of all, and a list of the next."""
+
+import pytest
+
+from jqueue import LocalFileSystemStorage
+from jqueue.operations import Enqueue
+from jqueue.server import dashboard, waiting
+from jqueue.testing.faults import FaultyObjects
+from tests.server.asgi import act, get
+from tests.server.test_page_alone import read_by_script, viewed  # noqa: F401 - a fixture
+from tests.unit.deep_queue import spilled, tiny_queue
+
+NUMBER = 30
+
+
+@pytest.fixture
+def storage(path):
+    return FaultyObjects(LocalFileSystemStorage(path))
+
+
+@pytest.fixture
+async def queue(storage, monkeypatch):
+    monkeypatch.setattr(waiting, "LISTED", 10)
+    monkeypatch.setattr(waiting, "FEW", 10)
+    async with tiny_queue(storage) as queue:
+        await queue.enqueue_many([Enqueue("mail", b"%d" % each, job_id=f"mail-{each:02}") for each in range(NUMBER)])
+        await queue.enqueue_many([Enqueue("report", b"", delay=3600, job_id=f"report-{each}") for each in range(4)])
+        await spilled(queue)
+        yield queue
+
+
+@pytest.fixture
+def app(queue):
+    return dashboard(queue, authorize=lambda request: "operator")
+
+
+async def test_the_figures_count_all_jobs_and_the_list_has_the_next_ones(app):
+    overview = (await get(app, "/api/overview")).values
+    assert (NUMBER, 4) == (overview["figures"]["ready"], overview["figures"]["scheduled"])
+    assert NUMBER + 4 == overview["store"]["segment_jobs"]
+    page = (await get(app, "/api/jobs")).values
+    assert [f"mail-{each:02}" for each in range(10)] == [job["id"] for job in page["jobs"]][:10]
+    assert (34, 14, 20) == (page["total"], page["listed"], page["beyond"])
+    page = (await get(app, "/api/jobs?state=scheduled")).values
+    assert (4, 4, 0) == (page["total"], page["listed"], page["beyond"])
+    page = (await get(app, "/api/jobs?state=ready&entrypoint=report")).values
+    assert (0, 0, 0) == (page["total"], page["listed"], page["beyond"])
+
+
+async def test_a_job_behind_those_that_are_listed_is_found_by_its_whole_id(queue, storage, app):
+    page = (await get(app, "/api/jobs?text=mail-29")).values
+    assert ["mail-29"] == [job["id"] for job in page["jobs"]]
+    assert (1, 20) == (page["total"], page["beyond"])
+    details = (await get(app, "/api/job?id=mail-28")).values
+    assert ("ready", 2) == (details["state"], details["payload_bytes"])
+    storage.object_calls.clear()
+    await queue.pause("another")  # the next look is at another version
+    assert "mail-28" == (await get(app, "/api/job?id=mail-28")).values["id"]
+    assert [] == storage.object_calls
+    assert 404 == (await get(app, "/api/job?id=mail-30")).status
+
+
+async def test_one_job_in_a_segment_is_cancelled_and_then_all_others(queue, app):
+    job = (await get(app, "/api/job?id=mail-20")).values
+    answer = await act(app, "cancel", {"id": "mail-20", "seen": job["seen"]})
+    assert {"done": 1} == answer.values
+    page = (await get(app, "/api/jobs?entrypoint=mail")).values
+    body = {"query": {"entrypoint": "mail"}, "seen_at": page["now"]}
+    answer = (await act(app, "cancel-found", body)).values
+    assert (NUMBER - 1, 0) == (answer["done"], answer["left"])
+    assert 0 == (await queue.stats()).entrypoints["mail"].depth
+
+
+async def test_the_page_without_a_server_counts_the_jobs_in_segments(queue, path, read_by_script):  # noqa: F811
+    await queue.dequeue("mail", batch_size=3)
+    view = await viewed(path)
+    found = read_by_script(path.read_text(), view.now.timestamp(), [{}, {"state": "ready"}])
+    figures = found["overview"]["figures"]
+    assert (NUMBER - 3, 4, 3) == (figures["ready"], figures["scheduled"], figures["in_progress"])
+    assert [(34, 3, 31), (27, 0, 27)] == [(each["total"], each["listed"], each["beyond"]) for each in found["lists"]]
+    [warning] = found["overview"]["store"]["warnings"]
+    assert "31 waiting jobs are in segments" in warning
