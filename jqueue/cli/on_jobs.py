@@ -145,12 +145,14 @@ def change_jobs(
     Raises:
         typer.Exit: with 1, not all chosen jobs were changed, or the answer is no; with 2, it could not be done.
     """
+    within = replace(selection, phases=(selection.phases & change.phases) or change.phases)
+    counts_others = bool(change.others) or (bool(selection.phases) and selection.phases.isdisjoint(change.phases))
 
     async def find(opened: OpenedQueue) -> Chosen:
         opened.queue.capabilities.require(*_needs(change, opened))
         now = opened.now()
         able, others = [], 0
-        async for job in chosen_jobs(opened.view, selection, now):
+        async for job in chosen_jobs(opened.view, selection if counts_others else within, now):
             if phase_of(job, now) in change.phases:
                 able.append(job.evolve(payload=b""))
             else:
@@ -163,7 +165,6 @@ def change_jobs(
         return
     if change.question and not yes:
         _ask(chosen.jobs, change, as_json=as_json)
-    within = replace(selection, phases=(selection.phases & change.phases) or change.phases)
     tally = on_queue(url, lambda opened: _change_all(opened, chosen.jobs, within, change), as_json=as_json)
     _show_tally(tally, chosen, change, as_json=as_json)
     if tally.changed < len(chosen.jobs):
