@@ -22,7 +22,7 @@ from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
-from jqueue.spark.snapshot.contents import read_all
+from jqueue.spark.snapshot.contents import Content, read_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,19 +88,19 @@ class SnapshotReader(DataSourceReader):
             StorageError: a queue could not be read, or does not exist. The message names it.
         """
         runs = []
-        contents: list[tuple[str, bytes]] = []
+        contents: list[Content] = []
 
         async def read() -> None:  # `asyncio.run` would print a returned value with an error
-            contents.extend(await read_all(self.addresses))
+            contents.extend(await read_all(self.addresses, self.job_filter))
 
         asyncio.run(read())
-        for name, data in contents:
+        for name, data, rows in contents:
             try:
                 lines = job_lines(data, self.job_filter)
             except InvalidBlobError as error:
                 raise InvalidBlobError(f"{name}: {error}") from None
             _warn(name, lines.set_aside)
-            runs.append((name, lines.text))
+            runs += [(name, lines.text), (name, rows)]
         return [LinesPartition(part) for part in cut(runs, self.count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

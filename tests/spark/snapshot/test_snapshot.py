@@ -18,6 +18,7 @@ from jqueue.spark.fleet import FleetQueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot import contents
 from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, SnapshotReader, cut
+from tests.unit.deep_queue import spilled, tiny_queue
 
 JOBS = 50
 
@@ -73,6 +74,35 @@ def test_the_rows_of_a_snapshot_match_the_jobs_of_the_queue(url):
     assert [(job.id, job.status, job.attempt, job.created_at, job.payload, job.sequence) for job in jobs] == [
         tuple(row[name] for name in ("id", "status", "attempt", "created_at", "payload", "sequence")) for row in rows
     ]
+
+
+def test_jobs_in_segments_are_rows_of_the_snapshot_as_those_of_the_object_are(tmp_path):
+    path = tmp_path / "queue.json"
+
+    async def work():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            await queue.enqueue_many([Enqueue("resize", b"%d" % each, headers={"n": f"{each}"}) for each in range(9)])
+            await queue.enqueue_many([Enqueue("mail", b"", priority=each) for each in range(5)])
+            await spilled(queue)
+            await queue.dequeue("resize", batch_size=2)
+            return [job async for job in queue.iterate_jobs()], list((await queue.read_state()).segments)
+
+    jobs, [segment, _] = asyncio.run(work())
+
+    def found(**options):
+        rows = rows_of(reader_of(path, numPartitions="3", **options))
+        return sorted((row["id"], row["status"], row["sequence"], row["payload"]) for row in rows)
+
+    def expected(chosen):
+        return sorted((job.id, job.status, job.sequence, job.payload) for job in chosen)
+
+    assert expected(jobs) == found()
+    assert 5 == len(found(entrypoint="mail"))
+    assert 2 == len(found(status="in_progress"))
+    (path.parent / "queue.json.segments" / segment).unlink()
+    with pytest.raises(StorageFatalError, match=rf"queue\.json.*{segment}"):
+        found()
+    assert 5 == len(found(entrypoint="mail"))
 
 
 def test_each_row_of_a_fleet_names_its_queue(url):
