@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from jqueue.cli import load, probes
+from jqueue.cli import load, probes, segment_probe
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, noted
 from jqueue.cli.scratch import ScratchSpace
 from jqueue.domain.errors import StorageError
@@ -53,6 +53,7 @@ CHECKS = (
     Check("racing_increments", f"{load.WRITERS} x {load.INCREMENTS} racing increments", 45, load.racing_increments),
     Check("write_rate", "writes per second", 25, load.write_rate),
     Check("clock", "clock", 20, probes.clock_offset),
+    Check("segments", "segments of the queue", 30, segment_probe.segments),
 )
 
 

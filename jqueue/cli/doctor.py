@@ -109,8 +109,8 @@ def doctor(
 ) -> None:
     """Check whether a store is safe for a queue.
 
-    The checks create objects of their own beside the queue, and remove them. The queue itself is neither read nor
-    written.
+    The checks create objects of their own beside the queue, and remove them. The queue itself is not written. If it
+    has segments, the last check looks if all of them exist, and for objects that nothing names.
 
     With --cost, nothing is checked: the command multiplies the requests of a load by the list prices of the URL's
     store, or of all stores without a URL.

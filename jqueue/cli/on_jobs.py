@@ -65,7 +65,7 @@ class JobChange:
     """
 
     done: str
-    operation: Callable[[Job], Operation]
+    operation: Callable[[ChosenJob], Operation]
     phases: frozenset[Phase]
     question: str = ""
     others: str = ""
@@ -73,15 +73,24 @@ class JobChange:
     stops: bool = False
 
 
+class ChosenJob(NamedTuple):
+    """What a change needs to know of a job. A million of them may be chosen."""
+
+    id: str
+    status: JobStatus
+    sequence: int
+    entrypoint: str
+
+
 class Chosen(NamedTuple):
     """The jobs that were chosen.
 
     Attributes:
-        jobs: jobs that can be changed, without their payloads.
+        jobs: jobs that can be changed.
         others: number of jobs that match, and cannot be changed.
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[ChosenJob]
     others: int
 
 
@@ -115,7 +124,7 @@ def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_js
             return job, None
         if dry_run:
             raise RefusedError(change.refused.get(job.status, f"the job would not be {change.done}"))
-        [result] = await certain(opened.queue.apply_each(change.operation(job)))
+        [result] = await certain(opened.queue.apply_each(change.operation(_chosen(job))))
         if isinstance(result, JobStateError) and result.status in change.refused:
             raise RefusedError(change.refused[result.status])
         if isinstance(result, Exception):
@@ -124,7 +133,7 @@ def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_js
 
     found, result = on_queue(url, do, as_json=as_json)
     if dry_run:
-        _show_chosen(Chosen([found], 0), change, dry_run=True, as_json=as_json)
+        _show_chosen(Chosen([_chosen(found)], 0), change, dry_run=True, as_json=as_json)
         raise typer.Exit
     return found, result
 
@@ -154,7 +163,7 @@ def change_jobs(
         able, others = [], 0
         async for job in chosen_jobs(opened.view, selection if counts_others else within, now):
             if phase_of(job, now) in change.phases:
-                able.append(job.evolve(payload=b""))
+                able.append(_chosen(job))
             else:
                 others += 1
         return Chosen(sorted(able, key=lambda job: job.sequence), others)
@@ -181,13 +190,19 @@ def one_choice(job_id: str | None, selection: Selection, every: bool, *, as_json
         raise refusal("choose the jobs: one ID, filters such as --entrypoint NAME, or --all", as_json=as_json)
 
 
+def _chosen(job: Job) -> ChosenJob:
+    return ChosenJob(job.id, job.status, job.sequence, sys.intern(job.entrypoint))
+
+
 def _needs(change: JobChange, opened: OpenedQueue) -> Sequence[str]:
     """Return the capabilities that the change of any job needs, so that it is refused before a question."""
-    example = Job.new("any")
+    example = _chosen(Job.new("any"))
     return tuple(change.operation(example).needs(0.0))
 
 
-async def _change_all(opened: OpenedQueue, found: Sequence[Job], selection: Selection, change: JobChange) -> Tally:
+async def _change_all(
+    opened: OpenedQueue, found: Sequence[ChosenJob], selection: Selection, change: JobChange
+) -> Tally:
     tally = Tally()
     with jobs_counted("working") as tell:
         for start in range(0, len(found), CHUNK):
@@ -234,7 +249,7 @@ def _count(tally: Tally, result: Any) -> None:
         tally.running += isinstance(result, Job) and result.status is JobStatus.IN_PROGRESS
 
 
-def _ask(found: Sequence[Job], change: JobChange, *, as_json: bool) -> None:
+def _ask(found: Sequence[ChosenJob], change: JobChange, *, as_json: bool) -> None:
     """Ask before the jobs are destroyed.
 
     Raises:

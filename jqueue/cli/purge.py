@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jqueue.cli.filters import selecting
-from jqueue.cli.on_jobs import DryRun, JobChange, JobID, Yes, change_job, change_jobs
+from jqueue.cli.on_jobs import ChosenJob, DryRun, JobChange, JobID, Yes, change_job, change_jobs
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import refusal, show, show_json
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Operation, Purge
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import Phase, Selection
@@ -16,7 +16,7 @@ from jqueue.domain.selection import Phase, Selection
 REMOVABLE = frozenset({Phase.DEAD, Phase.COMPLETED})
 
 
-def _removal(job: Job) -> Operation:
+def _removal(job: ChosenJob) -> Operation:
     ended = job.status is JobStatus.COMPLETED
     return Purge(JobStatus.COMPLETED if ended else JobStatus.DEAD, job_id=job.id)
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from jqueue.cli.filters import selecting
-from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, change_job, change_jobs, one_choice
+from jqueue.cli.on_jobs import All, ChosenJob, DryRun, JobChange, JobID, change_job, change_jobs, one_choice
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import instant, moment, refusal, show, show_json
 from jqueue.cli.values import duration, time
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Operation, Reschedule
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Selection
@@ -49,7 +49,7 @@ def reschedule(
     except ValueError as error:
         raise refusal(str(error), as_json=as_json) from None
 
-    def operation(job: Job) -> Operation:
+    def operation(job: ChosenJob) -> Operation:
         return Reschedule(job.id, delay=seconds, run_at=run_at)
 
     change = JobChange(

@@ -171,7 +171,7 @@ class ScratchSpace:
     """Makes objects for trials beside a queue's, and removes them at the end of the `async with` block.
 
     Args:
-        storage: the queue's object, which is neither read nor written.
+        storage: the queue's object, which is not written.
         entropy: source of the id in the names of the objects, and of jitter.
     """
 

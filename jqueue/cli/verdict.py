@@ -15,6 +15,7 @@ SAFE = (
     "queue needs nothing else from a store."
 )
 UNSAFE = "Not safe. Do not keep a queue here: it would"
+DAMAGED = "The store is safe, but the queue is damaged: workers would"
 DEAF = "This store seems to ignore the conditions of writes."
 TWO_STEPS = (
     "Use another store: this one checks the condition first and writes later, and another write can come between. "
@@ -54,6 +55,8 @@ def judge(findings: Iterable[Finding], storage: object) -> Verdict:
     if not failed:
         place = tuple(text for kind, text in PLACES.items() if isinstance(storage, kind))
         return Verdict(True, SAFE, (), advice + place)
+    if failed.keys() == {"segments"}:
+        return Verdict(False, DAMAGED, _once(result.harm for result in failed.values()), advice)
     if failed.keys() >= {"create_only", "stale_etag"}:
         advice = (DEAF, *advice)
     if failed.keys() <= RACES:

@@ -47,7 +47,7 @@ def test_json_output_is_one_object(tmp_path):
 def test_the_doctor_shows_its_progress_in_a_terminal():
     result = start("doctor", "memory://", FORCE_COLOR="1")
     assert 0 == result.returncode
-    assert "/11" in result.stderr
+    assert "/12" in result.stderr
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
@@ -110,7 +110,7 @@ def test_help_lists_the_commands_and_describes_the_doctor():
     for command in ("doctor", "worker", "stats", "dead", "redrive", "purge", "cancel", "pause", "resume"):
         assert f" {command} " in commands
     text = invoke("doctor", "--help").stdout
-    assert "neither read nor written" in " ".join(text.split())
+    assert "The queue itself is not written" in " ".join(text.split())
     assert "--json" in text
     assert 2 == invoke().exit_code
 

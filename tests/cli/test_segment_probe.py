@@ -1,0 +1,79 @@
+"""`jqueue doctor` on a queue with segments: they exist, or the queue is damaged."""
+
+import asyncio
+import json
+import os
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from jqueue import LocalFileSystemStorage
+from jqueue.cli import checks
+from jqueue.cli.app import app
+from jqueue.operations import Enqueue
+from tests.unit.deep_queue import spilled, tiny_queue
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A queue in a file, with two segments of eight jobs together."""
+    path = tmp_path / "queue.json"
+
+    async def fill():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            await queue.enqueue_many([Enqueue(name, b"") for name in ("mail", "mail", "report", "mail") * 2])
+            await spilled(queue)
+
+    asyncio.run(fill())
+    return path
+
+
+@pytest.fixture
+def look(path, monkeypatch):
+    """A function that runs the probe alone. It returns the exit code and what was said."""
+    only = tuple(check for check in checks.CHECKS if check.name == "segments")
+    monkeypatch.setattr(checks, "CHECKS", only)
+    monkeypatch.setattr("jqueue.cli.doctor.CHECKS", only)
+
+    def run():
+        result = CliRunner().invoke(app, ["doctor", str(path), "--json"], catch_exceptions=False)
+        return result.exit_code, json.loads(result.stdout)
+
+    return run
+
+
+def segments_of(path):
+    return sorted((path.parent / "queue.json.segments").iterdir())
+
+
+def test_segments_that_exist_pass(look):
+    code, said = look()
+    assert 0 == code
+    assert ["passed", "2 segments with 8 waiting jobs"] == [said["checks"][0][name] for name in ("outcome", "detail")]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_segment_that_is_missing_or_cut_off_is_named_with_the_number_of_its_jobs(look, path, cut):
+    first, _ = segments_of(path)
+    jobs = first.read_bytes().count(b'"status"')
+    if cut:
+        first.write_bytes(first.read_bytes()[:-1])
+    else:
+        first.unlink()
+    code, said = look()
+    assert 1 == code
+    assert first.name in said["checks"][0]["detail"]
+    assert f"{jobs} jobs" in said["harm"][0]
+    assert "the queue is damaged" in said["verdict"]
+
+
+def test_old_objects_that_nothing_names_are_noted_and_young_ones_are_not(look, path):
+    stray = path.parent / "queue.json.segments" / "stray"
+    stray.write_bytes(b"x" * 2048)
+    assert ["passed"] == [check["outcome"] for check in look()[1]["checks"]]
+    before = time.time() - 3 * 3600
+    os.utime(stray, (before, before))
+    code, said = look()
+    assert 0 == code
+    assert "1 object that nothing names, 2.0 KiB" in said["checks"][0]["detail"]
