@@ -4,7 +4,8 @@ At most one claim is under way. While there is work, a claim is sent at the mome
 queue that commits all calls of one moment together then needs one commit for both. A long poll that was begun with few
 free slots is begun anew once twice as many are free.
 
-A worker whose only free entrypoint has batches claims one batch at a time. It fills one slot, whatever its size.
+A worker whose only entrypoint has batches claims one batch at a time, or several small ones: as many jobs as it has
+free slots. A batch fills one slot, whatever its size.
 """
 
 from __future__ import annotations
@@ -154,9 +155,10 @@ class Claimer:
         return tuple(name for name in self._all_names if name not in self._state.gathering)
 
     def _room(self, names: Sequence[str]) -> int:
-        """Return the number of jobs to claim: one for each free slot, or one batch."""
+        """Return the number of jobs to claim: one for each free slot; of an entrypoint with batches, whole batches."""
+        free = self._state.free
         batch = self._batches[names[0]] if len(names) == 1 else None
-        return min(self._state.free if batch is None else batch, self._source.limit)
+        return min(free if batch is None else max(batch, free // batch * batch), self._source.limit)
 
     async def _claim(self, names: Sequence[str], asked: int, *, long_poll: bool) -> list[Job] | None:
         """Claim up to `asked` jobs, by a long poll if `long_poll`. None: count the free slots anew and try again."""

@@ -50,10 +50,10 @@ class Gatherer:
     async def fill(self, work: Work) -> None:
         """Claim jobs for a batch until it is full, or until no more are ready and its wait is over."""
         loop = asyncio.get_running_loop()
-        options, seconds = work.handler.options, self._seconds(work)
-        assert options.batch is not None
+        seconds = self._seconds(work)
+        assert work.batch is not None
         end = loop.time() + seconds
-        while (room := options.batch - len(work.jobs)) > 0:
+        while (room := work.batch - len(work.jobs)) > 0:
             try:
                 jobs = await self._source.claim(work.handler.entrypoint, room)
             except JQueueError as error:  # the claims for free slots meet and report the same trouble

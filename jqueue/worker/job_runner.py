@@ -108,22 +108,24 @@ class JobRunner:
             more: True if more jobs may be ready, for batches that are not full.
         """
         batches: dict[str, Work] = {}
+        now = self._loop.time()
         for job in jobs:
             handler, call, wants_context = self._calls[job.entrypoint]
             size = handler.options.batch
             work = None if size is None else batches.get(job.entrypoint)
             if work is None:
-                work = Work(handler, call)
+                work = Work(handler, call, size)
                 self._state.hold(work)  # until its handler has ended
-                if size is not None:
-                    batches[job.entrypoint] = work
-            held = self._take(work, job)
+            held = self._take(work, job, now)
             if size is None:
                 if wants_context and not held.decided:
                     held.context = work.context = self._context(job, self._deadline(handler))
                 self._start(work)
-            elif len(work.jobs) == size:
-                self._start(batches.pop(job.entrypoint))
+            elif len(work.jobs) < size:
+                batches[job.entrypoint] = work
+            else:
+                batches.pop(job.entrypoint, None)
+                self._start(work)
         for name, work in batches.items():
             if self.gatherer is not None and self.gatherer.is_needed(work, more):
                 work.gathering = True
@@ -133,21 +135,23 @@ class JobRunner:
 
     def add(self, work: Work, jobs: Iterable[Job]) -> None:
         """Add jobs that were just claimed to a batch whose handler has not begun."""
+        now = self._loop.time()
         for job in jobs:
-            self._take(work, job)
+            self._take(work, job, now)
         self._state.claimed.set()
 
-    def _take(self, work: Work, job: Job) -> HeldJob:
+    def _take(self, work: Work, job: Job, now: float) -> HeldJob:
         """Hold a job. If it has no attempts left, it is dead without being run."""
-        held = HeldJob(job, work, self._loop.time())
+        held = HeldJob(job, work, now)
         self._state.held.add(held)
-        self._state.hold(work)  # until its outcome is sent
+        work.holds += 1  # until its outcome is sent; its handler holds the slot already
         if job.failures > 1 and is_spent(job, work.handler.options.max_attempts):
             times = counted(job.failures, "time")
             error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
             self._conclude(held, Decision("dead", error=error, dead=True))
         else:
-            work.add(held)
+            work.jobs.append(held)
+            work.unstopped += 1
         return held
 
     def _start(self, work: Work) -> None:
@@ -250,8 +254,10 @@ class JobRunner:
             work.started = True
             if work.stopped:
                 raise asyncio.CancelledError
-            if work.handler.options.batch is None:
-                results: Sequence[Any] = [await self._call(work, work.call, work.jobs[0].job)]
+            if work.batch is None:
+                value = await self._call(work, work.jobs[0].job)
+                self._check_value(work, value)
+                results: Sequence[Any] = (value,)
             else:
                 results = await self._do_batch(work)
         except BaseException as error:
@@ -261,20 +267,28 @@ class JobRunner:
             return
         self._finish(work, results)
 
-    async def _call(self, work: Work, call: Callable[..., Awaitable[Any]], payload: Any) -> Any:
-        """Call a handler with a job or with the payloads of a batch, and return its value."""
+    def _call(self, work: Work, payload: Any) -> Awaitable[Any]:
+        """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
+        call = work.call
         if isinstance(call, ProcessCall):
-            value = await self._in_process(work, call)
-        else:
-            seconds = work.handler.options.seconds
-            if seconds is not None:
-                work.timer = self._loop.call_later(seconds, self.stop_work, work, "timeout")
-            value = await call(payload, work.context)
+            return self._in_process(work, call)
+        seconds = work.handler.options.seconds
+        if seconds is not None:
+            work.timer = self._loop.call_later(seconds, self.stop_work, work, "timeout")
+        awaitable: Awaitable[Any] = call(payload, work.context)
+        return awaitable
+
+    def _check_value(self, work: Work, value: Any) -> None:
+        """Check the value that a handler returned.
+
+        Raises:
+            TypeError: it must be awaited.
+            CancelledError: the handler was told to stop, and may have left work undone.
+        """
         if value is not None:
             check_awaited(value)
-        if work.stopped:  # it was told to stop, and may have left work undone
+        if work.stopped:
             raise asyncio.CancelledError
-        return value
 
     async def _do_batch(self, work: Work) -> Sequence[Any]:
         """Fill a batch, call its handler, and return the result of each of its jobs."""
@@ -286,7 +300,9 @@ class JobRunner:
             return ()
         if self._calls[work.handler.entrypoint][2]:
             work.context = self._batch_context(work)
-        return results_of(await self._call(work, work.call, payloads), len(work.jobs))
+        value = await self._call(work, payloads)
+        self._check_value(work, value)
+        return results_of(value, len(work.jobs))
 
     def _payloads(self, work: Work) -> list[Any]:
         """Return the payloads to call a batch handler with.
@@ -337,14 +353,13 @@ class JobRunner:
     def _finish(self, work: Work, results: Sequence[Any]) -> None:
         """Report the outcomes of a handler that returned."""
         late = self._note_end(work)
-        is_batch = work.handler.options.batch is not None
         for held, result in zip(work.jobs, results, strict=True):
             if held.decided:
                 continue
             if held.reason is not None:
                 self._conclude(held, self._stopped(held, None))
                 continue
-            error = error_in(result) if is_batch else None
+            error = None if work.batch is None else error_in(result)
             if error is None:
                 try:
                     outcome = self._finished(held, result)
@@ -417,6 +432,7 @@ class JobRunner:
 
     def _let_go(self, work: Work, late: bool) -> None:
         """Let go of the slot of a handler that has ended, once its outcomes are sent."""
+        work.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
         self._state.let_go(work)
         if late:
             self._state.wake_waiting()

@@ -25,6 +25,7 @@ class Work:
     Attributes:
         handler: the handler.
         call: calls the handler.
+        batch: largest number of jobs; None if the handler takes single jobs.
         jobs: the jobs to call it with. Jobs that fail before the call leave this list.
         unstopped: number of those jobs that were neither told to stop nor decided about.
         holds: number of reasons for which its slot is taken: its handler, until it has ended, and each of its jobs,
@@ -39,6 +40,7 @@ class Work:
     """
 
     __slots__ = (
+        "batch",
         "call",
         "context",
         "ended",
@@ -53,9 +55,10 @@ class Work:
         "unstopped",
     )
 
-    def __init__(self, handler: Handler[..., Any], call: Any) -> None:
+    def __init__(self, handler: Handler[..., Any], call: Any, batch: int | None = None) -> None:
         self.handler = handler
         self.call = call
+        self.batch = batch
         self.jobs: list[HeldJob] = []
         self.unstopped = 0
         self.holds = 0
@@ -67,11 +70,6 @@ class Work:
         self.ended = False
         self.timer: asyncio.TimerHandle | None = None
 
-    def add(self, held: HeldJob) -> None:
-        """Add a job to call the handler with."""
-        self.jobs.append(held)
-        self.unstopped += 1
-
     def drop(self, held: HeldJob) -> None:
         """Remove a job before the call of the handler."""
         self.jobs.remove(held)
@@ -80,7 +78,7 @@ class Work:
     @property
     def name(self) -> str:
         """The job, or the number of jobs, for the log."""
-        if self.handler.options.batch is not None:
+        if self.batch is not None:
             return f"a batch of {counted(len(self.jobs), 'job')} ({self.handler.entrypoint})"
         job = self.jobs[0].job
         return f"job {job.id} ({job.entrypoint}, attempt {job.tries})"
@@ -88,7 +86,7 @@ class Work:
     @property
     def about(self) -> dict[str, Any]:
         """The `extra` of a record of the log about this call."""
-        if self.handler.options.batch is not None:
+        if self.batch is not None:
             return {"entrypoint": self.handler.entrypoint}
         return about(self.jobs[0].job)
 
