@@ -6,8 +6,11 @@ from pathlib import Path
 
 from jqueue.core.blob import codec
 from jqueue.domain.models import EntrypointRules, Job, QueueSettings, QueueState, Schedule
+from jqueue.domain.ranges import Range
+from jqueue.domain.segments import Segment
 
-TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
 OURS, LEGACY = (example.encode() for example in re.findall(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
 
 
@@ -15,9 +18,9 @@ def _section(heading: str) -> str:
     return TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
-def _names(heading: str) -> list[str]:
-    """The fields that the table of a section lists."""
-    section = _section(heading)
+def _names(heading: str, part: str = "") -> list[str]:
+    """The fields that the table of a section, or of a part of it, lists."""
+    section = _section(heading).partition(part)[2].partition("\n### ")[0] if part else _section(heading)
     return [name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
 
 
@@ -56,3 +59,15 @@ def test_every_field_of_a_job_is_documented():
     fields = set(Job.model_fields) - {"id"}
     assert sorted(fields) == sorted(_names("A job"))
     assert all(f'"{name}":' in OURS.decode() for name in fields), "the example shows every field"
+
+
+def test_every_field_of_a_segment_and_of_a_range_is_documented():
+    assert set(Segment.model_fields) == set(_names("Segments", "### The manifest"))
+    assert set(Range.model_fields) == set(_names("Ranges"))
+
+
+def test_the_example_of_a_segment_is_byte_for_byte_the_one_of_the_vectors():
+    lines, tables = re.findall(r"^```text\n(.*?)^```", _section("Segments"), re.MULTILINE | re.DOTALL)
+    content = (ROOT / "tests/vectors/deep.json.segments/ready").read_bytes()
+    assert content == lines.encode() + bytes.fromhex(tables)
+    assert f"{len(bytes.fromhex(tables))} bytes of tables" in TEXT

@@ -555,7 +555,16 @@ def _read_header(content: Mapping[str, Any], head: bytes = b"") -> QueueState:
             "the queue uses features that this version of jqueue does not know "
             f"({shown(', '.join(unknown))}): upgrade jqueue"
         )
-    return state
+    return _without_lost_ranges(state) if state.ranges else state
+
+
+def _without_lost_ranges(state: QueueState) -> QueueState:
+    """Return a state without the ranges of segments that an operator has given up."""
+    kept = {name: each for name, each in state.ranges.items() if each.segment in state.segments}
+    for name, each in kept.items():
+        if not each.first < each.last <= state.segments[each.segment].rows:
+            raise InvalidBlobError(f"the queue's object has a range {shown(name)} with rows that its segment lacks")
+    return state.model_copy(update={"ranges": kept})
 
 
 def _unreadable(data: bytes, what: str) -> str:
