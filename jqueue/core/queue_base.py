@@ -53,6 +53,13 @@ def errors_of(results: list[Any]) -> list[Exception]:
     return [result for result in results if isinstance(result, Exception)]
 
 
+def _has_large(operations: Sequence[Operation]) -> bool:
+    """Return True if an operation has a value that must be stored in an object of its own."""
+    if len(operations) == 1:
+        return operations[0].large is not None
+    return any(operation.large is not None for operation in operations)
+
+
 @checks_option_names
 class QueueBase(SupportsApply, SupportsWorkers):
     """Turns prepared operations into results, and remembers the claims in them.
@@ -260,7 +267,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             convert: see `Request`.
         """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
-        if self._objects is not None and any(operation.large is not None for operation in operations):
+        if self._objects is not None and _has_large(operations):
             return await self._submit_large(
                 self._objects, operations, seconds, atomic=atomic, wait=wait, convert=convert
             )
@@ -268,7 +275,6 @@ class QueueBase(SupportsApply, SupportsWorkers):
         if not self._writer.calls.has_space(operations):
             seconds = await self._writer.wait_for_space(seconds)
         request = self._writer.enter(operations, seconds, atomic=atomic, wait=wait_seconds, convert=convert)
-        until = asyncio.get_running_loop().time() + (wait_seconds or 0.0) + seconds
         if answered_empty:
             request.seen_empty = request.waits_for_jobs
         try:
@@ -279,7 +285,9 @@ class QueueBase(SupportsApply, SupportsWorkers):
             if request.claims_jobs or operations[0].hands_out_jobs:
                 if payloads.has_objects(operations, results):
                     unloaded = NotLoadedError(reason="were not loaded before the queue closed")
-                    results = await self._writer.objects.load(payloads.loaded(operations, results, until), unloaded)
+                    results = await self._writer.objects.load(
+                        payloads.loaded(operations, results, request.until), unloaded
+                    )
             elif (
                 (payloads.seen or self._engine.draft.header.segments)
                 and operations[0].ends_claims

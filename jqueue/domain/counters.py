@@ -90,10 +90,15 @@ def bucket_of(seconds: float) -> int:
     return min(LAST_BUCKET, int(seconds * 1000).bit_length()) if seconds > 0 else 0
 
 
-def with_durations(known: Durations, seconds: list[float]) -> Durations:
-    """Return a histogram with more durations. One below 0 counts as 0, because clocks may disagree."""
+def with_durations(known: Durations, seconds: Iterable[tuple[float, int]]) -> Durations:
+    """Return a histogram with more durations. One below 0 counts as 0, because clocks may disagree.
+
+    Args:
+        known: the histogram.
+        seconds: new durations, and the number of each.
+    """
     total, first, counts = known.seconds, known.first, list(known.counts)
-    for each in seconds:
+    for each, number in seconds:
         bucket = bucket_of(each)
         if not counts:
             first = bucket
@@ -103,9 +108,9 @@ def with_durations(known: Durations, seconds: list[float]) -> Durations:
         place = bucket - first
         if place >= len(counts):
             counts += [0] * (place - len(counts) + 1)
-        counts[place] += 1
+        counts[place] += number
         if each > 0:
-            total += each
+            total += each * number
     return Durations(round(total, 3), first, tuple(counts))
 
 

@@ -49,7 +49,8 @@ class IndexedJobs(JobTable):
         """
         job_id = job.id
         before = self._unindex(job_id, before)
-        self[job_id] = job
+        self.entries[job_id] = job
+        self._whole.append(job_id)
         if job.sequence > self.last_sequence:
             self.last_sequence = job.sequence
         if job.unique_key is not None and job.status in KEY_HOLDERS:

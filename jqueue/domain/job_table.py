@@ -204,7 +204,10 @@ class JobTable(MutableMapping[str, Job]):
         while len(whole) > KEPT_WHOLE:
             job_id = whole.popleft()
             entry = entries.get(job_id)
-            if isinstance(entry, Job) and entry.status is not JobStatus.IN_PROGRESS:
+            if entry is None or entry.__class__ is tuple:
+                continue  # not asked with isinstance, which is slow for anything but a model
+            assert isinstance(entry, Job)
+            if entry.status is not JobStatus.IN_PROGRESS:
                 if len(self._names) >= NAMES_KEPT:
                     self._names.clear()
                 entries[job_id] = packed(entry, self._names)

@@ -14,6 +14,9 @@ from typing import Any, TypeVar, cast
 Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_mark: Callable[[Callable[..., Any]], Callable[..., Any]] | None = getattr(inspect, "markcoroutinefunction", None)
+"""Marks a function that returns a coroutine as a coroutine function, which spares a coroutine; from Python 3.12 on."""
+
 Advice = Callable[[str, Collection[str]], str]
 """Takes an unknown name and the known ones. Returns the end of a sentence that suggests a name."""
 
@@ -102,15 +105,14 @@ def with_plain_type_errors(function: Function) -> Function:
             raise _plain(error, function, type(self), options) from None
 
     async def awaited(self: Any, /, *given: Any, **options: Any) -> Any:
-        if options:
-            check(self, options)
-        try:
-            under_way = function(self, *given, **options)  # makes the coroutine, and runs nothing of it yet
-        except TypeError as error:
-            raise _plain(error, function, type(self), options) from None
-        return await under_way
+        return await call(self, *given, **options)
 
-    return cast(Function, functools.wraps(function)(awaited if inspect.iscoroutinefunction(function) else call))
+    functools.update_wrapper(call, function)
+    if not inspect.iscoroutinefunction(function):
+        return cast(Function, call)
+    if _mark is not None:
+        return cast(Function, _mark(call))
+    return cast(Function, functools.wraps(function)(awaited))
 
 
 def _plain(error: TypeError, function: Callable[..., Any], kind: type, options: Collection[str]) -> TypeError:

@@ -312,8 +312,8 @@ class Order:
             if self._through is not None and entry[1] > self._through:
                 self._skip(heap, entry)
                 continue
-            job = self.jobs[entry[-1]]
-            if self._is_free(job):
+            job = unpacked(entry[-1], self.jobs.entries[entry[-1]])
+            if job.concurrency_key is None or self._is_free(job):
                 return job
             self._park(job, entry)
         return None

@@ -6,6 +6,7 @@ processes. A commit whose answer was lost counts once: its counters landed with 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -40,21 +41,33 @@ IDLE = 30 * 86400.0
 
 
 class _Sums:
-    """The counters of an entrypoint while a commit adds to them."""
+    """The counters of an entrypoint while a commit adds to them.
 
-    __slots__ = ("known", "runs", "totals", "waits")
+    Attributes:
+        known: the counters before the commit.
+        totals: the numbers by kind.
+        ready: time since which each claimed job was ready.
+        claimed: time of the claim of each job whose run has ended.
+        waits: further waits in seconds, and the number of each.
+        runs: further runs in seconds, and the number of each.
+    """
+
+    __slots__ = ("claimed", "known", "ready", "runs", "totals", "waits")
 
     def __init__(self, known: Counters) -> None:
         self.known = known
         self.totals = list(known.totals)
         if len(self.totals) < len(KINDS):
             self.totals += [0] * (len(KINDS) - len(self.totals))
-        self.waits: list[float] = []
-        self.runs: list[float] = []
+        self.ready: list[datetime] = []
+        self.claimed: list[datetime] = []
+        self.waits: list[tuple[float, int]] = []
+        self.runs: list[tuple[float, int]] = []
 
-    def counters(self, at: float) -> Counters:
-        """Return the counters after the commit."""
-        known, waits, runs = self.known, self.waits, self.runs
+    def counters(self, now: datetime, at: float) -> Counters:
+        """Return the counters after the commit, whose time is given twice: `at` is in seconds since 1970, rounded."""
+        known = self.known
+        waits, runs = [*self.waits, *_until(now, self.ready)], [*self.runs, *_until(now, self.claimed)]
         return Counters(
             tuple(self.totals),
             with_durations(known.waits, waits) if waits else known.waits,
@@ -88,7 +101,7 @@ def with_moves(
             sums = changed.get(job.entrypoint)
             if sums is None:
                 sums = changed[job.entrypoint] = _Sums(counters.get(job.entrypoint, EMPTY))
-            _count(verb, job, before, after, sums, now)
+            _count(verb, job, before, after, sums)
     for move in bulk:
         if move.entrypoint not in changed:
             changed[move.entrypoint] = _Sums(counters.get(move.entrypoint, EMPTY))
@@ -102,23 +115,28 @@ def with_moves(
     at, result = round(now.timestamp(), 3), dict(counters)
     for name, sums in changed.items():
         result.pop(name, None)  # the last to change stands last
-        result[name] = sums.counters(at)
+        result[name] = sums.counters(now, at)
     return _folded(result, at) if len(result) > ENTRYPOINTS_COUNTED or _first_is_idle(result, at) else result
 
 
-def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums, now: datetime) -> None:
+def _until(now: datetime, moments: list[datetime]) -> list[tuple[float, int]]:
+    """Return the seconds since each of these moments, and its number. The jobs of one commit share their moments."""
+    return [((now - moment).total_seconds(), number) for moment, number in Counter(moments).items()] if moments else []
+
+
+def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums) -> None:
     """Count a transition. The claims of a move between queues do not count."""
     totals = sums.totals
     if verb is Verb.CLAIM:
         if after is not None and not is_moving(after):
             totals[CLAIMED] += 1
-            sums.waits.append((now - ready_since(job)).total_seconds())
+            sums.ready.append(ready_since(job))
     elif verb is Verb.ENQUEUE:
         totals[ENQUEUED] += 1
     elif verb is Verb.ACK:
         totals[DONE] += 1
         if job.claimed_at is not None:
-            sums.runs.append((now - job.claimed_at).total_seconds())
+            sums.claimed.append(job.claimed_at)
     elif verb is Verb.ARRIVE:
         totals[ENQUEUED] += before is None
     elif verb in (Verb.NACK, Verb.REVOKE) and not is_moving(job):
@@ -126,7 +144,7 @@ def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _S
         totals[RECOVERED] += verb is Verb.REVOKE
         totals[CANCELLED if after is None else DEAD if after.status is JobStatus.DEAD else RETRIED] += 1
         if verb is Verb.NACK and job.claimed_at is not None:
-            sums.runs.append((now - job.claimed_at).total_seconds())
+            sums.claimed.append(job.claimed_at)
     elif verb in (Verb.CANCEL, Verb.NACK, Verb.REVOKE, Verb.HAND_BACK):
         totals[CANCELLED] += after is None
     elif verb is Verb.EXPIRE and job.status is JobStatus.QUEUED:
@@ -137,13 +155,12 @@ def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _S
 
 def _count_rows(move: BulkMove, sums: _Sums) -> None:
     """Count a transition of rows of a range."""
-    seconds = [each for each, jobs in move.seconds for _ in range(jobs)]
     if move.verb is Verb.CLAIM:
         sums.totals[CLAIMED] += move.jobs
-        sums.waits += seconds
+        sums.waits += move.seconds
     elif move.verb is Verb.ACK:
         sums.totals[DONE] += move.jobs
-        sums.runs += seconds
+        sums.runs += move.seconds
     elif move.verb is Verb.REVOKE:
         for kind in (FAILED, RECOVERED, RETRIED):
             sums.totals[kind] += move.jobs

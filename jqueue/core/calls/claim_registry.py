@@ -62,7 +62,8 @@ class ClaimRegistry:
         if isinstance(outcome, JQueueError):
             self.lose(outcome)
             return
-        for operation, result in zip(operations, outcome, strict=True):
+        for place, operation in enumerate(operations):
+            result = outcome[place]
             if isinstance(result, JQueueError):
                 self.lose(result)
             else:

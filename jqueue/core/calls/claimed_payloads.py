@@ -68,7 +68,8 @@ class ClaimedPayloads:
 
     def has_objects(self, operations: Sequence[Operation], results: Sequence[Any]) -> bool:
         """Return True if a job that was handed out has its payload in an object."""
-        for operation, result in zip(operations, results, strict=True):
+        for place, operation in enumerate(operations):
+            result = results[place]
             if operation.hands_out_jobs and isinstance(result, list):
                 for job in result:
                     if job.payload_object is not None:

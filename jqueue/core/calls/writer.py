@@ -97,20 +97,23 @@ class Writer:
         Raises:
             QueueClosedError: the queue takes no calls now.
         """
-        loop = self._join_running_loop()
-        self.calls.check_open()
+        loop, calls = self._join_running_loop(), self.calls
+        if calls.closed is not None:
+            calls.check_open()
         request = Request(operations, loop.create_future(), self, atomic=atomic, convert=convert)
         now = loop.time()
+        request.until = now + seconds
         if wait is not None:
+            request.until += wait
             request.waits_for_jobs = True
             if self.engine.watched is not None:
                 request.future.add_done_callback(self._stopped_waiting)
-            self.calls.alarms.set(request, now + wait, Request.stop_waiting)
-            self.calls.alarms.set(request, now + wait + seconds, Request.expire)
+            calls.alarms.set(request, now + wait, Request.stop_waiting)
+            calls.alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
-            self.calls.alarms.expire(request, now + seconds)
+            calls.alarms.expire(request, request.until)
         else:
-            self.calls.alarms.set(request, now + seconds, Request.expire)
+            calls.alarms.set(request, request.until, Request.expire)
         self._send(request)
         return request
 

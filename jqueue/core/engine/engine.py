@@ -328,7 +328,7 @@ class Engine(ABC):
                 if key is not None and key in nothing_for:
                     outcomes.append((request, [[]]))
                     continue
-                before = draft.savepoint()
+                before = draft.savepoint() if key is None else None
                 outcome = self._perform(request, now, outcomes)
                 if key is None and draft.savepoint() != before:
                     nothing_for.clear()

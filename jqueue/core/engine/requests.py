@@ -54,6 +54,7 @@ class Request:
     Attributes:
         claims_jobs: True if it hands out claims.
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
+        until: end of the call, its wait for jobs included, on the clock of the event loop.
         waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
         seen_empty: True if a state read after the call gave an empty answer.
         open_writes: number of writes that carried it and whose fate is unknown.
@@ -77,6 +78,7 @@ class Request:
         "open_writes",
         "operations",
         "seen_empty",
+        "until",
         "verdict",
         "waits_for_jobs",
     )
@@ -98,7 +100,7 @@ class Request:
             if len(operations) == 1
             else any(operation.claims_jobs for operation in operations)
         )
-        self.due = math.inf
+        self.due = self.until = math.inf
         self.waits_for_jobs = False
         self.seen_empty = False
         self.open_writes = 0
