@@ -41,6 +41,7 @@ class SegmentLoader:
         self._reader = reader
         self._clock = clock
         self.rows_kept, self.rows_ahead = ROWS_KEPT, ROWS_AHEAD  # tests and the simulation shorten them
+        self.damage_kept = DAMAGE_KEPT
         self._reported: set[str] = set()
         self.forget()
 
@@ -50,6 +51,7 @@ class SegmentLoader:
         self._arrived: list[Callable[[SegmentRows], None]] = []
         self._chunks: dict[str, int] = {}
         self._damaged_at: float | None = None
+        self._missed: set[str] = set()
 
     def begin(self, draft: Draft) -> None:
         """Drop the loaded rows if they are too many, before a commit that may load others.
@@ -63,7 +65,7 @@ class SegmentLoader:
     def integrate(self, draft: Draft) -> None:
         """Add the rows that were loaded ahead to a draft without changes."""
         rows = draft.jobs.rows
-        if self._damaged_at is not None and self._clock.monotonic() - self._damaged_at > DAMAGE_KEPT:
+        if self._damaged_at is not None and self._clock.monotonic() - self._damaged_at > self.damage_kept:
             self._damaged_at = None
             rows.forget_damage()
         arrived, self._arrived = self._arrived, []
@@ -76,7 +78,7 @@ class SegmentLoader:
         Args:
             wanted: the parts.
             draft: the draft.
-            fresh: True if the manifest was read since the call. Only then, a missing segment is damage.
+            fresh: True if the manifest was read since the call. A segment is damaged if it was missed before that read.
 
         Returns:
             False if something is missing or damaged, and the manifest must be read before that is believed.
@@ -94,8 +96,10 @@ class SegmentLoader:
                 continue
             try:
                 await self._load(rows, name, chunks)
+                self._missed.discard(name)
             except DAMAGED as error:
-                if not fresh:
+                if not (fresh and name in self._missed):  # it may have left the manifest before it was removed
+                    self._missed.add(name)
                     return False
                 self._note_damaged([each for each in wanted if each.segment == name], rows, error)
         return True

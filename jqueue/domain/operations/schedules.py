@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError
 from jqueue.domain.fields import FrozenHeaders
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
 from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
@@ -43,12 +43,12 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
     """Enqueue the jobs of the cron entries that are due: one job each, whatever the number of missed times.
 
     An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
-    whose job has no room waits for room.
+    whose job has no room waits for room. If a damaged segment may hold its job, it waits until the segment is restored.
     """
     for schedule in draft.jobs.order.due_schedules(now):
         try:
             after = _fired(draft, schedule, now, enqueue_bytes)
-        except (InvalidJobError, QueueFullError):
+        except (InvalidJobError, QueueFullError, SegmentDamagedError):
             continue
         draft.note(draft.header.schedules, schedule.name, after)
 

@@ -1,0 +1,58 @@
+"""A segment that cannot be read stops its own jobs, and nothing else."""
+
+from datetime import timedelta
+
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
+from jqueue.domain.limits import Limits
+from jqueue.testing.virtual_time import VirtualClock
+from tests.unit.deep_queue import spilled, tiny_queue
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on():
+    clock = VirtualClock()
+    storage = InMemoryStorage(clock=clock)
+    deep = tiny_queue(storage)
+    await deep.enqueue("a", b"")
+    await spilled(deep)
+    [name] = (await deep.read_state()).segments
+    segment = storage.beside(f".segments/{name}")
+    whole, etag = await segment.read()
+    etag = await segment.write(whole[:-1], etag)  # its index is cut off
+
+    queue = DirectQueue(storage)
+    await queue.schedule("hourly", "0 * * * *", "cron")
+    await queue.enqueue("b", b"")
+    clock.skew += timedelta(hours=2)
+    assert ["b"] == [job.entrypoint for job in await queue.dequeue(batch_size=9)]
+    with pytest.raises(SegmentDamagedError):
+        await queue.cancel("unknown")
+
+    await segment.write(whole, etag)
+    queue._engine.segments.loader.damage_kept = -1.0
+    assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
+
+
+async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_was_read():
+    storage = InMemoryStorage()
+    queue = tiny_queue(storage, Limits())
+    await queue.enqueue("a", b"")
+    await spilled(queue)
+    draft, loader = queue._engine.draft, queue._engine.segments.loader
+    [name] = draft.jobs.rows.segments
+    draft.jobs.rows.unload()
+
+    async def missing(*_):
+        raise ObjectMissingError(name)
+
+    loader._reader.chunks = missing
+    wanted = [draft.jobs.rows.next_wanted("a")]
+    assert not await loader.load(wanted, draft, fresh=True)  # the process may have slept since it read the manifest
+    assert not await loader.load(wanted, draft, fresh=False)
+    assert not draft.jobs.rows.is_loaded(wanted[0])
+    assert await loader.load(wanted, draft, fresh=True)
+    assert draft.jobs.rows.is_loaded(wanted[0])
