@@ -31,6 +31,7 @@ from tests.simulation import planted_history as history
 from tests.simulation import planted_objects as objects
 from tests.simulation import planted_orders as orders
 from tests.simulation import planted_overseers as overseers
+from tests.simulation import planted_segments as segments
 from tests.simulation import planted_staging as staging
 
 
@@ -404,4 +405,18 @@ PLANTED = [
     Planted(overseers.purge_of_one_purges_all, {1, 2}, 50, overseers.OVERSEEN),
     Planted(overseers.edit_without_an_event, {16}, 50, overseers.RECORDED),
     Planted(overseers.queue_created_again, {18}, 50, overseers.OVERSEEN),
+    Planted(segments.row_admitted_twice, {19}, 50, segments.SEGMENTED),
+    Planted(segments.segment_dropped_before_its_last_row, {1}, 50, segments.SEGMENTED),
+    Planted(segments.named_segment_collected, {17, 19}, 50, segments.SEGMENTED),
+    Planted(segments.segment_not_retired, {19}, 300, segments.SEGMENTED),
+    Planted(segments.jobs_spilled_by_two_writers, {9, 15, 19}, 50, segments.SEGMENTED),
+    Planted(segments.changed_job_spilled, {0, 1, 4, 15}, 50, segments.SEGMENTED),
+    Planted(segments.tombstone_lost, {19}, 50, segments.SEGMENTED),
+    Planted(segments.unique_key_overlooked_in_a_segment, {4}, 50, segments.SEGMENTED),
+    Planted(segments.id_overlooked_in_a_segment, {2, 3, 19}, 50, segments.SEGMENTED),
+    Planted(segments.head_too_high, {19}, 50, segments.SEGMENTED),
+    Planted(segments.rows_taken_during_a_merge_forgotten, {9, 19}, 50, segments.SEGMENTED),
+    Planted(segments.rows_kept_taken_by_an_undo, {1}, 100, segments.SEGMENTED),
+    Planted(segments.rows_of_others_kept, {19}, 50, segments.SEGMENTED),
+    Planted(segments.damaged_rows_believed, {1}, 50, segments.DAMAGED),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 from jqueue.domain.errors import (
     ClaimLostError,
@@ -13,6 +13,7 @@ from jqueue.domain.errors import (
     JobCancelledError,
     JobNotFoundError,
     JobStateError,
+    SegmentDamagedError,
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, JobStatus
@@ -34,7 +35,14 @@ from jqueue.testing.simulation.punctuality import Exits
 from jqueue.testing.simulation.results_audit import size_of
 from jqueue.testing.simulation.serving_order import is_free
 from jqueue.testing.simulation.staged_audit import VERBS
+from jqueue.testing.simulation.stored_segments import FOLDER
 from jqueue.testing.simulation.workload import DEADLINE, OBJECT_BYTES
+
+LOOKING_UP = (
+    *("enqueue", "enqueue_many", "enqueue_staged", "resolve", "resolve_staged", "apply", "run_now"),
+    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive"),
+)
+"""Verbs that find jobs by their ids or unique keys, and fail if it cannot be told where a job is."""
 
 
 class AnswerAudit:
@@ -43,9 +51,11 @@ class AnswerAudit:
     Args:
         auditor: the auditor, which has checked the chain of versions.
         exits: times at which each process left.
+        damaged: names of the segments that were damaged.
     """
 
-    def __init__(self, auditor: Auditor, exits: Exits) -> None:
+    def __init__(self, auditor: Auditor, exits: Exits, damaged: Set[str] = frozenset()) -> None:
+        self.damaged = damaged
         self.auditor = auditor
         self.calls = auditor.calls
         self.exits = exits
@@ -100,12 +110,17 @@ class AnswerAudit:
             raise Violation(8, "should have been refused", call=call)
         if error is None or not isinstance(error, Exception):
             return
+        if isinstance(error, SegmentDamagedError) and self._is_damaged(error) and call.verb in LOOKING_UP:
+            return
         if isinstance(error, StorageFatalError):
             raise Violation(7, f"{error!r}, although the object was there and whole", call=call)
         if not is_of_the_store(error) and not isinstance(error, call.expected):
             raise Violation(8, f"failed with {error!r}, which it gave no reason for", call=call)
         if isinstance(error, JobNotFoundError) and not call.bare and not call.certain:
             self._check_lost(call, error)
+
+    def _is_damaged(self, error: SegmentDamagedError) -> bool:
+        return error.suffix.removeprefix(FOLDER) in self.damaged
 
     def _check_lost(self, call: Call, error: JobNotFoundError) -> None:
         """Check that a lost claim, or a job not found, was seen by a read begun after the call."""
@@ -398,7 +413,7 @@ class AnswerAudit:
         return self._timeline.between(call.started, call.ended)
 
     def _has_ready(self, version: Version, call: Call) -> bool:
-        unseen = self.auditor.staged.added_beside(call, version)
+        unseen = self.auditor.staged.added_beside(call, version) | version.unsure
         seen = [job for job_id, job in version.jobs.items() if job_id not in unseen]
         # A job without a sequence number, as people write them, is placed behind all others when it is read.
         jobs = [job for job in seen if (job.get("sequence") or math.inf) <= call.through]

@@ -423,6 +423,7 @@ class Auditor:
                 and comes_first(other, job, after)
                 and is_free(other, after, call.entrypoint)
                 and before.jobs.get(other_id) == other
+                and other_id not in after.unsure
             ):
                 raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
 

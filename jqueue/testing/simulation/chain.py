@@ -25,7 +25,7 @@ TABLES = frozenset(
     (
         *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
         *("attempt_floor", "last_sequence", "settings", "entrypoints", "recent", "schedules", "transactions"),
-        *("counters", "history", "segments", "retired"),
+        *("counters", "history", "segments", "retired", "ranges"),
     )
 )
 
@@ -68,6 +68,7 @@ class Version:
         retired: times at which segments left the manifest, by name.
         stored: the segments of the manifest, as the store has them. One that is missing or cannot be read is left out.
         doubles: ids of jobs that are in two places.
+        unsure: ids of jobs in segments that were damaged at some time. They need not be served.
         twins: ids that occur twice in the blob.
         clock: time of writing by the writer's clock, in seconds since 1970.
         old: True if it has the format of jqueue 1.0.0.
@@ -96,6 +97,7 @@ class Version:
     retired: dict[str, float] = field(default_factory=dict)
     stored: dict[str, StoredSegment] = field(default_factory=dict)
     doubles: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()
     twins: frozenset[str] = frozenset()
     clock: float = 0.0
 

@@ -59,7 +59,7 @@ async def drain(world: World) -> list[str]:
             tag = 300 + world.tag() / 10_000
             work = queue.dequeue(batch_size=100, claim_timeout=tag, wait=wait)
             jobs = await record("dequeue", work, tag=tag, batch=100)
-            if jobs:
+            if isinstance(jobs, list) and jobs:
                 claims = tuple(job.claim for job in jobs)
                 await record("ack_many", queue.ack_many(jobs), claims=claims, operations=len(jobs))
                 continue

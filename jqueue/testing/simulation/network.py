@@ -79,6 +79,7 @@ class HonestStore:
     """An object in memory, changed only by compare-and-set, and objects beside it. Simulations use it by default.
 
     Attributes:
+        objects: content and time of creation of each object that is there, by suffix.
         created: time and content of the first creation of each object.
         removed: time of the first removal of each object.
     """
@@ -86,7 +87,7 @@ class HonestStore:
     def __init__(self) -> None:
         self._content = b""
         self._count = 0
-        self._objects: dict[str, tuple[bytes, datetime]] = {}
+        self.objects: dict[str, tuple[bytes, datetime]] = {}
         self.created: dict[str, tuple[float, bytes]] = {}
         self.removed: dict[str, float] = {}
 
@@ -104,26 +105,26 @@ class HonestStore:
 
     def create_object(self, suffix: str, content: bytes) -> None:
         """Create an object beside the queue's."""
-        if suffix in self._objects:
+        if suffix in self.objects:
             raise CASConflictError(f"the object {suffix} exists")
         now = asyncio.get_running_loop().time()
-        self._objects[suffix] = content, EPOCH + timedelta(seconds=now)
+        self.objects[suffix] = content, EPOCH + timedelta(seconds=now)
         self.created.setdefault(suffix, (now, content))
 
     def read_object(self, suffix: str, start: int, stop: int | None) -> bytes:
         """Return a range of an object beside the queue's."""
-        if suffix not in self._objects:
+        if suffix not in self.objects:
             raise ObjectMissingError(suffix)
-        return self._objects[suffix][0][start:stop]
+        return self.objects[suffix][0][start:stop]
 
     def remove_object(self, suffix: str) -> None:
         """Delete an object beside the queue's."""
-        if self._objects.pop(suffix, None) is not None:
+        if self.objects.pop(suffix, None) is not None:
             self.removed.setdefault(suffix, asyncio.get_running_loop().time())
 
     def list_beside(self, prefix: str) -> list[Listed]:
         """Return the objects beside the queue's."""
-        listed = [Listed(suffix, moment, len(content)) for suffix, (content, moment) in self._objects.items()]
+        listed = [Listed(suffix, moment, len(content)) for suffix, (content, moment) in self.objects.items()]
         return sorted(each for each in listed if each.suffix.startswith(prefix))
 
 

@@ -17,6 +17,7 @@ from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Calls, Violation
 from jqueue.testing.simulation.chain import NO_OBJECTS, Timeline, Version, read_chain
 from jqueue.testing.simulation.contention import contend
+from jqueue.testing.simulation.damage import Damage, note_damage
 from jqueue.testing.simulation.drain import DRAIN_SECONDS, drain
 from jqueue.testing.simulation.historians import SOON, Historian
 from jqueue.testing.simulation.history import Call
@@ -65,6 +66,7 @@ class Settings:
         large: share of the modern seeds in which some payloads are kept in objects beside the queue.
         overseen: share of the modern seeds with operators who edit, cancel, purge and run what they have seen.
         segments: share of all seeds in which processes move waiting jobs into segments.
+        damage: share of these seeds in which segments in the store are damaged for a while.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -83,6 +85,7 @@ class Settings:
     large: float = 0.3
     overseen: float = 0.4
     segments: float = 0.5
+    damage: float = 0.3
     left_out: frozenset[str] = frozenset()
 
 
@@ -163,6 +166,9 @@ class Simulation:
         store = self.world.network.store
         created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
         self.versions = read_chain(landings, created)
+        if self.world.damage is not None:
+            note_damage(self.versions, self.world.damage.names)
+            self.report.events["segment damaged"] += len(self.world.damage.names)
         if isinstance(store, HonestStore):
             self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
             segments = SegmentsAudit(store)
@@ -172,7 +178,8 @@ class Simulation:
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
-        AnswerAudit(auditor, self.world.exits).check()
+        damaged = frozenset() if self.world.damage is None else frozenset(self.world.damage.names)
+        AnswerAudit(auditor, self.world.exits, damaged).check()
         timeline = Timeline(self.versions)
         auditor.cron.check_calls(timeline, calm=calm)
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)
@@ -207,6 +214,8 @@ class Simulation:
         segments = self.schedule.dice("segments")
         if segments.random() < settings.segments and isinstance(network.store, HonestStore):
             self.world.segmented = self.world.tells_time = True
+            if segments.random() < settings.damage:
+                self.world.damage = Damage(self.schedule, network, network.store)
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -224,6 +233,8 @@ class Simulation:
         settings, dice = self.settings, self.dice
         person = Person(self.schedule, network)
         old_program = await self._old_object(network) if dice.random() < settings.old_format else None
+        damage = self.world.damage
+        spoiling = None if damage is None else asyncio.get_running_loop().create_task(damage.run())
         lives = [self._start(loop) for _ in range(dice.randint(1, settings.processes))]
         disturbances = 0
         while any(not client.process.dead and not task.done() for client, task in lives):
@@ -236,6 +247,9 @@ class Simulation:
                 lives += await self._disturb(loop, alive, person, f"disturbance {disturbances}")
         if old_program is not None:
             await old_program
+        if damage is not None and spoiling is not None:
+            spoiling.cancel()
+            damage.repair()
 
     async def _old_object(self, network: Network) -> asyncio.Task[None]:
         """Begin with an object of jqueue 1.0.0, and a program that continues to write to it."""

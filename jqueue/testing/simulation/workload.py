@@ -20,6 +20,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
 from jqueue.domain.segments import Retention
 from jqueue.testing.simulation.applications import Applications
+from jqueue.testing.simulation.damage import Damage
 from jqueue.testing.simulation.history import NEVER, Call, History
 from jqueue.testing.simulation.loop import SimulatedProcess
 from jqueue.testing.simulation.network import Network
@@ -117,6 +118,9 @@ READ_FOR = 8.0
 RETENTION, SEGMENT_NAMED_WITHIN = Retention(seconds=10.0, young=2.0), timedelta(seconds=10)
 """The times for which segments are kept."""
 
+DAMAGE_KEPT = 4.0
+"""Seconds after which a process tries a damaged segment again."""
+
 WITH_OBJECTS = 0.85
 """Share of the processes whose store keeps objects beside the queue, where the history is kept."""
 
@@ -138,6 +142,7 @@ class World:
         large: True if some payloads are kept in objects beside the queue.
         overseen: True if operators act on what they have seen.
         segmented: True if some processes move waiting jobs into segments.
+        damage: damages segments; None if they stay whole.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -161,6 +166,7 @@ class World:
     large: bool = False
     overseen: bool = False
     segmented: bool = False
+    damage: Damage | None = None
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None
@@ -252,6 +258,7 @@ def make_small(segments: Segments, dice: random.Random) -> None:
         merged=dice.choice([2, 3]),
         holes=dice.choice([0, 1, 3]),
     )
+    segments.loader.damage_kept = DAMAGE_KEPT
     segments.loader.rows_kept, segments.loader.rows_ahead = dice.choice([0, 3, 100]), dice.choice([0, 2, 20])
 
 
