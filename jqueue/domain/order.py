@@ -273,7 +273,7 @@ class Order:
         top = self._scheduled.top()
         due = None if top is None else top[0]
         if self._rows.segments and (first := self._rows.next_due(self._now)) is not None:
-            opening = _time_after(first)
+            opening = _time_of(first)
             due = opening if due is None else min(due, opening)
         times = [time_shown(schedule, self._now) for schedule in self.schedules.values()]
         others = [time for time in times if time > self._now]
@@ -463,8 +463,15 @@ def _count(counts: dict[str, int], name: str, change: int) -> None:
         counts.pop(name, None)
 
 
+def _time_of(timestamp: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(timestamp, UTC)
+    except (OverflowError, ValueError, OSError):  # a blob edited by hand
+        return datetime.max.replace(tzinfo=UTC)
+
+
 def _time_after(timestamp: float) -> datetime:
     try:
-        return datetime.fromtimestamp(timestamp, UTC) + timedelta(microseconds=1)
-    except (OverflowError, ValueError, OSError):  # a blob edited by hand
+        return _time_of(timestamp) + timedelta(microseconds=1)
+    except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
