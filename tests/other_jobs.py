@@ -15,6 +15,10 @@ class Rows:
         finally:
             self.ended += 1
 
+    async def ids(self, prefix):
+        async for job in self.rows(frozenset(), frozenset(), prefix):
+            yield job.id
+
     async def find(self, job_id):
         return next((each for each in self.jobs if each.id == job_id), None)
 

@@ -14,6 +14,7 @@ from jqueue.cli.chosen_jobs import chosen_jobs
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
+from jqueue.cli.next_jobs import add_next, come_in_order
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import age, refusal, show_lines
 from jqueue.core.engine.view import QueueView
@@ -153,11 +154,16 @@ async def find_jobs(
         reverse: True to reverse the order.
     """
     place = _by_phase(now) if sort is None else _KEYS[sort](now)
-    first = FirstItems(limit, place, reverse=reverse)
-    async for job in chosen_jobs(view, selection, now):
-        first.add(job)
+    first, beyond = FirstItems(limit, place, reverse=reverse), 0
+    if limit is not None and sort is None and not reverse and come_in_order(view, selection):
+        async for job in chosen_jobs(view, selection, now, others=False):
+            first.add(job)
+        beyond = await add_next(first, limit, view, selection, now)
+    else:
+        async for job in chosen_jobs(view, selection, now):
+            first.add(job)
     jobs = first.found()
-    return Found(jobs, view, now, first.number - len(jobs))
+    return Found(jobs, view, now, first.number + beyond - len(jobs))
 
 
 async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:

@@ -6,7 +6,9 @@ A page is drawn again at each change of the queue. A look at a million jobs woul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.models import Job
 from jqueue.domain.selection import Phase, Selection, phase_of
 from jqueue.server.view import View
@@ -55,10 +57,11 @@ async def _next_of(view: View, entrypoints: frozenset[str], *, scheduled: bool) 
     """Return the next jobs of segments with ready or with scheduled rows."""
     found: list[Job] = []
     size = 0
-    async with view.queue.others_in_order(entrypoints, scheduled=scheduled) as jobs:
-        async for job in jobs:
-            found.append(job)
-            size += len(job.payload)
-            if len(found) == LISTED or size > LISTED_BYTES:
-                break
+    with suppress(JobsUnreadableError):  # all others are listed
+        async with view.queue.others_in_order(entrypoints, scheduled=scheduled) as jobs:
+            async for job in jobs:
+                found.append(job)
+                size += len(job.payload)
+                if len(found) == LISTED or size > LISTED_BYTES:
+                    break
     return found

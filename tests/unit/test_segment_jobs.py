@@ -151,6 +151,7 @@ async def test_a_beginning_of_an_id_finds_the_rows_that_begin_so_however_it_is_w
     await spilled(queue)
     assert 6 == len(await ids(queue.iterate_jobs(id_prefix=job_id[:5])))
     assert [f"{job_id}4"] == await ids(queue.iterate_jobs(id_prefix=f"{job_id}4"))
+    assert {f"{job_id}{each}" for each in range(6)} == {each async for each in (await queue.view()).ids(job_id)}
 
 
 async def test_rows_come_in_the_order_of_service_over_all_segments_and_are_read_when_they_come_up(storage):

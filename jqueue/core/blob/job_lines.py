@@ -23,8 +23,13 @@ def export_line(job: Job, result: Any = None) -> str:
         job: the job. The objects that it names are left out.
         result: its result if the job does not have it itself.
     """
-    complete = job.evolve(payload_object=None, result_object=None, result=result if result is not None else job.result)
-    ((job_id, fields),) = from_json(b"{" + encode_job(complete) + b"}").items()
+    if result is not None or job.payload_object is not None or job.result_object is not None:
+        kept = job.result if result is None else result
+        job = job.evolve(payload_object=None, result_object=None, result=kept)
+    line, beginning = encode_job(job), f"{dump_ascii(job.id)}: {{".encode()
+    if line.isascii() and b"\x7f" not in line and line.startswith(beginning):  # as it is, most often
+        return f'{{"id": {dump_ascii(job.id)}, {line[len(beginning) :].decode()}'
+    ((job_id, fields),) = from_json(b"{" + line + b"}").items()
     return dump_ascii({"id": job_id, **fields})
 
 

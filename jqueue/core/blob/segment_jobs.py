@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
@@ -103,6 +104,22 @@ class SegmentJobs:
         if damaged:
             raise JobsUnreadableError(damaged)
 
+    async def ids(self, prefix: str) -> AsyncGenerator[str, None]:
+        """As in `JobRows`."""
+        damaged: dict[str, str] = {}
+        reading = self.source.reader.ids
+        for name, segment in self.segments.items():
+            try:
+                index = await self._index(name, segment)
+                for numbers in _pieces_of(segment, index):
+                    for row, job_id in await self._patiently(name, partial(reading, name, segment, index, numbers)):
+                        if job_id.startswith(prefix) and not segment.is_taken(row):
+                            yield job_id
+            except DAMAGED as error:
+                damaged[FOLDER + name] = str(error)
+        if damaged:
+            raise JobsUnreadableError(damaged)
+
     async def find(self, job_id: str) -> Job | None:
         """As in `JobRows`.
 
@@ -146,36 +163,41 @@ class SegmentJobs:
         heapify(heads)
         following: dict[str, AsyncGenerator[tuple[RowKey, Job], None]] = {}
         upcoming: dict[str, Job] = {}
+        damaged: dict[str, str] = {}
         try:
             while heads:
                 _, name = heappop(heads)
                 if name in upcoming:
                     yield upcoming.pop(name)
                 else:
-                    following[name] = self._keyed(name, chosen[name])
+                    following[name] = self._keyed(name, chosen[name], damaged)
                 if (found := await anext(following[name], None)) is not None:
                     upcoming[name] = found[1]
                     heappush(heads, (place(found[0]), name))
         finally:
             for each in following.values():
                 await each.aclose()
+        if damaged:
+            raise JobsUnreadableError(damaged)
 
-    async def _keyed(self, name: str, segment: Segment) -> AsyncGenerator[tuple[RowKey, Job], None]:
-        """Yield the waiting jobs of a segment with their keys, until the first damaged chunk."""
+    async def _keyed(
+        self, name: str, segment: Segment, damaged: dict[str, str]
+    ) -> AsyncGenerator[tuple[RowKey, Job], None]:
+        """Yield the waiting jobs of a segment with their keys. Note what is missing or damaged."""
         census = self.source.census
         try:
             index = await self._patiently(name, lambda: census.outline(name, segment))
             for number in range(segment.chunk_of(segment.next), segment.chunks):
                 if segment.is_chunk_taken(number):
                     continue
-                for rows in await self._chunks(name, segment, index, [number], "", {}):
+                for rows in await self._chunks(name, segment, index, [number], "", damaged):
                     for row, job_id, entry in rows:
                         if not segment.is_taken(row):
                             job = unpacked(job_id, entry)
                             since = (job.run_at or job.created_at).timestamp()
                             yield RowKey(job.priority, job.sequence, since), job
-        except DAMAGED:
-            return
+        except DAMAGED as error:
+            damaged[FOLDER + name] = str(error)
 
     def _of(self, entrypoints: frozenset[str]) -> Mapping[str, Segment]:
         """Return the segments of some entrypoints; all if there are none."""

@@ -13,6 +13,7 @@ unique keys.
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from array import array
@@ -29,6 +30,11 @@ from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex
 from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, joined
 
 FORMAT = 1
+
+CHANGED = "rows of it were changed or cut off: the checksum does not match"
+
+_ID = re.compile(rb'^("(?:[^"\\]|\\.)*"):', re.MULTILINE)
+"""The id at the beginning of a line, in its quotes."""
 
 
 class Row(NamedTuple):
@@ -189,7 +195,7 @@ def decode_chunk(
         InvalidBlobError: it is damaged.
     """
     if zlib.crc32(data) != index.chunks[number].crc:
-        raise InvalidBlobError("rows of it were changed or cut off: the checksum does not match")
+        raise InvalidBlobError(CHANGED)
     if prefix and not _may_have(data, prefix):
         return []
     found = []
@@ -204,6 +210,28 @@ def decode_chunk(
             packed = (*packed[:5], packed[5] + segment.offset, *packed[6:])
         found.append((row, job_id, packed))
     return found
+
+
+def ids_in(data: bytes, number: int, segment: Segment, index: SegmentIndex) -> list[tuple[int, str]]:
+    """Return the number and the job id of each row of a chunk, without a look at the rest of it.
+
+    Args:
+        data: the bytes of the chunk.
+        number: the number of the chunk.
+        segment: the entry in the manifest.
+        index: the segment's index.
+
+    Raises:
+        InvalidBlobError: it is damaged.
+    """
+    if zlib.crc32(data) != index.chunks[number].crc:
+        raise InvalidBlobError(CHANGED)
+    quoted = _ID.findall(data)
+    try:
+        ids = from_json(b"[%b]" % b",".join(quoted))
+    except ValueError:
+        raise InvalidBlobError("ids in it cannot be read") from None
+    return list(enumerate(ids, number * segment.chunk_rows))
 
 
 def _may_have(data: bytes, prefix: str) -> bool:

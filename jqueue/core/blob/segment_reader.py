@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from jqueue.core.blob.segment_object import decode_chunk, decode_index
+from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import Slices, in_turns
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
@@ -67,6 +68,20 @@ class SegmentReader:
             start, stop = index.bytes_of(first, last)
             data = await self._read(name, start, stop)
             found += await in_turns(self._decoding(data, segment, index, first, last, prefix))
+        return found
+
+    async def ids(
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
+    ) -> list[tuple[int, str]]:
+        """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
+        found: list[tuple[int, str]] = []
+        for first, last in _runs(numbers):
+            origin, end = index.bytes_of(first, last)
+            data = await self._read(name, origin, end)
+            for number in range(first, last + 1):
+                start, stop = index.bytes_of(number, number)
+                found += ids_in(data[start - origin : stop - origin], number, segment, index)
+                await asyncio.sleep(0)
         return found
 
     def _decoding(

@@ -48,6 +48,7 @@ class QueueView:
         entrypoints: Collection[str] = (),
         prefix: str = "",
         in_order: bool = False,
+        others: bool = True,
     ) -> AsyncGenerator[Job, None]:
         """Iterate over jobs. Other jobs do not become models, and the event loop gets a turn now and then.
 
@@ -58,15 +59,17 @@ class QueueView:
             entrypoints: entrypoints of the jobs; all by default.
             prefix: beginning of their ids.
             in_order: True if jobs of the queue's object come by their sequence numbers.
+            others: False for the jobs of the queue's object alone.
         """
         wanted, names = frozenset(statuses), frozenset(entrypoints)
         for part in self._content.parts(wanted, names, prefix, in_order=in_order):
             for job_id, entry in part:
                 yield unpacked(job_id, entry)
             await asyncio.sleep(0)
-        async with self.other_jobs(wanted, names, prefix) as others:
-            async for job in others:
-                yield job
+        if others:
+            async with self.other_jobs(wanted, names, prefix) as rows:
+                async for job in rows:
+                    yield job
 
     async def find(self, job_id: str) -> Job | None:
         """Return the job with an id; None if there is none. Few requests find it, whatever the number of jobs.
@@ -90,9 +93,10 @@ class QueueView:
             for job_id, _ in part:
                 yield job_id
             await asyncio.sleep(0)
-        async with self.other_jobs(prefix=prefix) as others:
-            async for job in others:
-                yield job.id
+        if self._content.rows is not None:
+            async with aclosing(self._content.rows.ids(prefix)) as others:
+                async for job_id in others:
+                    yield job_id
 
     async def objects(self) -> AsyncGenerator[StoredObject, None]:
         """Iterate over the objects beside the queue that jobs of the queue's object name."""

@@ -1,0 +1,62 @@
+"""A short list of a deep queue: the same jobs and numbers as from a look at every job, and few reads."""
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from jqueue import InMemoryStorage
+from jqueue.cli.ls import _by_phase, find_jobs
+from jqueue.domain.selection import Phase, Selection
+from jqueue.operations import Enqueue
+from jqueue.testing.faults import FaultyObjects
+from tests.unit.deep_queue import spilled, tiny_queue
+
+pytestmark = pytest.mark.asyncio
+
+CHOICES = (
+    Selection(),
+    Selection(frozenset({Phase.READY})),
+    Selection(frozenset({Phase.SCHEDULED, Phase.DEAD})),
+    Selection(frozenset(), frozenset({"b"})),
+    Selection(frozenset({Phase.IN_PROGRESS}), frozenset({"a"})),
+)
+
+
+async def filled(storage):
+    random, queue = Random(7), tiny_queue(storage, most_rows=16)
+    for _ in range(8):
+        await queue.enqueue_many(
+            [
+                Enqueue(random.choice("ab"), b"", priority=random.randrange(3), delay=random.choice([0, 60, 3600]))
+                for _ in range(20)
+            ]
+        )
+        await queue.dequeue(random.choice("ab"), batch_size=3)
+        await spilled(queue)
+    return queue
+
+
+@pytest.mark.parametrize("minutes", [0, 10])
+async def test_a_limited_list_has_the_first_jobs_of_the_whole_list_and_the_number_of_the_others(minutes):
+    view = await (await filled(InMemoryStorage())).view()
+    now = datetime.now(UTC) + timedelta(minutes=minutes)
+    for selection in CHOICES:
+        every, place = await find_jobs(view, now, selection, None, None, reverse=False), _by_phase(now)
+        for limit in (1, 5, 40, 1000):
+            found = await find_jobs(view, now, selection, None, limit, reverse=False)
+            assert [*map(place, every.jobs[:limit])] == [*map(place, found.jobs)]
+            assert len(every.jobs) == len(found.jobs) + found.more
+
+
+async def test_a_limited_list_reads_only_the_rows_that_come_first():
+    storage = FaultyObjects(InMemoryStorage())
+    queue = tiny_queue(storage)
+    for _ in range(6):
+        await queue.enqueue_many([Enqueue("a", b"") for _ in range(40)])
+        await spilled(queue)
+    view, now = await queue.view(), datetime.now(UTC)
+    storage.object_calls.clear()
+    found = await find_jobs(view, now, Selection(), None, 3, reverse=False)
+    assert (3, 237) == (len(found.jobs), found.more)
+    assert 2 == len(storage.object_calls)  # the index and the first chunk of one segment
