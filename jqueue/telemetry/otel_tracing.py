@@ -107,7 +107,7 @@ class OpenTelemetryTracing:
         links = [link for job in jobs for link in self._links_of(job)]
         with self._tracer.start_as_current_span(
             f"process {first.entrypoint}",
-            context_in(first.headers) if len(jobs) == 1 else None,
+            context_in(first.headers if len(jobs) == 1 else {}),
             SpanKind.CONSUMER,
             attributes,
             links[:MOST_LINKS],

@@ -1,34 +1,25 @@
 """Handlers in separate processes, by the extra "processes" (pebble).
 
-A process that dies, or is killed because its job is cancelled or out of time, costs only that job. The process gets the
-job, finds the handler by its module and its name, and parses the payload. The answer is bytes that hold plain values,
-because an answer that pebble cannot read breaks its pool. A pool that breaks is made anew.
+A process that dies, or is killed because its job is cancelled or out of time, costs only that job, or that batch. The
+process gets the jobs, finds the handler by its module and its name, and parses the payloads. A pool that breaks is made
+anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import operator
 import os
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
-from jqueue.runtime.system import SystemClock
-from jqueue.worker.batch_results import error_in, results_of
-from jqueue.worker.context import BatchContext, Context
-from jqueue.worker.handler_errors import PortableError, check_awaited
 from jqueue.worker.handlers import Handler
-from jqueue.worker.payloads import ResultError, json_value, refuse_payload_apart
+from jqueue.worker.in_process import read_answer, run_in_process
 from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
 
 if TYPE_CHECKING:
@@ -48,17 +39,6 @@ CRASHES_FORGIVEN = 2
 
 Running = Callable[[bool], None]
 """Called with False while the job waits for a process, and with True once a process has begun with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The answer of a process that did a batch.
-
-    Attributes:
-        results: the result of each job, or its error.
-    """
-
-    results: list[Any | PortableError]
 
 
 class ProcessDied(Exception):
@@ -119,7 +99,7 @@ class Processes:
             code = error.exitcode
         else:
             self._forget_crashes(jobs)
-            return _read_answer(answer)
+            return read_answer(answer)
         self._forget_crashes(jobs)
         raise ProcessDied(_describe_exit(code))
 
@@ -196,7 +176,7 @@ def _schedule(pool: ProcessPool, handler: Handler[..., Any], jobs: Sequence[Job]
     """
     function, seconds = handler.function, handler.options.seconds
     try:
-        return pool.schedule(_run_in_process, args=[function.__module__, function.__qualname__, jobs, seconds])
+        return pool.schedule(run_in_process, args=[function.__module__, function.__qualname__, jobs, seconds])
     except RuntimeError as error:
         raise BrokenProcessPool(str(error)) from error
 
@@ -221,82 +201,3 @@ async def _wait_for_answer(pool: ProcessPool, future: ProcessFuture[bytes], runn
         return ended.result()
     finally:
         future.cancel()  # type: ignore[no-untyped-call]
-
-
-def _read_answer(answer: bytes) -> Any:
-    """Return the result in a process's answer.
-
-    Raises:
-        BaseException: the error of the handler.
-    """
-    try:
-        value, raised = pickle.loads(answer)
-    except Exception as error:
-        raise ResultError(f"the result of the handler cannot be read: {type(error).__name__}") from None
-    if raised is not None:
-        raise raised.rebuild()
-    if isinstance(value, Batch):
-        return [each.rebuild() if isinstance(each, PortableError) else each for each in value.results]
-    return value
-
-
-def _run_in_process(module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> bytes:
-    """In the process: do the jobs. Return the result and the error raised, one of them None, as bytes."""
-    try:
-        return pickle.dumps((_run_handler(module, name, jobs, seconds), None))
-    except BaseException as error:
-        return pickle.dumps((None, PortableError.of(error)))
-
-
-def _run_handler(module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> Any:
-    """Find the handler, do the jobs, and return the results that must be kept."""
-    deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
-    handler = operator.attrgetter(name)(importlib.import_module(module))
-    if not isinstance(handler, Handler):
-        raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
-    if handler.options.batch is not None:
-        return _run_batch_handler(handler, jobs, deadline)
-    [job] = jobs
-    value = _payload_of(handler, job)
-    ctx = Context(job, deadline=deadline) if handler.signature.wants_context else None
-    result = handler.signature.call(handler.function, value, ctx)
-    check_awaited(result)
-    return _result_of(handler, job, result)
-
-
-def _run_batch_handler(handler: Handler[..., Any], jobs: Sequence[Job], deadline: datetime | None) -> Batch:
-    """Do the jobs of a batch, except those with a bad payload."""
-    results: list[Any] = [_caught(_payload_of, handler, job) for job in jobs]
-    places = [place for place, value in enumerate(results) if not isinstance(value, PortableError)]
-    if places:
-        contexts = [Context(jobs[place], deadline=deadline) for place in places]
-        ctx = BatchContext(handler.entrypoint, contexts, deadline=deadline)
-        returned = handler.signature.call(handler.function, [results[place] for place in places], ctx)
-        check_awaited(returned)
-        for place, result in zip(places, results_of(returned, len(places)), strict=True):
-            error = error_in(result)
-            results[place] = (
-                _caught(_result_of, handler, jobs[place], result) if error is None else PortableError.of(error)
-            )
-    return Batch(results)
-
-
-def _caught(function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except Exception as error:
-        return PortableError.of(error)
-
-
-def _payload_of(handler: Handler[..., Any], job: Job) -> Any:
-    """Return the payload of a job as its handler takes it; None if it takes none."""
-    codec = handler.signature.codec
-    if codec is None:
-        return None
-    refuse_payload_apart(job)
-    return codec.parse(job.payload)
-
-
-def _result_of(handler: Handler[..., Any], job: Job, result: Any) -> Any:
-    """Return the result of a job as a JSON value if it must be kept."""
-    return None if handler.keep_result_of(job) is None else json_value(handler.signature.returns, result)

@@ -190,6 +190,24 @@ class IgnoresStop(Worker):
         return None
 
 
+class HasNoBatches(Worker):
+    """Calls batch handlers with one job at a time."""
+
+    def handler(self, entrypoint, **options):
+        return super().handler(entrypoint, **{**options, **({"batch": 1} if "batch" in options else {})})
+
+
+class FailsTogether(Outcomes):
+    """One failing job of a call fails the others."""
+
+    async def apply_each(self, *operations, **options):
+        failed = [operation for operation in operations if isinstance(operation, Nack)]
+        changed = (
+            [dataclasses.replace(failed[0], job=operation.job) for operation in operations] if failed else operations
+        )
+        return await DirectQueue.apply_each(self, *changed, **options)
+
+
 LOST = "test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed"
 LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
 
@@ -222,6 +240,15 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
         (MissesCancellations, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
         (HasNoGrace, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
         (IgnoresStop, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
+        (HasNoBatches, "test_a_batch_handler_gets_each_job_once_and_never_too_many_at_a_time"),
+        (HasNoBatches, "test_a_batch_is_filled_up_beside_handlers_of_single_jobs"),
+        (RunsTooMany, "test_a_batch_takes_one_slot_and_claims_no_more_jobs_than_it_holds"),
+        (FailsTogether, "test_jobs_of_a_batch_fail_alone"),
+        (DropsResults, "test_results_of_a_batch_are_kept_for_each_job"),
+        (ForgetsCompanions, "test_each_job_of_a_batch_has_operations_that_are_done_with_its_ack"),
+        (MissesCancellations, "test_a_cancelled_job_is_told_and_its_batch_goes_on"),
+        (ChargesAlways, "test_a_batch_that_does_not_finish_in_time_is_handed_back_as_a_whole"),
+        (NeverGivesUp, "test_a_batch_handler_that_raises_fails_each_job_by_its_own_count"),
         (RunsTwice, "test_each_job_is_done_by_one_worker_and_none_is_lost"),
         (SetsNoLimits, "test_a_limit_of_running_jobs_holds_for_all_workers_together"),
         (SetsNoLimits, "test_a_limit_of_rate_holds_for_all_workers_together"),

@@ -14,7 +14,7 @@ from jqueue.connect import connect_queue
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
-from jqueue.worker import Context, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Snooze, Worker
 from tests.worker.scenes import SECRET
 
 
@@ -83,6 +83,28 @@ async def test_enqueue_and_handler_are_one_trace_and_linked(traces):
         "messaging.system": "jqueue",
     } == dict(enqueue.attributes)
     assert SECRET not in "".join(span.to_json() for span in traces.spans())
+
+
+async def test_a_batch_is_one_span_that_links_the_enqueues_of_its_jobs(traces):
+    tracing = traces.tracing()
+    worker = Worker(tracing=tracing)
+
+    @worker.handler("mail", batch=10)
+    async def mail(payloads: list[bytes], ctx: BatchContext) -> None:
+        ctx[0].on_ack(Enqueue("next", b""))
+
+    async with tracing.instrument(BrokerQueue(InMemoryStorage())) as queue:
+        for _ in range(3):
+            await queue.enqueue("mail", b"")
+        await drain(worker, queue)
+        [following] = (await queue.read_state()).jobs
+    enqueues, process = traces.spans("enqueue mail"), traces.only("process mail")
+    assert process.parent is None
+    assert {span.context.span_id for span in enqueues} == {link.context.span_id for link in process.links}
+    assert 3 == process.attributes["messaging.batch.message_count"]
+    assert f"{process.context.span_id:016x}" in following.headers["traceparent"]
+    acks = [link for span in traces.spans("commit") for link in span.links if link.attributes["jqueue.call"] == "ack"]
+    assert [process.context.span_id] * 3 == [link.context.span_id for link in acks]
 
 
 async def test_a_batch_commit_links_its_calls(traces):

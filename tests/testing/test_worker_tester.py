@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, QueueClosedError
 from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester
-from jqueue.worker import Context, Discard, Exponential, Rate, Retry, RunReport, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Discard, Exponential, Rate, Retry, RunReport, Snooze, Worker
 
 HOUR = timedelta(hours=1)
 
@@ -47,6 +47,27 @@ async def test_the_report_lists_each_run_with_its_result(queue, tester):
     assert RunReport(succeeded=1) == report.counts
     assert (1, "1 succeeded", report) == (len(report), str(report), tester.report)
     assert ((), RunReport()) == ((await queue.read_state()).jobs, (await tester.run_until_idle(app)).counts)
+
+
+async def test_the_report_lists_each_job_of_a_batch_and_its_wait_is_skipped(queue, tester):
+    app, sizes = Worker(), []
+
+    @app.handler("double", batch=10, batch_wait=3600, backoff=Exponential(base=3600, cap=36000))
+    async def double(numbers: list[int], ctx: BatchContext) -> list[int | Exception]:
+        sizes.append(len(numbers))
+        return [
+            ValueError("odd") if number % 2 and each.attempt == 1 else 2 * number
+            for number, each in zip(numbers, ctx, strict=True)
+        ]
+
+    first, second = await double.enqueue(queue, 1), await double.enqueue(queue, 2)
+    bad = await queue.enqueue("double", b"x")
+    report = await tester.run_until_idle(app, raise_errors=False)
+    ends = [(ran.job_id, ran.attempt, ran.outcome, ran.result) for ran in report]
+    assert {(first.id, 1, "failed", None), (second.id, 1, "succeeded", 4), (bad.id, 1, "dead", None)} == set(ends[:3])
+    assert [(first.id, 2, "succeeded", 2)] == ends[3:]
+    assert {"odd"} == {str(ran.error) for ran in report if ran.outcome == "failed"}
+    assert [2, 1] == sizes
 
 
 async def test_delays_are_skipped_one_after_the_other(queue, clock, tester):

@@ -15,7 +15,7 @@ from typing import Any
 from pebble.pool.channel import WorkerChannel
 from pydantic import BaseModel
 
-from jqueue.worker import Context, Discard, Exponential, Retry, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Discard, Exponential, Retry, Snooze, Worker
 
 worker = Worker(concurrency=2)
 
@@ -200,3 +200,12 @@ def beside(pipe: str, ctx: Context) -> None:
 @worker.handler("wait_for", process=True)
 def wait_for(pipe: str) -> None:
     Path(pipe).read_text()
+
+
+@worker.handler("batch", process=True, batch=10, keep_result=60, max_attempts=1, timeout=60)
+def batch(numbers: list[int], ctx: BatchContext) -> list[Numbers | Exception]:
+    assert ctx.deadline is not None
+    assert [str(number).encode() for number in numbers] == [job.payload for job in ctx.jobs]
+    if 99 in numbers:
+        os._exit(7)
+    return [ApiError(404, "gone") if number == 4 else Numbers(left=number, right=os.getpid()) for number in numbers]

@@ -142,6 +142,31 @@ async def test_process_handlers_run_in_processes_and_get_payload_and_context():
         assert os.getpid() != await process_handlers.process_id.result(queue, where, timeout=1)
 
 
+async def test_a_batch_runs_in_one_process_and_its_jobs_fail_alone():
+    async with broker() as queue:
+        jobs = [await process_handlers.batch.enqueue(queue, number) for number in (3, 4, 5)]
+        bad = await queue.enqueue("batch", b"x")
+        assert RunReport(succeeded=2, dead=2) == await processed(queue)
+        results = [(await queue.read_state()).find(job.id).result for job in (jobs[0], jobs[2])]
+        assert [3, 5] == [result["left"] for result in results]
+        assert 1 == len({result["right"] for result in results} - {os.getpid()})
+        errors = [(await queue.read_state()).find(job.id).error for job in (jobs[1], bad)]
+        assert ["ApiError: 404: gone", "the payload does not fit the handler: Invalid JSON"] == [
+            error.partition(": expected")[0] for error in errors
+        ]
+
+
+@pytest.mark.wide
+async def test_a_process_that_dies_fails_all_jobs_of_its_batch():
+    async with broker() as queue:
+        for number in (1, 99):
+            await process_handlers.batch.enqueue(queue, number)
+        assert RunReport(dead=2) == await processed(queue)
+        assert ["ProcessDied: the process of the handler ended with exit code 7"] * 2 == [
+            job.error for job in (await queue.read_state()).jobs
+        ]
+
+
 @pytest.mark.wide
 async def test_the_result_of_a_process_handler_is_kept_for_a_job_enqueued_by_name():
     async with broker() as queue:
