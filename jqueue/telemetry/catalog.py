@@ -89,6 +89,9 @@ BUSY = Metric("jqueue_worker_busy", "gauge", "Number of jobs that these workers 
 UP = Metric("jqueue_up", "gauge", "1 if the queue could be read at the last look, 0 if not.")
 VERSION = Metric("jqueue_version", "gauge", "Version of the queue: it grows by one with each commit.")
 SIZE = Metric("jqueue_size_bytes", "gauge", "Size of the queue's object.", unit="By")
+SEGMENTS = Metric("jqueue_segments", "gauge", "Segments beside the queue's object, which hold waiting jobs.")
+SEGMENT_JOBS = Metric("jqueue_segment_jobs", "gauge", "Waiting jobs in segments. They are among the jobs by status.")
+SEGMENT_BYTES = Metric("jqueue_segment_bytes", "gauge", "Size of all segments.", unit="By")
 SIZE_LIMIT = Metric("jqueue_size_limit_bytes", "gauge", "Size from which enqueue refuses jobs.", unit="By")
 UNREADABLE = Metric("jqueue_unreadable_lines", "gauge", "Lines of the queue's object that are not jobs.", unit="{line}")
 BUILD = Metric("jqueue_build_info", "gauge", "1, labelled with the version of jqueue.", ("version",))
@@ -134,6 +137,7 @@ QUEUE_METRICS = (
     *(JOBS, OLDEST_READY, OLDEST_CLAIM, PAUSED),
     *(ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DIED, CANCELLED, EXPIRED, RECOVERED, REMOVED),
     *(WAIT, RUN, DROPPED, WORKERS, SLOTS, BUSY, UP, VERSION, SIZE, SIZE_LIMIT, UNREADABLE, BUILD),
+    *(SEGMENTS, SEGMENT_JOBS, SEGMENT_BYTES),
 )
 """The metrics of a queue: the same from whichever process they are read."""
 

@@ -103,6 +103,9 @@ class Figures:
         yield Sample(catalog.VERSION, of_queue, stats.version)
         yield Sample(catalog.SIZE, of_queue, stats.size)
         yield Sample(catalog.SIZE_LIMIT, of_queue, stats.size_limit)
+        yield Sample(catalog.SEGMENTS, of_queue, stats.segments)
+        yield Sample(catalog.SEGMENT_JOBS, of_queue, stats.segment_jobs)
+        yield Sample(catalog.SEGMENT_BYTES, of_queue, stats.segment_bytes)
         yield Sample(catalog.UNREADABLE, of_queue, stats.unreadable)
         for label, each in self._by_label(stats).items():
             yield from _of_entrypoint((self._queue, label), each)
