@@ -21,7 +21,7 @@ from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.printable import printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
-from jqueue.domain.segments import SEGMENTS, Segment
+from jqueue.domain.segments import SEGMENTS, Segment, Span
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
 
@@ -222,6 +222,10 @@ class Draft:
         claim = self.header.ranges[range_id]
         self.set_range(range_id, claim.model_copy(update={"cancelled": (*claim.cancelled, job.id)}))
         self._journal.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
+
+    def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span]) -> None:
+        """Make rows of a range wait again: see `SegmentRows.give_back`."""
+        self.jobs.rows.give_back(range_id, segment, held, spans, self._journal)
 
     def hide_row(self, job_id: str) -> None:
         """Remove the loaded row of a job that is claimed as a part of a range."""

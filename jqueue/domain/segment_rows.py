@@ -206,6 +206,33 @@ class SegmentRows:
         self._loaded.pop(name, None)
         self.changed()
 
+    def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span], journal: Journal) -> None:
+        """Make rows of a range wait again: those that are known at once, and all others when they are read again.
+
+        Args:
+            range_id: id of the range.
+            segment: the segment after the return.
+            held: the claim that ends.
+            spans: the rows.
+            journal: of the draft.
+        """
+        known = {row: (job_id, entry) for job_id, (its, row, entry) in self._claimed.items() if its == range_id}
+        unknown = {segment.chunk_of(row) for row in numbers_in(spans) if row not in known}
+        self._loaded.get(held.segment, set()).difference_update(unknown)
+        returned = _Returned(self)
+        for row in numbers_in(spans):
+            if row in known:
+                job_id, entry = known[row]
+                self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)))
+                self.of[job_id] = held.segment, row
+                self._left[held.entrypoint] += 1
+                journal.entries.append((returned, job_id, None))
+        self.changed()
+
+    def forget_row(self, job_id: str) -> None:
+        """Undo `give_back` of one row."""
+        self._forget(job_id)
+
     def hide(self, job_id: str, journal: Journal) -> None:
         """Note that the loaded row of a job is claimed as a part of a range. The caller marks it as taken."""
         place = self.of[job_id]
@@ -474,6 +501,21 @@ class _Hidden:
     def restore(self, job_id: str, old: Any) -> None:
         """Note that the row is loaded again."""
         self._rows.unhide(job_id, old)
+
+
+class _Returned:
+    """Takes rows away that were given back: see `Journal`.
+
+    Args:
+        rows: their owner.
+    """
+
+    def __init__(self, rows: SegmentRows) -> None:
+        self._rows = rows
+
+    def restore(self, job_id: str, old: Any) -> None:
+        """Note that the row is in progress again."""
+        self._rows.forget_row(job_id)
 
 
 def _moved(key: RowKey, offset: int) -> RowKey:

@@ -12,6 +12,7 @@ from jqueue.domain.counting import counted
 from jqueue.domain.job_table import Packed, split_waiting, unpacked
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
+from jqueue.domain.ranges import Range
 from jqueue.domain.totals import Totals, totals_of
 from jqueue.domain.workers import WorkerRecord, by_name
 
@@ -132,6 +133,12 @@ class Census:
         """Return the numbers of ready and of scheduled jobs so far, by entrypoint."""
         return {name: (tally.ready, tally.scheduled) for name, tally in self._tallies.items()}
 
+    def _count_range(self, held: Range) -> None:
+        """Count the jobs that are in progress in a range."""
+        self._tally(held.entrypoint).count_claimed(held.rows, held.claimed_at)
+        if held.holder is not None:
+            self._holders[held.holder] += held.rows
+
     def _tally(self, entrypoint: str) -> _Tally:
         tally = self._tallies.get(entrypoint)
         if tally is None:
@@ -157,6 +164,8 @@ class Census:
         for name in (*paused, *header.counters):
             if name != OTHERS:
                 self._tallies.setdefault(name, _Tally())
+        for held in header.ranges.values():
+            self._count_range(held)
         tallies = self._tallies.values()
         warnings = self.warnings
         if taken > WARN_SHARE * most:
@@ -231,9 +240,7 @@ class _Tally:
         self.results_dropped += job.result_dropped > 0
         self.errors_dropped += job.error_dropped > 0
         if job.status is JobStatus.IN_PROGRESS:
-            self.in_progress += 1
-            if job.claimed_at is not None and (self.claim is None or job.claimed_at < self.claim):
-                self.claim = job.claimed_at
+            self.count_claimed(1, job.claimed_at)
         elif job.status is JobStatus.DEAD:
             self.dead += 1
         elif job.status is JobStatus.COMPLETED:
@@ -242,6 +249,11 @@ class _Tally:
             self.scheduled += 1
         elif job.expires_at is None or job.expires_at > now:
             self.count_waiting(1, 0, job.run_at or job.created_at)
+
+    def count_claimed(self, jobs: int, since: datetime | None) -> None:
+        self.in_progress += jobs
+        if since is not None and (self.claim is None or since < self.claim):
+            self.claim = since
 
     def count_waiting(self, ready: int, scheduled: int, since: datetime | None) -> None:
         self.ready += ready

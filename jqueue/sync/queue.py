@@ -151,6 +151,9 @@ class SyncQueue:
     ack_many = blocking(BrokerQueue.ack_many, takes_many=True)
     nack = blocking(BrokerQueue.nack)
     nack_many = blocking(BrokerQueue.nack_many, takes_many=True)
+    claim_range = blocking(BrokerQueue.claim_range)
+    read_range = iterating(BrokerQueue.read_range)
+    end_range = blocking(BrokerQueue.end_range)
     heartbeat = blocking(BrokerQueue.heartbeat)
     heartbeat_many = blocking(BrokerQueue.heartbeat_many, takes_many=True)
 

@@ -205,7 +205,7 @@ class CommitEngine(Engine):
         lazy = await in_turns(self.blob.looking(parsed))
         header = lazy.header
         if header.segments and self.segments is not None:
-            lazy.rows = self.segments.rows.jobs_of(header.segments, deadline)
+            lazy.rows = self.segments.rows.jobs_of(header, deadline)
         return lazy, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
 
     async def _read(self) -> tuple[bytes, str | None] | None:

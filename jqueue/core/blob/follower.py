@@ -78,7 +78,7 @@ class Follower:
         """
         content = LazyState(self._header, self._blob.draft.set_aside, self._blob.draft.jobs.entries)
         if self._header.segments and self._rows is not None:
-            content.rows = self._rows.jobs_of(self._header.segments, deadline)
+            content.rows = self._rows.jobs_of(self._header, deadline)
         return content
 
     async def _read(self) -> tuple[bytes, str | None] | None:

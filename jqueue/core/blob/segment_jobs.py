@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,8 +19,10 @@ from jqueue.core.blob.segment_census import SegmentCensus
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError
-from jqueue.domain.job_table import unpacked
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.range_jobs import in_progress, with_tries
+from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, RowKey, Segment
 from jqueue.domain.stats import Census
@@ -33,7 +35,8 @@ FOUND_KEPT = 64
 """Number of jobs found by their ids that are remembered: a page may show one of them every second."""
 
 Answer = TypeVar("Answer")
-Piece = tuple[Segment, Rows]
+Piece = tuple[str, Rows]
+"""The name of a segment, and a chunk of it."""
 
 
 class RowSource:
@@ -52,20 +55,20 @@ class RowSource:
         self.reader = reader
         self.entropy = entropy
         self.census = SegmentCensus(reader)
-        self.found: OrderedDict[str, tuple[str, int, Job]] = OrderedDict()
+        self.found: OrderedDict[str, tuple[str, int, Packed]] = OrderedDict()
 
-    def jobs_of(self, segments: Mapping[str, Segment], deadline: float) -> SegmentJobs:
+    def jobs_of(self, header: QueueState, deadline: float) -> SegmentJobs:
         """Return the jobs in the segments of one version.
 
         Args:
-            segments: its manifest.
+            header: its state without its jobs.
             deadline: maximum seconds for each request to the store, with its repetitions.
         """
-        return SegmentJobs(segments, self, deadline)
+        return SegmentJobs(header.segments, header.ranges, self, deadline)
 
-    def note_found(self, name: str, row: int, job: Job) -> None:
+    def note_found(self, name: str, row: int, job_id: str, entry: Packed) -> None:
         """Remember a job that was looked up by its id."""
-        self.found[job.id] = name, row, job
+        self.found[job_id] = name, row, entry
         while len(self.found) > FOUND_KEPT:
             self.found.popitem(last=False)
 
@@ -76,11 +79,13 @@ class SegmentJobs:
 
     Attributes:
         segments: the manifest of that version.
+        ranges: the claims of ranges in that version.
         source: reads the rows.
         deadline: maximum seconds for each request to the store, with its repetitions.
     """
 
     segments: Mapping[str, Segment] = field(repr=False)
+    ranges: Mapping[str, Range] = field(repr=False)
     source: RowSource = field(repr=False)
     deadline: float
 
@@ -93,14 +98,15 @@ class SegmentJobs:
             JobsUnreadableError: at the end, if segments are missing or damaged.
             StorageError: the store failed until the deadline.
         """
-        if statuses and JobStatus.QUEUED not in statuses:
+        if statuses and not statuses & {JobStatus.QUEUED, JobStatus.IN_PROGRESS}:
             return
         damaged: dict[str, str] = {}
         async with aclosing(_one_ahead(self._pieces(self._of(entrypoints), prefix, damaged))) as pieces:
-            async for segment, rows in pieces:
+            async for name, rows in pieces:
                 for row, job_id, entry in rows:
-                    if job_id.startswith(prefix) and not segment.is_taken(row):
-                        yield unpacked(job_id, entry)
+                    job = self._job(name, row, job_id, entry) if job_id.startswith(prefix) else None
+                    if job is not None and (not statuses or job.status in statuses):
+                        yield job
         if damaged:
             raise JobsUnreadableError(damaged)
 
@@ -111,9 +117,9 @@ class SegmentJobs:
         for name, segment in self.segments.items():
             try:
                 index = await self._index(name, segment)
-                for numbers in _pieces_of(segment, index):
+                for numbers in _pieces_of(segment, index, self._held(name)):
                     for row, job_id in await self._patiently(name, partial(reading, name, segment, index, numbers)):
-                        if job_id.startswith(prefix) and not segment.is_taken(row):
+                        if job_id.startswith(prefix) and self._is_there(name, row):
                             yield job_id
             except DAMAGED as error:
                 damaged[FOLDER + name] = str(error)
@@ -128,17 +134,19 @@ class SegmentJobs:
             StorageError: the store failed until the deadline.
         """
         known = self.source.found.get(job_id)
-        if known is not None and (there := self.segments.get(known[0])) and not there.is_taken(known[1]):
-            return known[2]
+        if known is not None and (there := self._job(*known[:2], job_id, known[2])) is not None:
+            return there
         damaged: dict[str, str] = {}
         for name, segment in self.segments.items():
             try:
                 index = await self._index(name, segment)
                 for row in index.ids.find(job_id):
-                    job = None if segment.is_taken(row) else await self._row(name, segment, index, row)
-                    if job is not None and job.id == job_id:
-                        self.source.note_found(name, row, job)
-                        return job
+                    if not self._is_there(name, row):
+                        continue
+                    its_id, entry = await self._row(name, segment, index, row)
+                    if its_id == job_id:
+                        self.source.note_found(name, row, job_id, entry)
+                        return self._job(name, row, job_id, entry)
             except DAMAGED as error:
                 damaged[FOLDER + name] = str(error)
         if damaged:
@@ -193,7 +201,7 @@ class SegmentJobs:
                 for rows in await self._chunks(name, segment, index, [number], "", damaged):
                     for row, job_id, entry in rows:
                         if not segment.is_taken(row):
-                            job = unpacked(job_id, entry)
+                            job = unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
                             since = (job.run_at or job.created_at).timestamp()
                             yield RowKey(job.priority, job.sequence, since), job
         except DAMAGED as error:
@@ -212,9 +220,9 @@ class SegmentJobs:
         for name, segment in segments.items():
             try:
                 index = await self._index(name, segment)
-                for numbers in _pieces_of(segment, index):
+                for numbers in _pieces_of(segment, index, self._held(name)):
                     for rows in await self._chunks(name, segment, index, numbers, prefix, damaged):
-                        yield segment, rows
+                        yield name, rows
             except DAMAGED as error:
                 damaged[FOLDER + name] = str(error)
 
@@ -242,12 +250,30 @@ class SegmentJobs:
             ]
         return [rows for _, rows in found]
 
-    async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> Job:
-        """Return the job of a row."""
+    async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> tuple[str, Packed]:
+        """Return the job id and the packed job of a row."""
         reading, chunk = self.source.reader.chunks, segment.chunk_of(row)
         [(_, rows)] = await self._patiently(name, lambda: reading(name, segment, index, [chunk]))
         _, job_id, entry = rows[row - chunk * segment.chunk_rows]
-        return unpacked(job_id, entry)
+        return job_id, entry
+
+    def _held(self, name: str) -> list[Range]:
+        """Return the ranges of a segment that are claimed."""
+        return [each for each in self.ranges.values() if each.segment == name]
+
+    def _is_there(self, name: str, row: int) -> bool:
+        """Return True if the job of a row waits, or is in progress in a range."""
+        segment = self.segments.get(name)
+        return segment is not None and (not segment.is_taken(row) or any(each.has(row) for each in self._held(name)))
+
+    def _job(self, name: str, row: int, job_id: str, entry: Packed) -> Job | None:
+        """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left."""
+        segment = self.segments.get(name)
+        if segment is None:
+            return None
+        if not segment.is_taken(row):
+            return unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
+        return next((in_progress(unpacked(job_id, entry), each) for each in self._held(name) if each.has(row)), None)
 
     async def _index(self, name: str, segment: Segment) -> SegmentIndex:
         reading = self.source.reader.index
@@ -257,12 +283,15 @@ class SegmentJobs:
         return await read_until(self.deadline, read, self.source.entropy, f"segment {FOLDER}{name}")
 
 
-def _pieces_of(segment: Segment, index: SegmentIndex) -> list[list[int]]:
-    """Return the numbers of the chunks that have waiting rows, in pieces that are read at once."""
+def _pieces_of(segment: Segment, index: SegmentIndex, ranges: Sequence[Range]) -> list[list[int]]:
+    """Return the numbers of the chunks that have waiting rows or rows of ranges, in pieces that are read at once."""
+    in_ranges = {
+        chunk for each in ranges for chunk in range(segment.chunk_of(each.first), segment.chunk_of(each.last - 1) + 1)
+    }
     pieces: list[list[int]] = []
     size = PIECE_BYTES
-    for number in range(segment.chunk_of(segment.next), segment.chunks):
-        if segment.is_chunk_taken(number):
+    for number in range(segment.chunks):
+        if number not in in_ranges and segment.is_chunk_taken(number):
             continue
         start, stop = index.bytes_of(number, number)
         if size + stop - start > PIECE_BYTES:

@@ -8,6 +8,7 @@ litter, which `jqueue.core.calls.collection` removes.
 from __future__ import annotations
 
 import asyncio
+import math
 from array import array
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ class SegmentWriter:
         waiting = hot - len(jobs.claimed)
         if waiting < sizes.fewest_rows or draft.base_bytes * waiting < sizes.hot_bytes * hot:
             return None
-        number = int(waiting * (1 - sizes.hot_bytes / 2 / (draft.base_bytes * waiting / hot)))
+        number = math.ceil(waiting * (1 - sizes.hot_bytes / 2 / (draft.base_bytes * waiting / hot)))
         rows = jobs.rows.of
         entries: Found = [pair for pair in jobs.entries.items() if pair[0] not in rows]
         aging = draft.header.settings.aging

@@ -231,7 +231,7 @@ class EndRange(Operation):
             given = Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, self.blob_bytes)
             given.change(draft, now)
         if back:
-            return_rows(draft, held, back, now, charge=False)
+            return_rows(draft, claim.job_id, held, back, now, charge=False)
         done = size_of(rest) - size_of(back)
         draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, done, now))
         draft.note(draft.header.finished, claim.job_id, claim.attempt)

@@ -23,10 +23,12 @@ def give_range_back(draft: Draft, range_id: str, now: datetime, *, charge: bool)
     """
     held = draft.header.ranges[range_id]
     draft.set_range(range_id, None)
-    return_rows(draft, held, held.spans, now, charge=charge)
+    return_rows(draft, range_id, held, held.spans, now, charge=charge)
 
 
-def return_rows(draft: Draft, held: Range, spans: Sequence[Span], now: datetime, *, charge: bool) -> None:
+def return_rows(
+    draft: Draft, range_id: str, held: Range, spans: Sequence[Span], now: datetime, *, charge: bool
+) -> None:
     """Queue rows of a range again; the arguments are as in `give_range_back`."""
     verb, failures = (Verb.REVOKE, held.failures) if charge else (Verb.HAND_BACK, held.failures - 1)
     draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, size_of(spans), now))
@@ -35,8 +37,9 @@ def return_rows(draft: Draft, held: Range, spans: Sequence[Span], now: datetime,
     rank = back.aging if not back.scheduled else None
     head = min(back.head, held.head, key=lambda key: (key.rank(rank), key.sequence))
     changes = {"head": head, "oldest": min(back.oldest, held.oldest)}
-    draft.name_segment(held.segment, back.model_copy(update=changes))
-    draft.jobs.rows.reload(held.segment)
+    back = back.model_copy(update=changes)
+    draft.name_segment(held.segment, back)
+    draft.give_back(range_id, back, held, spans)
 
 
 def bulk_move(verb: Verb, held: Range, after: JobStatus, jobs: int, now: datetime) -> BulkMove:

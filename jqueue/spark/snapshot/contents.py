@@ -95,15 +95,15 @@ async def _read_rows(queue: FleetQueue, blob: bytes, job_filter: JobFilter) -> b
     if b'"segments"' not in blob:
         return b""
     try:
-        segments = parse_blob(blob).header.segments
+        header = parse_blob(blob).header
     except InvalidBlobError as error:
         raise InvalidBlobError(f"{queue.name}: {error}") from None
-    if not segments:
+    if not header.segments:
         return b""
     if not isinstance(queue.storage, SupportsObjects):
         raise InvalidBlobError(f"{queue.name}: the queue keeps jobs in segments, which this storage cannot read")
     reader = SegmentReader(queue.storage, Observers(SystemClock()), call_timeout=DEADLINE)
-    source = RowSource(reader, SystemEntropy()).jobs_of(segments, DEADLINE)
+    source = RowSource(reader, SystemEntropy()).jobs_of(header, DEADLINE)
     statuses, names = frozenset(map(JobStatus, job_filter.statuses or ())), frozenset(job_filter.entrypoints or ())
     try:
         async with aclosing(source.rows(statuses, names, "")) as jobs:

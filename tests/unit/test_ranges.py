@@ -1,0 +1,215 @@
+"""Ranges: rows of a segment that are claimed and ended as one."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from jqueue import BrokerQueue, ClaimLostError, InMemoryStorage, JobNotFoundError, JobStateError, JobStatus, Limits
+from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.domain.range_jobs import RangeFailure
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import in_virtual_time
+
+SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=4)
+
+
+def queue_on(storage, **options):
+    queue = BrokerQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1), **options)
+    queue._engine.segments.writer.sizes = SIZES
+    return queue
+
+
+async def with_rows(queue, number, **options):
+    """Enqueue jobs in one commit, and wait until all of them are in segments."""
+    jobs = await asyncio.gather(*(queue.enqueue("t", b"%d" % place, **options) for place in range(number)))
+    for _ in range(20):
+        await queue.pause("other") if _ % 2 else await queue.resume("other")
+        await asyncio.sleep(0.1)
+    header = (await queue.read_state()).segments
+    assert number == sum(each.waiting for each in header.values())
+    return [job.id for job in jobs]
+
+
+def faulty():
+    return InMemoryStorage(clock=VirtualClock())
+
+
+async def jobs_of(queue, claim):
+    return [job async for job in queue.read_range(claim)]
+
+
+async def claimed(queue, rows):
+    claim = await queue.claim_range("t", rows)
+    assert claim is not None
+    return claim
+
+
+@in_virtual_time
+async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 10)
+        claim = await claimed(queue, 8)
+        jobs = await jobs_of(queue, claim)
+        assert ids[:8] == [job.id for job in jobs]
+        assert {(JobStatus.IN_PROGRESS, 1, 1)} == {(job.status, job.attempt, job.failures) for job in jobs}
+        failed = {ids[2]: RangeFailure("boom", delay=60), ids[5]: ValueError("bad")}
+        await queue.end_range(claim, failed=failed, returned=[ids[6]])
+        stats = await queue.stats()
+        assert (4, 1, 0, 5) == (stats.depth - 0, stats.scheduled, stats.in_progress, stats.totals.done)
+        left = await queue.dequeue("t", batch_size=9)
+        assert {ids[6]: (2, 1), ids[8]: (1, 1), ids[9]: (1, 1), ids[5]: (2, 2)} == {
+            job.id: (job.attempt, job.failures) for job in left
+        }
+        assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
+
+
+@in_virtual_time
+async def test_a_repeated_end_changes_nothing_and_a_stale_end_is_refused():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 2)
+        await queue.end_range(claim)
+        await queue.end_range(claim)
+        stale = await claimed(queue, 2)
+        await asyncio.sleep(200)
+        assert [(2, 2), (2, 2)] == [(job.attempt, job.failures) for job in await queue.dequeue("t", batch_size=9)]
+        with pytest.raises(ClaimLostError):
+            await queue.end_range(stale)
+        assert ids[2:] == [job.id for job in (await queue.read_state()).in_progress_jobs()]
+
+
+@in_virtual_time
+async def test_a_heartbeat_keeps_a_range():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        for _ in range(10):
+            await asyncio.sleep(20)
+            await queue.heartbeat(claim.claim)
+            assert [] == await queue.dequeue("t")
+        await queue.end_range(claim)
+        assert 4 == (await queue.stats()).totals.done
+
+
+@in_virtual_time
+async def test_a_range_that_comes_back_is_whole_at_the_next_attempt():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 9)
+        first = await claimed(queue, 5)
+        await queue.end_range(first, nothing_done=True)
+        second = await claimed(queue, 9)
+        jobs = await jobs_of(queue, second)
+        assert [(job_id, 2, 1) for job_id in ids[:5]] == [(job.id, job.attempt, job.failures) for job in jobs]
+        await asyncio.sleep(200)
+        assert [] == await queue.dequeue("none")  # a look at the queue, by which the silence of the claim counts
+        third = await claimed(queue, 9)
+        assert [(3, 2)] * 5 == [(job.attempt, job.failures) for job in await jobs_of(queue, third)]
+
+
+@in_virtual_time
+async def test_jobs_that_run_out_of_attempts_in_stale_ranges_die():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 3, max_attempts=2)
+        await claimed(queue, 3)
+        await asyncio.sleep(200)
+        await claimed(queue, 3)
+        await asyncio.sleep(200)
+        assert [] == await queue.dequeue("t")
+        dead = (await queue.read_state()).dead_jobs()
+        assert sorted(ids) == sorted(job.id for job in dead)
+        assert 3 == (await queue.stats()).totals.dead
+
+
+@in_virtual_time
+async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
+    async with queue_on(faulty()) as queue:
+        ids = [f"id-{number}" for number in range(3)]
+        await asyncio.gather(*(queue.enqueue("t", b"", job_id=each, unique_key=f"key of {each}") for each in ids))
+        for _ in range(20):
+            await queue.pause("other") if _ % 2 else await queue.resume("other")
+            await asyncio.sleep(0.1)
+        claim = await claimed(queue, 3)
+        assert JobStatus.IN_PROGRESS == (await queue.find("id-1")).status
+        assert ids[0] == (await queue.enqueue("t", b"", job_id="id-0")).id
+        assert ids[2] == (await queue.enqueue("t", b"", unique_key="key of id-2")).id
+        with pytest.raises(JobStateError):
+            await queue.cancel("id-1")
+        assert 3 == (await queue.stats()).in_progress
+        assert sorted(ids) == sorted([job.id async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS)])
+        await queue.end_range(claim)
+        assert None is await queue.find("id-1")
+
+
+@in_virtual_time
+async def test_a_cancelled_job_of_a_range_is_told_and_leaves_unless_it_was_done():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        await queue.cancel(ids[0], running=True)
+        await queue.cancel(ids[1], running=True)
+        assert ids[:2] == [error.job_id for error in await queue.heartbeat_many([claim.claim])]
+        await queue.end_range(claim, failed={ids[0]: "stopped"}, returned=[ids[3]])
+        assert [ids[3]] == [job.id async for job in queue.iterate_jobs()]
+
+
+@in_virtual_time
+async def test_limits_rates_and_pauses_hold_for_rows_of_a_range():
+    async with queue_on(faulty()) as queue:
+        await with_rows(queue, 10)
+        await queue.limit("t", running=6)
+        one = await claimed(queue, 4)
+        two = await claimed(queue, 4)
+        assert (4, 2) == (one.rows, two.rows)
+        assert [] == await queue.dequeue("t", batch_size=9)
+        await queue.end_range(one)
+        await queue.pause("t")
+        assert None is await queue.claim_range("t", 4)
+        await queue.resume("t")
+        await queue.limit("t", running=None, rate=9, per=60)
+        assert 4 == (await claimed(queue, 9)).rows
+
+
+@in_virtual_time
+async def test_jobs_that_need_care_one_by_one_are_never_in_a_range():
+    async with queue_on(faulty()) as queue:
+        await with_rows(queue, 3)
+        kept = await queue.enqueue("t", b"", keep_result=60)
+        keyed = await queue.enqueue("t", b"", concurrency_key="one")
+        await with_rows_of_any(queue)
+        claim = await claimed(queue, 9)
+        assert 3 == claim.rows
+        assert None is await queue.claim_range("t", 9)
+        assert {kept.id, keyed.id} == {job.id for job in await queue.dequeue("t", batch_size=9)}
+
+
+async def with_rows_of_any(queue):
+    for number in range(20):
+        await queue.pause("other") if number % 2 else await queue.resume("other")
+        await asyncio.sleep(0.1)
+
+
+@in_virtual_time
+async def test_a_job_that_is_not_in_the_range_refuses_its_end():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 6)
+        claim = await claimed(queue, 3)
+        with pytest.raises(JobNotFoundError):
+            await queue.end_range(claim, failed={ids[4]: "boom"})
+        with pytest.raises(JobNotFoundError):
+            await queue.end_range(claim, returned=[ids[4]])
+        await queue.end_range(claim)
+        assert 3 == (await queue.stats()).depth
+
+
+@in_virtual_time
+async def test_the_claim_of_a_caller_who_left_goes_back():
+    async with queue_on(faulty(), stale_timeout=timedelta(days=1)) as queue:
+        ids = await with_rows(queue, 4)
+        task = asyncio.create_task(queue.claim_range("t", 4))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(1)
+        assert ids == [job.id for job in await queue.dequeue("t", batch_size=9)]
