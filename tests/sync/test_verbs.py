@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import (
@@ -404,3 +406,17 @@ def test_the_history_is_a_plain_iterator():
         assert jobs[7].id == next(queue.history(job_id=jobs[7].id)).job_id
         with pytest.raises(InvalidJobError, match="time zone"):
             queue.history(since=events[0].at.replace(tzinfo=None))
+
+
+def test_a_range_is_claimed_read_and_ended(tmp_path):
+    with SyncQueue(tmp_path / "ranges.json", limits=Limits(hot_bytes=1)) as queue:
+        queue._queue._engine.segments.writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2)
+        ids = [job.id for job in queue.enqueue_many([Enqueue("t", b"")] * 3)]
+        deadline = time.monotonic() + 30
+        while (claim := queue.claim_range("t", 9)) is None:
+            assert time.monotonic() < deadline
+            queue.pause("other")
+            queue.resume("other")
+        assert ids[: claim.rows] == [job.id for job in queue.read_range(claim)]
+        queue.end_range(claim, failed={ids[0]: "boom"})
+        assert "boom" == queue.find(ids[0]).error
