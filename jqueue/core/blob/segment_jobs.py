@@ -98,10 +98,12 @@ class SegmentJobs:
             JobsUnreadableError: at the end, if segments are missing or damaged.
             StorageError: the store failed until the deadline.
         """
-        if statuses and not statuses & {JobStatus.QUEUED, JobStatus.IN_PROGRESS}:
-            return
+        chosen = self._of(entrypoints)
+        if statuses and JobStatus.QUEUED not in statuses:
+            in_progress_here = {each.segment for each in self.ranges.values() if JobStatus.IN_PROGRESS in statuses}
+            chosen = {name: each for name, each in chosen.items() if name in in_progress_here}
         damaged: dict[str, str] = {}
-        async with aclosing(_one_ahead(self._pieces(self._of(entrypoints), prefix, damaged))) as pieces:
+        async with aclosing(_one_ahead(self._pieces(chosen, prefix, damaged))) as pieces:
             async for name, rows in pieces:
                 for row, job_id, entry in rows:
                     job = self._job(name, row, job_id, entry) if job_id.startswith(prefix) else None
