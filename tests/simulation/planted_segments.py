@@ -152,6 +152,16 @@ def rows_of_others_kept(patch):
     patch.setattr(SegmentRows, "adopt", careless)
 
 
+def rows_overlooked_by_a_purge(patch):
+    """A purge of queued jobs removes only the rows that happen to be loaded"""
+    patch.setattr(SegmentRows, "require", lambda self, *rest: None)
+
+
+def taken_rows_counted(patch):
+    """Statistics count the rows of a segment that were taken behind its next row"""
+    patch.setattr(Segment, "waiting", property(lambda self: self.rows - self.next))
+
+
 def damaged_rows_believed(patch):
     """The checksum of a chunk of rows is not compared"""
     decode = segment_reader.decode_chunk

@@ -17,6 +17,7 @@ from jqueue.domain.errors import (
     JobCancelledError,
     JobNotFoundError,
     JobStateError,
+    JobsUnreadableError,
     JQueueError,
     UnknownOutcomeError,
 )
@@ -154,7 +155,15 @@ class Producer(Actor):
         await self.call("apply", work, job_ids=(job_id,), expected=(JQueueError,), certain=True, operations=2)
 
     async def _look(self) -> None:
-        await self.call("read_state", self.queue.read_state())
+        if self.world.segmented and self.dice.random() < 0.4:
+            await self.call("iterate", self._all_jobs(), expected=(JobsUnreadableError,), limit=10 * DEADLINE)
+        elif self.world.segmented and self.dice.random() < 0.4:
+            await self.call("stats", self.queue.stats())
+        else:
+            await self.call("read_state", self.queue.read_state())
+
+    async def _all_jobs(self) -> list[Job]:
+        return [job async for job in self.queue.iterate_jobs()]
 
 
 class Consumer(Actor):
@@ -352,12 +361,16 @@ class RecordedHeartbeats:
 
 
 class Operator(Actor):
-    """Redrives and purges jobs, and requeues jobs in progress."""
+    """Redrives and purges jobs, and requeues jobs in progress. If waiting jobs are in segments, it purges old ones."""
 
     async def step(self) -> None:
         """Give one order."""
         order = self.dice.random()
-        if order < 0.4:
+        if self.world.segmented and self.dice.random() < 0.3:
+            age = self.dice.choice([0, 5, 20])
+            work = self.queue.purge(status=JobStatus.QUEUED, older_than=age)
+            await self.call("purge", work, given={"status": str(JobStatus.QUEUED), "older_than": age})
+        elif order < 0.4:
             entrypoint = self.dice.choice(["a", "b", None])
             await self.call("redrive", self.queue.redrive(entrypoint=entrypoint), entrypoint=entrypoint)
         elif order < 0.55:

@@ -20,7 +20,6 @@ from jqueue.domain.models import Claim, JobStatus
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Violation, may_carry
 from jqueue.testing.simulation.chain import (
-    COMPLETED,
     DEAD,
     IN_PROGRESS,
     QUEUED,
@@ -33,10 +32,12 @@ from jqueue.testing.simulation.history import Call, is_of_the_store
 from jqueue.testing.simulation.order_answer_audit import OrderAnswerAudit, is_there
 from jqueue.testing.simulation.punctuality import Exits
 from jqueue.testing.simulation.results_audit import size_of
-from jqueue.testing.simulation.serving_order import is_free
+from jqueue.testing.simulation.serving_order import is_free, seconds
 from jqueue.testing.simulation.staged_audit import VERBS
 from jqueue.testing.simulation.stored_segments import FOLDER
+from jqueue.testing.simulation.views_audit import ViewsAudit
 from jqueue.testing.simulation.workload import DEADLINE, OBJECT_BYTES
+from jqueue.testing.virtual_time import EPOCH
 
 LOOKING_UP = (
     *("enqueue", "enqueue_many", "enqueue_staged", "resolve", "resolve_staged", "apply", "run_now"),
@@ -61,6 +62,7 @@ class AnswerAudit:
         self.exits = exits
         self._timeline = Timeline(auditor.versions)
         self._orders = OrderAnswerAudit(auditor, self._timeline, exits)
+        self._views = ViewsAudit(self._timeline, damaged)
 
     def check(self) -> None:
         """Check every call, and that no process left with a claim that it had not returned to a caller.
@@ -96,9 +98,10 @@ class AnswerAudit:
             "apply_each": self._check_apply_each,
             **self._orders.checks(),
             "read_state": self._check_read_state,
-            **dict.fromkeys(("stats", "work", "edit", "purge_job", "run_now", "create", *VERBS)),
+            **self._views.checks(),
+            **dict.fromkeys(("work", "edit", "purge_job", "run_now", "create", *VERBS)),
             "redrive": self._check_redrive,
-            "purge": self._check_redrive,
+            "purge": self._check_purge,
             "requeue_stale": None,
         }
 
@@ -388,8 +391,21 @@ class AnswerAudit:
         if told not in [{i: (status_of(v.jobs[i]), attempt_of(v.jobs[i])) for i in v.hot} for v in shown]:
             raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
 
+    def _check_purge(self, call: Call) -> None:
+        if call.given["status"] == DEAD:
+            self._check_redrive(call)
+        if not call.succeeded or call.given["status"] != QUEUED:
+            return
+        during, limit = self._during(call), EPOCH.timestamp() + call.started - call.given["older_than"]
+        for job_id, job in during[0].jobs.items():
+            stayed = all(
+                status_of(v.jobs.get(job_id, {"status": DEAD})) == QUEUED and job_id not in v.unsure for v in during
+            )
+            if stayed and seconds(job["created_at"]) < limit and job_id not in self.auditor.by_hand:
+                raise Violation(2, f"returned, and {job_id} waited all the time", call=call)
+
     def _check_redrive(self, call: Call) -> None:
-        if call.succeeded and call.given.get("status") != COMPLETED:
+        if call.succeeded:
             for job_id, job in self._timeline.at(call.started).jobs.items():
                 dead = all(status_of(v.jobs.get(job_id, {})) == DEAD for v in self._during(call))
                 if dead and "unique_key" not in job and call.entrypoint in (None, job["entrypoint"]):

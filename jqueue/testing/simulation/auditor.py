@@ -193,6 +193,7 @@ class Auditor:
         replaced = status != DEAD and idle and any(calls.replaces(key, after) for key in keys)
         stopped = (job.get("cancel_requested") or self.overseer.stops(job_id, before, after)) and (idle or stale)
         cancelled = stopped or (idle and self.overseer.carried("cancel", job_id, before, after))
+        purged = purged or (status != DEAD and idle and self._is_too_old(job, after))
         without_ack = purged or expired or replaced or (status != DEAD and cancelled)
         if status == IN_PROGRESS:
             self.ended[claim] = after
@@ -212,6 +213,12 @@ class Auditor:
         """True if a version may carry a purge of a dead job."""
         by_id = self.overseer.carried("purge_job", job_id, before, after)
         return bool(by_id) or self.calls.purges(after, job["entrypoint"], DEAD)
+
+    def _is_too_old(self, job: Fields, after: Version) -> bool:
+        """True if a version may carry a purge of queued jobs of this age."""
+        purges = [call for call in self.calls.carried("purge", after) if call.given["status"] == QUEUED]
+        age = after.clock + 0.001 - seconds(job["created_at"])
+        return any(call.given["older_than"] <= age for call in purges)
 
     def _check_addition(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
         self.added[job_id].append(after)
