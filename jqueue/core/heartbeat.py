@@ -22,6 +22,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
 from jqueue.domain.option_names import checks_option_names
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -52,7 +53,7 @@ class HeartbeatManager:
 
     Args:
         queue: the queue that the jobs were dequeued from.
-        job_id: a job, a claim, an id, or several of them.
+        job_id: a job, a claim, the claim of a range, an id, or several of them.
         interval: time between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
         on_lost: "cancel" the block, or set the "event" `lost`.
 
@@ -64,21 +65,22 @@ class HeartbeatManager:
     def __init__(
         self,
         queue: HasHeartbeat,
-        job_id: JobReference | Iterable[JobReference],
+        job_id: JobReference | RangeClaim | Iterable[JobReference | RangeClaim],
         interval: Duration | None = None,
         *,
         on_lost: Literal["cancel", "event"] = "cancel",
     ) -> None:
         if on_lost not in ("cancel", "event"):
             raise InvalidJobError(f'on_lost must be "cancel" or "event", got {shown(on_lost)}')
-        single = isinstance(job_id, Job | Claim | str)
+        single = isinstance(job_id, Job | Claim | RangeClaim | str)
         self.queue = queue
         self.job_id = job_id
         self.interval = None if interval is None else timedelta(seconds=to_seconds("interval", interval))
         self.on_lost = on_lost
         self.lost = asyncio.Event()
         self.error: ClaimLostError | None = None
-        jobs: list[JobReference] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
+        jobs: list[JobReference | RangeClaim] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
+        self._of_ranges = {each.id: each.held.claim_timeout for each in jobs if isinstance(each, RangeClaim)}
         self._jobs = [self._claim_of(job) for job in jobs]
         self._task: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None
@@ -168,12 +170,16 @@ class HeartbeatManager:
         """Seconds for which a claim lasts; the default timeout if that is not known here."""
         if isinstance(job, Job) and job.claim_timeout is not None:
             return job.claim_timeout
+        if (known := self._of_ranges.get(_id_of(job))) is not None:
+            return known
         held_claim = getattr(self.queue, "held_claim", None)
         held = held_claim(job) if held_claim is not None else None
         return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
 
-    def _claim_of(self, job: JobReference) -> JobReference:
+    def _claim_of(self, job: JobReference | RangeClaim) -> JobReference:
         """Replace a bare id by its current claim: later, the id may stand for another claim."""
+        if isinstance(job, RangeClaim):
+            return job.claim
         held_claim = getattr(self.queue, "held_claim", None)
         held = held_claim(job) if isinstance(job, str) and held_claim is not None else None
         return job if held is None else Claim(*held.claim)

@@ -5,7 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import BrokerQueue, ClaimLostError, InMemoryStorage, JobNotFoundError, JobStateError, JobStatus, Limits
+from jqueue import (
+    BrokerQueue,
+    ClaimLostError,
+    HeartbeatManager,
+    InMemoryStorage,
+    JobNotFoundError,
+    JobStateError,
+    JobStatus,
+    Limits,
+)
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.testing.virtual_time import VirtualClock
@@ -62,6 +71,19 @@ async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
             job.id: (job.attempt, job.failures) for job in left
         }
         assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
+
+
+@in_virtual_time
+async def test_a_heartbeat_manager_keeps_a_range_alive_by_the_timeout_of_its_claim():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        async with HeartbeatManager(queue, claim):
+            for _ in range(20):
+                await asyncio.sleep(10)
+                assert [] == await queue.dequeue("t")
+        await queue.end_range(claim)
+        assert 4 == (await queue.stats()).totals.done
 
 
 @in_virtual_time

@@ -149,6 +149,8 @@ def test_the_objects_of_the_vectors_are_as_jqueue_writes_them(queue):
 
 async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
     queue = tiny_queue(await _stored("deep"), hot_bytes=None)
+    attempts = {job.id: job.attempt async for job in queue.iterate_jobs()}
+    assert {"kept": 2, "film": 1, "größe": 1} == {job_id: number for job_id, number in attempts.items() if number}
     found = [job for _ in range(4) for job in await queue.dequeue()]
     assert [("a", 11, 1, 1), ("größe", 12, 2, 2), ("new", 16, 1, 1)] == [
         (job.id, job.sequence, job.attempt, job.failures) for job in found
