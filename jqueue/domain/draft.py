@@ -30,7 +30,7 @@ UNNAMED_CLAIM = (
 )
 
 
-Savepoint = tuple[int, int, bool, int, int]
+Savepoint = tuple[int, int, bool, int, int, int]
 """A point to which a draft can go back."""
 
 
@@ -256,7 +256,8 @@ class Draft:
 
     def note_added(self, size: int) -> None:
         """Add bytes to `added_bytes`; below 0 they are taken off."""
-        self._journal.assign(self, "added_bytes", self.added_bytes + size)
+        self._journal.changed = True
+        self.added_bytes += size  # restored from the savepoint, without an entry in the journal
 
     def place(self, jobs: EncodedJobs, now: datetime) -> None:
         """Add jobs that were encoded elsewhere, with places behind all other jobs."""
@@ -324,11 +325,13 @@ class Draft:
     def savepoint(self) -> Savepoint:
         """Return a mark for `rollback`."""
         journal = self._journal
-        return len(journal.entries), len(journal.moves), journal.changed, self.jobs.last_sequence, len(journal.bulk)
+        last_sequence, added = self.jobs.last_sequence, self.added_bytes
+        return len(journal.entries), len(journal.moves), journal.changed, last_sequence, len(journal.bulk), added
 
     def rollback(self, savepoint: Savepoint | None = None) -> None:
         """Undo every change since the savepoint, or since the last `settle`."""
-        mark, moves, changed, last_sequence, bulk = savepoint or (0, 0, False, self._settled_sequence, 0)
+        settled = (0, 0, False, self._settled_sequence, 0, self._settled_added)
+        mark, moves, changed, last_sequence, bulk, self.added_bytes = savepoint or settled
         header, settings = self.header, False
         for place, key in self._journal.undo(mark, moves, bulk):
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
@@ -347,12 +350,12 @@ class Draft:
     def measure(self, job_bytes: int) -> None:
         """Compute `base_bytes` again, given the bytes that the lines of jobs take, and set `added_bytes` to 0."""
         self.base_bytes = bytes_taken(job_bytes, self.header.holds, self.header.schedules)
-        self.added_bytes = 0
+        self.added_bytes = self._settled_added = 0
 
     def settle(self) -> None:
         """Make every change since the last `settle` permanent, because it was committed."""
         self._journal.settle()
-        self._settled_sequence = self.jobs.last_sequence
+        self._settled_sequence, self._settled_added = self.jobs.last_sequence, self.added_bytes
         self.jobs.pack()
 
     # Opening and closing

@@ -297,7 +297,10 @@ class Order:
 
         The caller must move it before it asks for the next.
         """
-        for heap in (self._expiring, self.ended.retained):
+        expiring, retained = self._expiring, self.ended.retained
+        if not expiring.entries and not retained.entries:
+            return None
+        for heap in (expiring, retained):
             if heap.entries and (top := heap.top()) is not None and top[0] <= now:
                 return self.jobs[top[-1]]
         return None
