@@ -10,7 +10,7 @@ from jqueue.cli.ls import _by_phase, find_jobs
 from jqueue.domain.selection import Phase, Selection
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 pytestmark = pytest.mark.asyncio
 

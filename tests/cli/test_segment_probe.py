@@ -12,7 +12,7 @@ from jqueue import LocalFileSystemStorage
 from jqueue.cli import checks
 from jqueue.cli.app import app
 from jqueue.operations import Enqueue
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage, JQueueError, StorageError, migrate
 from jqueue.core.migration import mover
 from jqueue.core.migration.mover import Mover
+from jqueue.domain.errors import JobsUnreadableError
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import PAIRS, audit, drained, jobs_of, open_at
+from tests.tiny_segments import spilled, tiny_queue
 from tests.virtual_world import in_virtual_time
 
 pytestmark = pytest.mark.wide
@@ -202,3 +205,26 @@ async def test_more_jobs_than_fit_into_a_window_move_in_their_order(monkeypatch)
     assert (0, 17) == progress[0]
     moved = [job.id for job in (await dest.read_state()).queued_jobs() if job.payload]
     assert [f"{number}" for number in reversed(range(16))] == moved
+
+
+async def test_jobs_in_segments_move_in_their_order_and_those_of_a_damaged_one_stay(monkeypatch):
+    monkeypatch.setattr(mover, "WINDOW_JOBS", 5)
+    storage, dest = InMemoryStorage(), DirectQueue(InMemoryStorage())
+    source = tiny_queue(storage, most_rows=8)
+    for number in range(20):
+        await source.enqueue("work", b"", job_id=f"{number:02}", priority=-number)
+    await source.enqueue_many([Enqueue("late", b"", job_id=f"late-{each}", delay=3600) for each in range(3)])
+    await source.enqueue_many([Enqueue("broken", b"", job_id=f"broken-{each}") for each in range(4)])
+    await spilled(source)
+    manifest = (await source.read_state()).segments
+    [broken] = [name for name, segment in manifest.items() if segment.entrypoint == "broken"]
+    await storage.remove_object(f".segments/{broken}")
+    with pytest.raises(JobsUnreadableError, match=broken):
+        await migrate(source, dest)
+    assert [*(f"{number:02}" for number in reversed(range(20)))] == [
+        job.id for job in (await dest.read_state()).queued_jobs() if job.entrypoint == "work"
+    ]
+    assert (20, 3) == ((await dest.stats()).depth, (await dest.stats()).scheduled)
+    assert {"broken": 4} == {
+        name: each.depth for name, each in (await source.stats()).entrypoints.items() if each.depth
+    }

@@ -8,7 +8,7 @@ from jqueue.server import dashboard, waiting
 from jqueue.testing.faults import FaultyObjects
 from tests.server.asgi import act, get
 from tests.server.test_page_alone import read_by_script, viewed  # noqa: F401 - a fixture
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 NUMBER = 30
 

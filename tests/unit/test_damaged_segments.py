@@ -8,7 +8,7 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
 from jqueue.domain.limits import Limits
 from jqueue.testing.virtual_time import VirtualClock
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,7 +14,7 @@ from jqueue.domain.models import JobStatus
 from jqueue.domain.stats import Census
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 pytestmark = pytest.mark.asyncio
 

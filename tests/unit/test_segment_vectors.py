@@ -14,7 +14,7 @@ import pytest
 from jqueue import InMemoryStorage, JobStatus
 from jqueue.core.blob import codec
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, SegmentDamagedError
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 SEGMENTS = [("deep", "ready"), ("deep", "later"), ("aged", "ready")]

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from jqueue.core.migration.payloads import open_payload, payload_size
 from jqueue.core.migration.plan import IDS_SHOWN, LOSS_TEXTS, Move, Planner, Tally, add_to, merged
+from jqueue.core.migration.source_jobs import SourceJobs
 from jqueue.core.queue_options import options_of
 from jqueue.core.sets.same_place import is_same_place, name_of
 from jqueue.domain.errors import (
@@ -23,6 +25,7 @@ from jqueue.domain.errors import (
     DuplicateJobError,
     InvalidJobError,
     JobStateError,
+    JobsUnreadableError,
     JQueueError,
     ObjectDamagedError,
     ObjectMissingError,
@@ -132,6 +135,7 @@ async def migrate(
 
     Raises:
         InvalidJobError: both are the same queue.
+        JobsUnreadableError: segments of the source are missing or damaged. All other jobs have moved.
         StorageError: a store failed. The next move finishes the interrupted one.
     """
     if is_same_place(source, dest):
@@ -181,9 +185,14 @@ class Mover:
         self._held = dest.capabilities.holders
         self._report = MigrationReport()
         self._reasons_to_stay: dict[str, str] = {}
+        self._damage: JobsUnreadableError | None = None
 
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
-        """Move all jobs, also jobs that are enqueued meanwhile."""
+        """Move all jobs, also jobs that are enqueued meanwhile.
+
+        Raises:
+            JobsUnreadableError: at the end, if segments of the source are missing or damaged.
+        """
         self._report.dry_run = dry_run
         await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
         if not dry_run:
@@ -204,16 +213,36 @@ class Mover:
             found = await self._look()
             if self._stop.is_set() or before == (self._report.moved, len(self._reasons_to_stay)):
                 break
+        if self._damage is not None:
+            raise self._damage
         return self._completed_report(found)
 
     async def _look(self) -> Found:
         """Read the source, and find the jobs that are served first of those that move."""
-        state = await self.source.read_state()
-        planner, first = self._planner(state), FirstItems(WINDOW_JOBS, _turn_of_move)
-        async for job in self.source.iterate_jobs():
-            if (move := planner.move_of(job)) is not None:
-                first.add(move)
-        return Found(state, planner, first.found(), first.number)
+        source = await SourceJobs.of(self.source)
+        planner, first = self._planner(source.state), FirstItems(WINDOW_JOBS, _turn_of_move)
+        beyond = 0
+        for part, number in source.parts():
+            seen = moves = 0
+            with self._noting_damage():
+                async with part as jobs:
+                    async for job in jobs:
+                        seen += 1
+                        if (move := planner.move_of(job)) is not None:
+                            first.add(move)
+                            moves += 1
+                            if number is not None and moves == WINDOW_JOBS:
+                                beyond = number - seen
+                                break
+        return Found(source.state, planner, first.found(), first.number + beyond)
+
+    @contextmanager
+    def _noting_damage(self) -> Iterator[None]:
+        """Leave jobs in damaged segments where they are: all others move."""
+        try:
+            yield
+        except JobsUnreadableError as error:
+            self._damage = error
 
     def _planner(self, state: QueueState) -> Planner:
         can, now, staying = self.dest.capabilities, self._now(), self._reasons_to_stay
@@ -266,12 +295,13 @@ class Mover:
     async def _predict_all(self) -> None:
         """Predict the result of a move, as far as that is possible without one."""
         planner, moves = self._planner(await self.source.read_state()), list[Move]()
-        async for job in self.source.iterate_jobs():
-            if (move := planner.move_of(job)) is not None:
-                moves.append(move)
-            if len(moves) == WINDOW_JOBS:
-                await self._predict(moves)
-                moves = []
+        with self._noting_damage():
+            async for job in self.source.iterate_jobs():
+                if (move := planner.move_of(job)) is not None:
+                    moves.append(move)
+                if len(moves) == WINDOW_JOBS:
+                    await self._predict(moves)
+                    moves = []
         await self._predict(moves)
 
     async def _predict(self, moves: Sequence[Move]) -> None:

@@ -18,7 +18,7 @@ from jqueue.spark.fleet import FleetQueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot import contents
 from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, SnapshotReader, cut
-from tests.unit.deep_queue import spilled, tiny_queue
+from tests.tiny_segments import spilled, tiny_queue
 
 JOBS = 50
 
