@@ -32,17 +32,21 @@ def are_few(view: View) -> bool:
 async def waiting_jobs(view: View, selection: Selection) -> tuple[Sequence[Job], int]:
     """Return the next jobs in segments that fit the phases and entrypoints of a selection, and the number of others.
 
+    Jobs that are in progress in ranges are counted, and not listed.
+
     Raises:
         StorageError: the store failed.
     """
     names, wanted = selection.entrypoints, selection.phases or frozenset(Phase)
-    figures = await view.queue.other_numbers(view.now)
-    if not figures:  # the segments of the queues in a set
+    if not view.header.segments:  # those of the queues in a set
         return (), view.stats.segment_jobs
+    figures = await view.queue.other_numbers(view.now)
     numbers = [each for name, each in figures.items() if not names or name in names]
     number = sum(
         (Phase.READY in wanted) * ready + (Phase.SCHEDULED in wanted) * scheduled for ready, scheduled in numbers
     )
+    claimed = [each for each in view.header.ranges.values() if not names or each.entrypoint in names]
+    number += sum(each.rows for each in claimed if Phase.IN_PROGRESS in wanted)
     found: list[Job] = []
     seen = 0
     for scheduled in (False, True) if Phase.READY in wanted else (True,) if number else ():

@@ -37,9 +37,14 @@ async def filled(storage):
     return queue
 
 
+@pytest.mark.parametrize("ranges", [False, True])
 @pytest.mark.parametrize("minutes", [0, 10])
-async def test_a_limited_list_has_the_first_jobs_of_the_whole_list_and_the_number_of_the_others(minutes):
-    view = await (await filled(InMemoryStorage())).view()
+async def test_a_limited_list_has_the_first_jobs_of_the_whole_list_and_the_number_of_the_others(minutes, ranges):
+    queue = await filled(InMemoryStorage())
+    if ranges:
+        claim = await queue.claim_range("a", 10)
+        assert claim is not None
+    view = await queue.view()
     now = datetime.now(UTC) + timedelta(minutes=minutes)
     for selection in CHOICES:
         every, place = await find_jobs(view, now, selection, None, None, reverse=False), _by_phase(now)

@@ -228,3 +228,15 @@ async def test_jobs_in_segments_move_in_their_order_and_those_of_a_damaged_one_s
     assert {"broken": 4} == {
         name: each.depth for name, each in (await source.stats()).entrypoints.items() if each.depth
     }
+
+
+async def test_jobs_in_progress_in_a_range_stay_with_their_worker_and_are_counted():
+    source, dest = tiny_queue(InMemoryStorage()), DirectQueue(InMemoryStorage())
+    await source.enqueue_many([Enqueue("work", b"") for _ in range(12)])
+    await spilled(source)
+    claim = await source.claim_range("work", 5)
+    assert claim is not None
+    report = await migrate(source, dest)
+    assert (12 - claim.rows, claim.rows, False) == (report.moved, report.in_progress, report.complete)
+    await source.end_range(claim)
+    assert (await migrate(source, dest)).complete

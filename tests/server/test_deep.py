@@ -71,12 +71,25 @@ async def test_one_job_in_a_segment_is_cancelled_and_then_all_others(queue, app)
     assert 0 == (await queue.stats()).entrypoints["mail"].depth
 
 
+async def test_jobs_in_progress_in_a_range_are_counted_and_found(queue, app):
+    claim = await queue.claim_range("mail", 8, holder="importer")
+    assert claim is not None
+    overview = (await get(app, "/api/overview")).values
+    assert (NUMBER - claim.rows, claim.rows) == tuple(overview["figures"][name] for name in ("ready", "in_progress"))
+    page = (await get(app, "/api/jobs")).values
+    assert NUMBER + 4 == page["total"]
+    job = (await get(app, "/api/job?id=mail-00")).values
+    assert ("in_progress", "importer") == (job["state"], job["holder"])
+
+
 async def test_the_page_without_a_server_counts_the_jobs_in_segments(queue, path, read_by_script):  # noqa: F811
     await queue.dequeue("mail", batch_size=3)
+    assert (await queue.claim_range("mail", 5, holder="importer")).rows == 5
     view = await viewed(path)
     found = read_by_script(path.read_text(), view.now.timestamp(), [{}, {"state": "ready"}])
     figures = found["overview"]["figures"]
-    assert (NUMBER - 3, 4, 3) == (figures["ready"], figures["scheduled"], figures["in_progress"])
-    assert [(34, 3, 31), (27, 0, 27)] == [(each["total"], each["listed"], each["beyond"]) for each in found["lists"]]
+    assert (NUMBER - 8, 4, 8) == (figures["ready"], figures["scheduled"], figures["in_progress"])
+    assert view.stats.holders == found["overview"]["holders"]
+    assert [(34, 3, 31), (22, 0, 22)] == [(each["total"], each["listed"], each["beyond"]) for each in found["lists"]]
     [warning] = found["overview"]["store"]["warnings"]
-    assert "31 waiting jobs are in segments" in warning
+    assert "26 waiting jobs are in segments" in warning

@@ -126,16 +126,32 @@ function census(jobs) {
   return counts;
 }
 
-// The numbers of waiting jobs in the segments of the manifest, which this page does not read, by entrypoint.
-function inSegments(manifest, now) {
+function earlier(a, b) {
+  return a === null ? b : b === null ? a : Math.min(a, b);
+}
+
+// The number of rows of a claimed range.
+function rowsOf(range) {
+  return (range.without || []).reduce((number, [first, last]) => number - last + first, range.last - range.first);
+}
+
+// The numbers of the jobs in segments, which this page does not read, by entrypoint: they wait, or are in claimed ranges.
+function inSegments(content) {
   const counts = new Map();
-  for (const segment of Object.values(fields(manifest))) {
-    const row = counts.get(segment.entrypoint) || { ready: 0, scheduled: 0, oldest: null };
-    counts.set(segment.entrypoint, row);
+  const rowOf = (entrypoint) => {
+    if (!counts.has(entrypoint)) counts.set(entrypoint, { ...NONE });
+    return counts.get(entrypoint);
+  };
+  for (const segment of Object.values(fields(content.segments))) {
+    const row = rowOf(segment.entrypoint);
     const taken = (segment.taken || []).reduce((number, [first, last]) => number + last - first, 0);
     row[segment.scheduled ? "scheduled" : "ready"] += segment.rows - (segment.next || 0) - taken;
-    const oldest = segment.oldest ?? 0;
-    if (!segment.scheduled && oldest <= now && (row.oldest === null || oldest < row.oldest)) row.oldest = oldest;
+    if (!segment.scheduled) row.oldest_ready = earlier(row.oldest_ready, segment.oldest ?? 0);
+  }
+  for (const range of Object.values(fields(content.ranges))) {
+    const row = rowOf(range.entrypoint);
+    row.in_progress += rowsOf(range);
+    row.oldest_claim = earlier(row.oldest_claim, seconds(range.claimed_at));
   }
   return counts;
 }
@@ -157,12 +173,11 @@ export class Queue {
   overview(name, now) {
     const { content } = this, rules = fields(content.entrypoints), counters = fields(content.counters);
     const counts = census(this.jobs.values());
-    for (const [entrypoint, { ready, scheduled, oldest }] of inSegments(content.segments, now)) {
+    for (const [entrypoint, more] of inSegments(content)) {
       const row = counts.get(entrypoint) || { ...NONE };
       counts.set(entrypoint, row);
-      row.ready += ready;
-      row.scheduled += scheduled;
-      if (oldest !== null && (row.oldest_ready === null || oldest < row.oldest_ready)) row.oldest_ready = oldest;
+      for (const state of ["ready", "scheduled", "in_progress"]) row[state] += more[state];
+      for (const oldest of ["oldest_ready", "oldest_claim"]) row[oldest] = earlier(row[oldest], more[oldest]);
     }
     const names = new Set([...counts.keys(), ...Object.keys(rules), ...Object.keys(counters)]);
     names.delete("");
@@ -173,7 +188,6 @@ export class Queue {
     });
     if (counters[""]) rows.push({ name: null, ...NONE, totals: totalsOf(counters[""], now), limits: null });
     const figures = { ...NONE, totals: sum(rows.map((row) => row.totals)) };
-    const earlier = (a, b) => (a === null ? b : b === null ? a : Math.min(a, b));
     for (const row of rows) {
       for (const state of ["ready", "scheduled", "expired", "in_progress", "dead", "completed"]) figures[state] += row[state];
       for (const oldest of ["oldest_ready", "oldest_claim"]) figures[oldest] = earlier(figures[oldest], row[oldest]);
@@ -181,6 +195,9 @@ export class Queue {
     const holders = {};
     for (const job of this.jobs.values()) {
       if (job.state === "in_progress" && job.holder) holders[job.holder] = (holders[job.holder] || 0) + 1;
+    }
+    for (const range of Object.values(fields(content.ranges))) {
+      if (range.holder) holders[range.holder] = (holders[range.holder] || 0) + rowsOf(range);
     }
     const schedules = Object.entries(fields(content.schedules)).map(([entry, row]) => ({
       name: entry, cron: row.cron, timezone: row.timezone || "UTC", entrypoint: row.entrypoint, next_at: seconds(row.next_at), priority: row.priority || 0 }));
@@ -205,7 +222,7 @@ export class Queue {
     const limit = blob_bytes ? Math.floor(blob_bytes * 0.9) : 0;
     const warnings = [];
     if (limit && this.bytes > limit / 2) warnings.push(`the object has ${Math.round((this.bytes / limit) * 100)} % of the bytes that it may have`);
-    const segments = Object.values(fields(content.segments)), waiting = this.beyond("", new Set());
+    const segments = Object.values(fields(content.segments)), waiting = this.beyond("", new Set(["ready", "scheduled"]));
     if (waiting) warnings.push(`${waiting} waiting jobs are in segments, which this page counts and does not read: \`jqueue dashboard URL\` without --static lists the next of them`);
     if (this.unreadable) warnings.push(`${this.unreadable} lines cannot be read as jobs: mend or remove them in the object`);
     return {
@@ -219,12 +236,12 @@ export class Queue {
     };
   }
 
-  // The number of waiting jobs in segments, of an entrypoint and of some states; of all if they are empty.
+  // The number of jobs in segments, of an entrypoint and of some states; of all if they are empty.
   beyond(entrypoint, states) {
     let number = 0;
-    for (const [name, row] of inSegments(this.content.segments, Infinity)) {
+    for (const [name, row] of inSegments(this.content)) {
       if (entrypoint && name !== entrypoint) continue;
-      for (const state of ["ready", "scheduled"]) if (!states.size || states.has(state)) number += row[state];
+      for (const state of ["ready", "scheduled", "in_progress"]) if (!states.size || states.has(state)) number += row[state];
     }
     return number;
   }

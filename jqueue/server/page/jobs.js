@@ -85,7 +85,7 @@ function pager(page, query) {
 // A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
 function beyond(page, query) {
   if (!page.beyond) return "";
-  const jobs = page.beyond === 1 ? "1 more waiting job is" : `${count(page.beyond)} more waiting jobs are`;
+  const jobs = page.beyond === 1 ? "1 more job in a segment is" : `${count(page.beyond)} more jobs in segments are`;
   return query.get("text") ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
 }
