@@ -87,6 +87,7 @@ kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every
 	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)
 	@$(BIN)/python -m tests.kill.object_kills --both
 	@$(BIN)/python -m tests.kill.history_kills
+	@$(BIN)/python -m tests.kill.segment_kills --both
 
 soak: $(STAMP) ## run processes for long on a real store that loses answers, and audit them
 	@$(BIN)/python -m tests.soak --store $(STORE) --seconds $(SECONDS) $(ARGS)

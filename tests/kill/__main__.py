@@ -24,7 +24,7 @@ from tests.kill.children import warm_up
 from tests.kill.commits import COMMITS
 from tests.kill.ledger import ViolationError
 from tests.kill.random_kills import RandomKills
-from tests.kill.system_calls import Hits, SystemCallKills, kill_everywhere
+from tests.kill.system_calls import Hits, SystemCallKills
 from tests.kill.tracing import why_not
 
 try:
@@ -114,9 +114,9 @@ def _kill_at_system_calls(folder: Path, chosen: argparse.Namespace, hits: dict[s
         def show(done: int, total: int, name: str = name, hit: Hits = hit) -> None:
             report.show(f"killed in {name}", done, total, f"{hit.kills:,} kills")
 
-        kills = SystemCallKills(folder / name, ADAPTERS[chosen.adapter], commit, hit)
-        both, is_real = chosen.system_calls == "both", chosen.adapter == REAL
-        kill_everywhere(kills, both=both, is_real=is_real, writes=commit.writes, on_progress=show)
+        is_real = chosen.adapter == REAL
+        kills = SystemCallKills(folder / name, ADAPTERS[chosen.adapter], commit, hit, is_real=is_real)
+        kills.run(chosen.system_calls == "both", show)
         hits[name] = hit
 
 

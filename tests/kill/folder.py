@@ -15,6 +15,7 @@ from tests.kill.ledger import ViolationError
 
 NAME = "queue.json"
 LOCK = f"{NAME}.lock"
+SEGMENTS = f"{NAME}.segments"
 LARGEST_SIDECAR = 256
 _TEMPORARY = re.compile(rf"\.{re.escape(NAME)}\.[\w-]+\.tmp")
 
@@ -24,10 +25,12 @@ class Folder:
 
     Args:
         path: the folder. It need not exist yet.
+        segments: True if the queue has segments, in a folder of their own.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, segments: bool = False) -> None:
         self.path = path
+        self._known = {NAME, LOCK, SEGMENTS} if segments else {NAME, LOCK}
         self.file = path / NAME
 
     def state(self) -> QueueState | None:
@@ -55,7 +58,7 @@ class Folder:
         """
         names = set(os.listdir(self.path)) if self.path.exists() else set()
         found = {name for name in names if _TEMPORARY.fullmatch(name)}
-        if unknown := names - found - {NAME, LOCK}:
+        if unknown := names - found - self._known:
             raise ViolationError(f"something was left beside the file: {', '.join(sorted(unknown))}")
         if len(found) > most:
             raise ViolationError(f"{len(found)} temporary files lie beside the file; there may be {most}")

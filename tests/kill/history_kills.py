@@ -22,14 +22,10 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import HistoryHeader, Moved
 from jqueue.operations import Enqueue
 from jqueue.ports.storage import SupportsObjects
-from tests.kill.children import warm_up
 from tests.kill.ledger import ViolationError
-from tests.kill.system_calls import ON_FILES
-from tests.kill.tracing import START, Point, Trace, trace_call, why_not
+from tests.kill.traced_kills import EVERY_COMMIT, EVERY_CREATION, SECONDS, TracedKills, run_all
+from tests.kill.tracing import START
 
-UNAVAILABLE = 2
-SECONDS = 60.0
-TRIES = 5
 BEFORE = 30
 """Number of jobs in the queue before the move; the first event says that the history began."""
 
@@ -63,7 +59,7 @@ async def commit_and_move(queue: DirectQueue) -> None:
     await queue.enqueue("t", b"")
 
 
-class HistoryKills:
+class HistoryKills(TracedKills):
     """The kills in one move.
 
     Args:
@@ -71,45 +67,21 @@ class HistoryKills:
         hasty: True to use a mover that is broken on purpose.
     """
 
+    must_return = False  # a commit and the mover work at the same time
+
     def __init__(self, folder: Path, hasty: bool) -> None:
+        super().__init__("the move")
+        self.expected = EVERY_COMMIT if hasty else EVERY_COMMIT | EVERY_CREATION
         self._hasty = hasty
         self._folder = folder / "queue"
         self._file = self._folder / "queue.json"
 
-    def run(self) -> tuple[int, int]:
-        """Kill at every point, and return the number of kills, and of those after which the object was there.
-
-        Raises:
-            ViolationError: the history is wrong after a kill.
-        """
-        for _ in range(2):  # the second run and all later ones find everything imported
-            trace, acknowledged = self._trace(None)
-            if trace.code != 0 or not acknowledged:
-                raise ViolationError(f"the move ended with {trace.code}, though nobody killed it")
-        kills = moved = 0
-        for point in trace.points:
-            if not point.at_exit or point == trace.points[-1]:
-                there = self._kill_at(point)
-                kills, moved = kills + (there is not None), moved + bool(there)
-        return kills, moved
-
-    def _kill_at(self, point: Point) -> bool | None:
-        """Return True if an object was there after the kill; None if chance did not bring the point again."""
-        for _ in range(TRIES if point.name in ON_FILES else 1):
-            trace, acknowledged = self._trace(point)
-            if trace.killed:
-                try:
-                    return asyncio.run(self._check(acknowledged))
-                except ViolationError as error:
-                    raise ViolationError(f"killed at {point}: {error}") from error
-        return None
-
-    def _trace(self, point: Point | None) -> tuple[Trace, bool]:
+    def begin(self) -> None:
+        """Remove the queue. The child makes it."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
-        return trace_call(lambda write: asyncio.run(self._run(write)), point, SECONDS, "the move")
 
-    async def _run(self, descriptor: int) -> None:
+    async def work(self, descriptor: int) -> None:
         """Commit, move, and commit again, in the child."""
         before = open_queue(self._file, few=10 * BEFORE)
         await before.configure(history=3600)
@@ -122,6 +94,10 @@ class HistoryKills:
         signal.raise_signal(START)
         await commit_and_move(queue)
         os.write(descriptor, b"!")
+
+    def check(self, acknowledged: bool) -> bool:
+        """Check the history, and that the next process moves on. Return True if the object was there."""
+        return asyncio.run(self._check(acknowledged))
 
     async def _check(self, acknowledged: bool) -> bool:
         queue = open_queue(self._file)
@@ -154,18 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kill.history_kills", description=__doc__)
     parser.add_argument("--hasty", action="store_true", help="use a mover that is broken on purpose")
     asked = parser.parse_args(arguments)
-    warm_up()
-    if (reason := why_not()) is not None:
-        print(reason, file=sys.stderr)
-        return UNAVAILABLE
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            kills, moved = HistoryKills(Path(folder), asked.hasty).run()
-        except ViolationError as error:
-            print(f"VIOLATION: {error}", file=sys.stderr)
-            return 1
-    print(f"{kills} kills, and the object was there after {moved}")
-    return 0
+        return run_all([HistoryKills(Path(folder), asked.hasty)], both=False, done="the object was there")
 
 
 if __name__ == "__main__":

@@ -19,19 +19,12 @@ from pathlib import Path
 
 from jqueue import CASConflictError, LocalFileSystemStorage
 from jqueue.domain.errors import ObjectMissingError
-from tests.kill.children import warm_up
 from tests.kill.ledger import ViolationError
-from tests.kill.system_calls import ON_FILES
-from tests.kill.tracing import START, Point, Trace, trace_call, why_not
+from tests.kill.traced_kills import EVERY_CREATION, TracedKills, run_all
+from tests.kill.tracing import START
 
-UNAVAILABLE = 2
-SECONDS = 60.0
-TRIES = 5
 NEW = ".history/new"
 CONTENT = bytes(range(256)) * 10_000
-EVERY_CREATION = {"mkdir", "openat", "write", "fsync", "link", "unlink", "close"}
-"""System calls of every creation. If one is not seen, the wrong process is traced."""
-
 _TEMPORARY = re.compile(r"\.new\.[\w-]+\.object\.tmp")
 
 
@@ -79,63 +72,30 @@ CREATIONS: dict[str, tuple[Creation, bool]] = {
 ADAPTERS = {"real": LocalFileSystemStorage, "in-place": InPlace, "hasty": Hasty}
 
 
-class ObjectKills:
+class ObjectKills(TracedKills):
     """The kills in one creation.
 
     Args:
-        folder: an empty folder for the queue.
+        folder: folder for the queue.
         name: name of the creation.
         adapter: class of the storage.
     """
 
     def __init__(self, folder: Path, name: str, adapter: type[LocalFileSystemStorage]) -> None:
-        self._name = name
+        super().__init__(name)
+        if adapter is LocalFileSystemStorage:
+            self.expected = EVERY_CREATION | {"mkdir"}
         self._adapter = adapter
         self._create, self._exists = CREATIONS[name]
-        self._folder = folder / "queue"
+        self._folder = folder / name
         self._file = self._folder / "queue.json"
 
-    def run(self, both: bool) -> tuple[int, int]:
-        """Kill at every point, and return the number of kills, and of those after which the object was there.
-
-        Raises:
-            ViolationError: the folder is wrong after a kill.
-        """
-        for _ in range(2):  # the second run and all later ones find everything imported
-            trace, acknowledged = self._trace(None)
-            if trace.code != 0 or not acknowledged:
-                raise ViolationError(f"{self._name} ended with {trace.code}, though nobody killed it")
-        is_real = self._adapter is LocalFileSystemStorage
-        if is_real and not EVERY_CREATION <= {point.name.replace("linkat", "link") for point in trace.points}:
-            raise ViolationError(f"{self._name} made other system calls than a creation makes")
-        kills = landed = 0
-        for point in trace.points:
-            if both or not point.at_exit or point == trace.points[-1]:
-                there = self._kill_at(point)
-                kills, landed = kills + (there is not None), landed + bool(there)
-        return kills, landed
-
-    def _kill_at(self, point: Point) -> bool | None:
-        """Return True if the object was there after the kill; None if chance did not bring the point again."""
-        must = point.name in ON_FILES or point.name.startswith("link")
-        for _ in range(TRIES if must else 1):
-            trace, acknowledged = self._trace(point)
-            if not trace.killed:
-                continue
-            try:
-                return asyncio.run(self._check(acknowledged))
-            except ViolationError as error:
-                raise ViolationError(f"{self._name}, killed at {point}: {error}") from error
-        if must:
-            raise ViolationError(f"{self._name}: {point} was there once, and not again in {TRIES} runs")
-        return None
-
-    def _trace(self, point: Point | None) -> tuple[Trace, bool]:
+    def begin(self) -> None:
+        """Remove the folder. The child makes it."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        return trace_call(lambda write: asyncio.run(self._run(write)), point, SECONDS, self._name)
 
-    async def _run(self, descriptor: int) -> None:
-        """Create the object in the child."""
+    async def work(self, descriptor: int) -> None:
+        """Create the object, in the child."""
         storage = self._adapter(self._file)
         if self._exists:
             await storage.write(b"the queue")
@@ -143,6 +103,10 @@ class ObjectKills:
         signal.raise_signal(START)
         await self._create(storage)
         os.write(descriptor, b"!")
+
+    def check(self, acknowledged: bool) -> bool:
+        """Check the folder, and that the next process can create the object. Return True if it was there."""
+        return asyncio.run(self._check(acknowledged))
 
     async def _check(self, acknowledged: bool) -> bool:
         storage = LocalFileSystemStorage(self._file)
@@ -183,19 +147,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--adapter", choices=ADAPTERS, default="real", help="one that is broken on purpose")
     parser.add_argument("--both", action="store_true", help="at entry and exit of each call")
     asked = parser.parse_args(arguments)
-    warm_up()
-    if (reason := why_not()) is not None:
-        print(reason, file=sys.stderr)
-        return UNAVAILABLE
-    for name in asked.creation or CREATIONS:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                kills, landed = ObjectKills(Path(folder), name, ADAPTERS[asked.adapter]).run(asked.both)
-            except ViolationError as error:
-                print(f"VIOLATION: {error}", file=sys.stderr)
-                return 1
-        print(f"{name:10}{kills:4} kills, and the object was there after {landed}")
-    return 0
+    with tempfile.TemporaryDirectory() as folder:
+        several = [ObjectKills(Path(folder), name, ADAPTERS[asked.adapter]) for name in asked.creation or CREATIONS]
+        return run_all(several, asked.both, "the object was there")
 
 
 if __name__ == "__main__":

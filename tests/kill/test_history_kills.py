@@ -32,4 +32,4 @@ def test_a_mover_killed_at_any_system_call_loses_no_event_and_doubles_none():
 def test_a_mover_that_drops_events_before_their_object_is_there_is_found():
     result = _run("--hasty")
     assert 1 == result.returncode, result.stdout
-    assert re.search(r"VIOLATION: killed at the (entry|exit) of .* events", result.stderr)
+    assert re.search(r"VIOLATION: the move, killed at the (entry|exit) of .* events", result.stderr)
