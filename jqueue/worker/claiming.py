@@ -59,13 +59,7 @@ class SingleClaims:
 
     async def claim(self, entrypoints: str | Sequence[str], count: int) -> list[Job]:
         """See `jqueue.worker.gathering.JobSource`."""
-        claimed: list[Job] = []
-        while True:
-            asked = min(count - len(claimed), self.limit)
-            jobs = await self._queue.dequeue(entrypoints, batch_size=asked, **self._options)
-            claimed += jobs
-            if len(jobs) < asked or len(claimed) >= count:
-                return claimed
+        return await self._queue.dequeue(entrypoints, batch_size=count, **self._options)
 
     async def wait(self, entrypoints: str | Sequence[str], count: int, seconds: float) -> list[Job]:
         """Claim up to `count` jobs as soon as there are any, by a long poll."""

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
 from jqueue.worker.run_state import Work
@@ -23,7 +22,13 @@ CLAIMS_PER_WAIT = 10
 
 
 class JobSource(Protocol):
-    """A source of claimed jobs for batches."""
+    """A source of claimed jobs for batches.
+
+    Attributes:
+        limit: largest number of jobs in one call.
+    """
+
+    limit: int
 
     async def claim(self, entrypoints: str | Sequence[str], count: int) -> Sequence[Job]:
         """Claim up to `count` jobs that are ready now. Fewer than that only if no more are ready."""
@@ -53,10 +58,10 @@ class Gatherer:
         seconds = self._seconds(work)
         assert work.batch is not None
         end = loop.time() + seconds
-        while (room := work.batch - len(work.jobs)) > 0:
+        while (room := min(work.batch - len(work.jobs), self._source.limit)) > 0:
             try:
                 jobs = await self._source.claim(work.handler.entrypoint, room)
-            except JQueueError as error:  # the claims for free slots meet and report the same trouble
+            except Exception as error:  # the claims for free slots meet and report the same trouble
                 logger.debug("a batch of %s stays as it is: %s", work.handler.entrypoint, type(error).__name__)
                 return
             self._add(work, jobs)

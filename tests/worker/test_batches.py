@@ -4,9 +4,13 @@ import asyncio
 
 import pytest
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
+from jqueue.domain.errors import InvalidJobError, StorageError
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.operations import Ack, Enqueue
+from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import BatchContext, Context, Exponential, RunReport, Worker
 from jqueue.worker.run_state import HeldJob, Outcome, RunState, Work
 from tests.virtual_world import in_virtual_time, now
@@ -143,6 +147,34 @@ async def test_small_batches_are_claimed_together_for_all_free_slots():
 
 
 @in_virtual_time
+async def test_a_batch_larger_than_one_dequeue_is_filled_by_several():
+    worker = Worker(concurrency=1)
+    calls = recording(worker, batch=25)
+    async with broker(limits=Limits(batch_size=10)) as queue:
+        for _ in range(3):
+            await enqueue(queue, *[b""] * 10)
+        assert RunReport(succeeded=30) == await drained(worker, queue)
+    assert [25, 5] == [len(payloads) for _, payloads in calls]
+
+
+@in_virtual_time
+async def test_a_batch_whose_further_claims_fail_runs_with_the_jobs_that_it_has():
+    class FailsForBatches(BrokerQueue):
+        async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
+            if entrypoint == "work":
+                raise StorageError("on purpose")
+            return await super().dequeue(entrypoint, batch_size=batch_size, **options)
+
+    worker = Worker(concurrency=2)
+    calls = recording(worker, batch=10)
+    worker.handler("other")(lambda: None)
+    async with FailsForBatches(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
+        await enqueue(queue, *[b""] * 4)
+        assert RunReport(succeeded=4) == await drained(worker, queue)
+    assert [2, 2] == [len(payloads) for _, payloads in calls]
+
+
+@in_virtual_time
 async def test_no_batch_has_more_jobs_than_the_entrypoint_may_run():
     worker, sizes = Worker(), []
 
@@ -158,7 +190,7 @@ async def test_no_batch_has_more_jobs_than_the_entrypoint_may_run():
     assert 3 == max(sizes)
 
 
-# What handlers return
+# Results of handlers
 
 
 @pytest.mark.parametrize(

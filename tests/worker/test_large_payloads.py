@@ -48,6 +48,23 @@ async def test_a_handler_sees_the_bytes_of_a_large_payload():
 
 
 @in_virtual_time
+async def test_a_batch_has_large_payloads_and_one_too_large_fails_alone():
+    worker, seen = Worker(), list[bytes]()
+
+    @worker.handler("work", batch=10)
+    async def work(payloads: list[bytes]) -> None:
+        seen.extend(payloads)
+
+    async with broker(limits=LIMITS) as queue:
+        await queue.enqueue("work", pieces())
+        await queue.enqueue_many([Enqueue("work", LARGE), Enqueue("work", b"small")])
+        report = await drain(worker, queue)
+        assert (2, 1) == (report.succeeded, report.dead)
+        assert "too many to load" in (await only_job(queue)).error
+    assert {LARGE, b"small"} == set(seen)
+
+
+@in_virtual_time
 async def test_a_handler_reads_a_payload_larger_than_memory_in_pieces():
     worker, seen = Worker(), []
 
