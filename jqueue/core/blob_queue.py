@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.calls.bulk import BulkEnqueue
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.queue_base import Prepared
 from jqueue.core.queue_options import QueueOptions
@@ -73,6 +74,16 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, SupportsObservers):
                 "write the queue's own: give it the methods of SupportsObjects, or use a storage of jqueue"
             )
         return operation
+
+    @property
+    def _bulk_threshold(self) -> int | None:
+        segments = self._engine.segments
+        return None if segments is None or self._objects is None else segments.writer.sizes.hot_bytes
+
+    def _new_bulk(self, seconds: float) -> BulkEnqueue:
+        assert self._engine.segments is not None
+        assert self._objects is not None
+        return BulkEnqueue(self._engine, self._engine.segments, self._objects, self._preparation, seconds)
 
     async def _release(self) -> None:
         if isinstance(self.storage, SupportsRelease):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jqueue.core.calls.bulk import BulkEnqueue
 from jqueue.core.calls.claim_registry import ClaimRegistry, HeldClaim
 from jqueue.core.calls.claimed_payloads import ClaimedPayloads, NotLoadedError, with_given_payloads
 from jqueue.core.calls.collection import Collector
@@ -125,6 +126,15 @@ class QueueBase(SupportsApply, SupportsWorkers):
         assert found is not None  # without an etag, the store was read
         lazy, size, taken = found
         return QueueView(lazy, self.options.limits, taken, size, etag)
+
+    @property
+    def _bulk_threshold(self) -> int | None:
+        """Number of bytes above which the jobs of a call are written to segments. None: they never are."""
+        return None
+
+    def _new_bulk(self, seconds: float) -> BulkEnqueue:
+        """Return a new bulk enqueue, for a store that must take each object within some seconds."""
+        raise NotImplementedError
 
     async def _release(self) -> None:
         """Release the store of the closed queue."""

@@ -190,7 +190,7 @@ class Draft:
         jobs.remove_waiting(job_id)
 
     def move_rows(self, move: BulkMove) -> None:
-        """Note a transition of rows of a range. The caller changes the manifest.
+        """Note a transition of rows of segments. The caller changes the manifest.
 
         Raises:
             AssertionError: the transition table does not have this change.

@@ -51,7 +51,8 @@ class HistoryEvent:
         holder: holder of the claim that the event made or ended.
         wait_seconds: of a claim, the time for which the job was ready.
         run_seconds: of the end of a claim, the time for which it lasted.
-        created_at: of an event by which a job leaves, the time of its enqueue.
+        created_at: of an event by which a job leaves, the time of its enqueue; of the enqueue of many jobs, theirs if
+            it is another than `at`.
         error: of a failure, the error, cut at 256 bytes. It begins with the class if it was an exception.
         payload: of an enqueue, if the history keeps payloads. Not shown by `repr`.
         jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
@@ -184,10 +185,12 @@ class _Batch:
         after = None if move.after is JobStatus.COMPLETED else move.after
         key = (move.entrypoint, move.verb, move.before, after, move.holder)
         kind = self._kinds.setdefault(key, len(self._kinds))
-        seconds = "null"
+        seconds = age = "null"
         if move.seconds:
             seconds = f"{sum(each * jobs for each, jobs in move.seconds) / move.jobs:.3f}"
-        self.rows.append(f"[{kind}, null, {move.attempt}, {seconds}, null, null, null, {move.jobs}]")
+        if move.created_at is not None:
+            age = repr(round((self._now - move.created_at).total_seconds(), 6))
+        self.rows.append(f"[{kind}, null, {move.attempt}, {seconds}, {age}, null, null, {move.jobs}]")
 
     def add(self, moves: Iterable[Move]) -> None:
         """Add the events of transitions."""

@@ -35,9 +35,13 @@ def with_tries(job_id: str, entry: Packed, tries: tuple[int, int]) -> Packed:
     return packed(job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1]), {})
 
 
+SINGLE = ("keep_result", "concurrency_key", "expires_at")
+"""Options of a job that is never in a range: it must be claimed, expire or end by itself."""
+
+
 def is_single(job: Job) -> bool:
-    """Return True if a job is never in a range: it must be claimed, expire or end by itself."""
-    return job.keep_result is not None or job.concurrency_key is not None or job.expires_at is not None
+    """Return True if a job is never in a range."""
+    return any(getattr(job, name) is not None for name in SINGLE)
 
 
 @dataclass(frozen=True, slots=True)

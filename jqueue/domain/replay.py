@@ -80,10 +80,11 @@ class Replay:
 
     def _undo_lines(self, event: HistoryEvent) -> None:
         """Undo a bulk enqueue. Its event names no jobs: they are known by their entrypoint and time of creation."""
+        created_at = event.at if event.created_at is None else event.created_at
         added = [
             job_id
             for job_id, job in self.jobs.items()
-            if job.entrypoint == event.entrypoint and self._created.get(job_id) == event.at
+            if job.entrypoint == event.entrypoint and self._created.get(job_id) == created_at
         ]
         fresh = [job_id for job_id in added if self.jobs[job_id].status is JobStatus.QUEUED]
         if len(fresh) < event.jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,14 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
+def hashes_of(texts: Iterable[bytes]) -> array[int]:
+    """Return the hash of each of many texts, given in UTF-8."""
+    hashes = array("Q", b"".join([hashlib.sha256(text).digest()[:8] for text in texts]))
+    if sys.byteorder == "little":
+        hashes.byteswap()
+    return hashes
+
+
 class HashTable:
     """Rows by the hash of a text.
 
@@ -52,7 +61,10 @@ class HashTable:
 
     def find(self, text: str) -> list[int]:
         """Return the rows whose text may be this one."""
-        wanted = hash_of(text)
+        return self.find_hash(hash_of(text))
+
+    def find_hash(self, wanted: int) -> list[int]:
+        """Return the rows whose text has a hash."""
         place = bisect_left(self.hashes, wanted)
         found = []
         while place < len(self.hashes) and self.hashes[place] == wanted:

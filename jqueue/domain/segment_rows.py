@@ -19,7 +19,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, RowKey, Segment, Span, numbers_in
+from jqueue.domain.segments import FOLDER, Segment, Span, numbers_in
 
 NEVER = -float("inf")
 
@@ -137,7 +137,7 @@ class SegmentRows:
         changes: dict[str, Any] = {"next": first, "taken": tuple(spans)}
         chunk = min(segment.chunk_of(first), segment.chunks - 1)
         if index is not None and chunk != segment.chunk_of(segment.next):
-            changes["head"] = _moved(index.chunks[chunk].first, segment.offset)
+            changes["head"] = index.chunks[chunk].first.moved(segment.offset)
             changes["oldest"] = index.oldest[chunk]
         return segment.model_copy(update=changes)
 
@@ -333,7 +333,7 @@ class SegmentRows:
             chunks: set[int | None] = {None}
             if index is not None:
                 rows = (index.keys if keys else index.ids).find(text)
-                chunks = {segment.chunk_of(row) for row in rows if self._is_there(name, segment, row)}
+                chunks = {segment.chunk_of(row) for row in rows if self.is_there(name, segment, row)}
             broken = self._damaged.get(name, set()) & chunks
             if broken:
                 damaged = name
@@ -343,7 +343,7 @@ class SegmentRows:
         if damaged is not None:
             raise SegmentDamagedError(f"{FOLDER}{damaged}")
 
-    def _is_there(self, name: str, segment: Segment, row: int) -> bool:
+    def is_there(self, name: str, segment: Segment, row: int) -> bool:
         """Return True if the job of a row waits, or is in progress in a range."""
         if row in self._taken.get(name, ()):
             return False
@@ -480,7 +480,7 @@ class SegmentRows:
         chunk, index = chunks[0], self.indexes.get(name)
         key = segment.head
         if index is not None and chunk != segment.chunk_of(segment.next):
-            key = _moved(index.chunks[chunk].first, segment.offset)
+            key = index.chunks[chunk].first.moved(segment.offset)
         if segment.scheduled:
             return _Head(key.since, key.sequence, name, chunk)
         if segment.aging != self.aging:  # sorted by another order: all rows must be known
@@ -516,7 +516,3 @@ class _Returned:
     def restore(self, job_id: str, old: Any) -> None:
         """Note that the row is in progress again."""
         self._rows.forget_row(job_id)
-
-
-def _moved(key: RowKey, offset: int) -> RowKey:
-    return key._replace(sequence=key.sequence + offset)

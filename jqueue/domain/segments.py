@@ -48,6 +48,14 @@ class RowKey(NamedTuple):
         """Return the first key of the order in which jobs are served: the priority, or the aged priority."""
         return self.priority if aging is None else self.priority * aging + self.since
 
+    def place(self, aging: float | None, *, scheduled: bool) -> tuple[float, ...]:
+        """Return the key by which the rows of a segment are sorted."""
+        return (self.since, self.priority, self.sequence) if scheduled else (self.rank(aging), self.sequence)
+
+    def moved(self, offset: int) -> RowKey:
+        """Return the key with a number added to its sequence number."""
+        return self._replace(sequence=self.sequence + offset)
+
 
 class Retention(NamedTuple):
     """Times for which the object of a segment is kept after the segment has left the manifest."""
@@ -85,7 +93,8 @@ class Segment(BaseModel):
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
         objects: number of objects that the rows name.
-        at: time of the commit that named the segment, in seconds since 1970.
+        at: time of the commit that named the segment, in seconds since 1970. For a segment of a bulk enqueue it is the
+            time of the call, as the commit may come much later than the object.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)

@@ -154,8 +154,10 @@ def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _S
 
 
 def _count_rows(move: BulkMove, sums: _Sums) -> None:
-    """Count a transition of rows of a range."""
-    if move.verb is Verb.CLAIM:
+    """Count a transition of many jobs at once."""
+    if move.verb is Verb.ENQUEUE:
+        sums.totals[ENQUEUED] += move.jobs
+    elif move.verb is Verb.CLAIM:
         sums.totals[CLAIMED] += move.jobs
         sums.waits += move.seconds
     elif move.verb is Verb.ACK:

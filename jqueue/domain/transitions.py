@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -56,6 +57,8 @@ class BulkMove(NamedTuple):
     """Holder of the claim that begins or ends."""
     seconds: tuple[tuple[float, int], ...]
     """Of a claim, the times for which jobs were ready, in seconds, each with a number of jobs; else of the claim."""
+    created_at: datetime | None = None
+    """Of an enqueue, the time at which the jobs were enqueued."""
 
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {

@@ -8,7 +8,7 @@ would change the job.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
@@ -373,11 +373,27 @@ class Producer(SupportsApply, Protocol):
             QueueFullError: there is no room.
         """
 
-    async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
+    async def enqueue_many(
+        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
+    ) -> Sequence[Job]:
         """Add many jobs in one commit, all or none of them.
+
+        A queue that keeps waiting jobs in segments (`Limits.hot_bytes`) takes any number of jobs. They are written
+        beside the queue as they come, in bounded memory, and the commit at the end adds them. It must come within 45
+        minutes of the call. Other queues take at most `Limits.batch_size`.
+
+        Args:
+            jobs: an iterable or an async iterable.
+            deadline: maximum time for the call after its last job has come.
+
+        Returns:
+            The jobs, in the order given; a job that was there already stands for one with the same id or key. Up to
+            `Limits.batch_size` jobs are a list. More are an `EnqueuedJobs`: a sequence that also has the numbers
+            `added` and `existing`, and whose new jobs are shown without their payloads and options.
 
         Raises:
             DuplicateJobError: a unique key is taken; nothing was added.
+            InvalidJobError: a job is wrong, or they are too many; nothing was added.
             QueueFullError: there is no room for all; nothing was added.
         """
 

@@ -90,6 +90,7 @@ class CommitEngine(Engine):
         self.observers = Observers(clock)
         self.queue_id = ""
         self.existed = False
+        self._first_id: str | None = None
         self.history = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
         self.segments: Segments | None = None
         if isinstance(storage, SupportsObjects):
@@ -147,6 +148,13 @@ class CommitEngine(Engine):
     def _add_upkeep(self, now: datetime) -> None:
         if self.segments is not None:
             self.segments.writer.name_stored(self.draft, now)
+
+    @property
+    def known_queue(self) -> str:
+        """The id of the queue; of one that does not exist, the id that this engine will give it."""
+        if self._first_id is None:
+            self._first_id = self.draft.header.queue or self.entropy.new_id()
+        return self.draft.header.queue or self._first_id
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""
@@ -289,7 +297,7 @@ class CommitEngine(Engine):
         generation = self.generation
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.header.version)
-        queue = self.draft.header.queue or self.entropy.new_id()
+        queue = self.known_queue
         now = self.now()
         workers = self.workers.records(now.timestamp())
         cycle = self.pacing.cycle.seconds

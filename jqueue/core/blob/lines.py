@@ -124,11 +124,29 @@ def encode_unplaced_plain(
     ]
 
 
+def encode_plain_rows(
+    job_ids: Sequence[bytes], entrypoint: str, payloads: Sequence[bytes], sequences: Sequence[int], created_at: datetime
+) -> list[bytes]:
+    """Encode many new jobs without other options, as `encode_job` does. Their ids, in UTF-8, must need no escapes."""
+    before = f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "'.encode()
+    middle = f'", "status": "{JobStatus.QUEUED}", "sequence": '.encode()
+    last = f', "created_at": "{_time(created_at)}"}}'.encode()
+    return [
+        b'"%b%b%b%b%d%b' % (job_id, before, b2a_base64(payload, newline=False), middle, sequence, last)
+        for job_id, payload, sequence in zip(job_ids, payloads, sequences, strict=True)
+    ]
+
+
 def encode_places(first: int, jobs: int, now: datetime, run_at: datetime | None = None) -> list[bytes]:
     """Return the texts that replace the marks of unplaced lines: sequence numbers from `first` on, and times."""
     rest = f', "created_at": "{_time(now)}"' + ("" if run_at is None else f', "run_at": "{_time(run_at)}"')
     last = rest.encode()
     return [b', "sequence": %d%b' % (sequence, last) for sequence in range(first, first + jobs)]
+
+
+def place_text(sequence: int, created_at: datetime) -> bytes:
+    """Return the text that replaces the mark of an unplaced line."""
+    return f', "sequence": {sequence}, "created_at": "{_time(created_at)}"'.encode()
 
 
 def _optional_fields(values: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ from typing import NamedTuple
 from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, read_entry
+from jqueue.core.blob.segment_columns import Row, SegmentColumns
+from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
@@ -36,22 +38,14 @@ CHANGED = "rows of it were changed or cut off: the checksum does not match"
 _ID = re.compile(rb'^("(?:[^"\\]|\\.)*"):', re.MULTILINE)
 """The id at the beginning of a line, in its quotes."""
 
+CHUNKS_PER_SLICE = 16
+"""Number of chunks that are joined in one slice."""
 
-class Row(NamedTuple):
-    """A row to write."""
+HASHES_PER_SLICE = 4096
+"""Number of hashes that are sorted into parts in one slice."""
 
-    job_id: str
-    line: bytes
-    """The line of its job in the blob."""
-    key: RowKey
-    unique_key: str | None = None
-    objects: Sequence[str] = ()
-    """The suffixes of the objects that it names."""
-    single: bool = False
-    """True if it is never a part of a range: it keeps its result, or has a concurrency key or a time of expiry."""
-    attempt: int = 0
-    spare: int | None = None
-    """Number of failures after which its job is dead."""
+PARTS_BITS = 5
+"""Number of first bits of a hash that decide its part."""
 
 
 class EncodedSegment(NamedTuple):
@@ -81,38 +75,104 @@ def encode_segment(
         aging: the setting by which they were sorted.
         chunk_rows: number of rows in each chunk but the last.
     """
+    return exhaust(encoding_rows(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=chunk_rows))
+
+
+def encoding_rows(
+    rows: Sequence[Row],
+    queue: str,
+    entrypoint: str,
+    *,
+    scheduled: bool,
+    aging: float | None,
+    chunk_rows: int = CHUNK_ROWS,
+) -> Slices[EncodedSegment]:
+    """Run `encode_segment` in slices."""
+    columns = SegmentColumns(rows[0].key.since)
+    for number, row in enumerate(rows, 1):
+        columns.add(row)
+        if number % LINES_PER_SLICE == 0:
+            yield
+    columns.in_order = True
+    return (
+        yield from encoding_columns(columns, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=chunk_rows)
+    )
+
+
+def encoding_columns(
+    columns: SegmentColumns,
+    queue: str,
+    entrypoint: str,
+    *,
+    scheduled: bool,
+    aging: float | None,
+    chunk_rows: int = CHUNK_ROWS,
+) -> Slices[EncodedSegment]:
+    """Encode jobs as a segment, in slices.
+
+    Args:
+        columns: the rows, in any order. They are sorted, and their lines are taken away.
+        queue: id of the queue.
+        entrypoint: that of all jobs.
+        scheduled: True to sort them by `run_at`.
+        aging: the setting by which to sort them.
+        chunk_rows: number of rows in each chunk but the last.
+    """
+    columns.sort(aging, scheduled=scheduled)
+    yield
+    lines, columns.lines = columns.lines, []
+    rows = len(lines)
     head = dump_ascii({"segment": FORMAT, "queue": queue, "entrypoint": entrypoint}).encode() + b"\n"
     parts, chunks, offset = [head], [], len(head)
-    for first in range(0, len(rows), chunk_rows):
-        some = rows[first : first + chunk_rows]
-        text = b"\n".join([row.line for row in some]) + b"\n"
-        chunks.append(Chunk(offset, zlib.crc32(text), some[0].key, min(row.key.since for row in some)))
+    for first in range(0, rows, chunk_rows):
+        last = min(first + chunk_rows, rows)
+        text = b"\n".join(lines[first:last]) + b"\n"
+        chunks.append(Chunk(offset, zlib.crc32(text), columns.key(first), columns.oldest(first, last)))
         parts.append(text)
         offset += len(text)
-    ids = HashTable.of((row.job_id, number) for number, row in enumerate(rows))
-    keys = HashTable.of((row.unique_key, number) for number, row in enumerate(rows) if row.unique_key is not None)
-    objects = [suffix for row in rows for suffix in row.objects]
-    single = joined((number, number + 1) for number, row in enumerate(rows) if row.single)
-    index = SegmentIndex(chunks, offset, ids, keys, objects, single)
-    text = _encode_index(index, len(rows))
+        if len(chunks) % CHUNKS_PER_SLICE == 0:
+            yield
+    lines.clear()
+    ids = yield from _table(zip(columns.ids, range(rows), strict=True))
+    keys = yield from _table(columns.keys)
+    single = joined((row, row + 1) for row in columns.single)
+    index = SegmentIndex(chunks, offset, ids, keys, columns.objects, single)
+    text = _encode_index(index, rows)
     segment = Segment(
         entrypoint=entrypoint,
-        rows=len(rows),
+        rows=rows,
         bytes=offset + len(text),
         index=offset,
         crc=zlib.crc32(text),
-        head=rows[0].key,
+        head=chunks[0].first,
         chunk_rows=chunk_rows,
-        least=min(row.key.sequence for row in rows),
+        least=min(columns.sequences),
         scheduled=scheduled,
         aging=aging,
         oldest=index.oldest[0],
-        attempts=max(row.attempt for row in rows),
-        spare=min((row.spare for row in rows if row.spare is not None), default=None),
+        attempts=columns.attempts,
+        spare=columns.spare,
         keys=len(keys.rows),
         objects=len(index.objects),
     )
     return EncodedSegment(b"".join((*parts, text)), segment, index)
+
+
+def _table(hashes: Iterable[tuple[int, int]]) -> Slices[HashTable]:
+    """Return the table of some hashes with their rows: sorted in parts, as sorting them all at once takes long."""
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(1 << PARTS_BITS)]
+    for number, pair in enumerate(hashes, 1):
+        parts[pair[0] >> (64 - PARTS_BITS)].append(pair)
+        if number % HASHES_PER_SLICE == 0:
+            yield
+    found = HashTable(array("Q"), array("I"))
+    for part in parts:
+        part.sort()
+        found.hashes.extend([hashed for hashed, _ in part])
+        found.rows.extend([row for _, row in part])
+        if part:
+            yield
+    return found
 
 
 def _encode_index(index: SegmentIndex, rows: int) -> bytes:

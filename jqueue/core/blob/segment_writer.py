@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from jqueue.core.blob.lines import encode_job
-from jqueue.core.blob.segment_object import EncodedSegment, Row, encode_segment
+from jqueue.core.blob.segment_columns import Row
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_rows
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, in_turns
@@ -190,10 +191,19 @@ class SegmentWriter:
 
     async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime]:
         """Create a segment. Return its name, and the time until which a commit may name it."""
-        name, before = self._new_name(), self._now() + self.named_within
+        before = self._now() + self.named_within
+        return await self.create(encoded.content), before
+
+    async def create(self, content: bytes) -> str:
+        """Create a segment under a fresh name, and return the name.
+
+        Raises:
+            StorageError: the store failed. The segment may exist, and is litter then.
+        """
+        name = self._new_name()
         async with self._observers.limited("create", self._call_timeout):
-            await self._objects.create_object(FOLDER + name, encoded.content)
-        return name, before
+            await self._objects.create_object(FOLDER + name, content)
+        return name
 
     # Spilling
 
@@ -217,13 +227,15 @@ class SegmentWriter:
         if len(chosen.rows) < self.sizes.fewest_rows:
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
-        encoded = encode_segment(
-            [row for row, _ in chosen.rows],
-            queue,
-            chosen.entrypoint,
-            scheduled=chosen.scheduled,
-            aging=aging,
-            chunk_rows=self.sizes.chunk_rows,
+        encoded = await in_turns(
+            encoding_rows(
+                [row for row, _ in chosen.rows],
+                queue,
+                chosen.entrypoint,
+                scheduled=chosen.scheduled,
+                aging=aging,
+                chunk_rows=self.sizes.chunk_rows,
+            )
         )
         name, before = await self._store(encoded)
         rows = {row.job_id: entry for row, entry in chosen.rows}
@@ -254,18 +266,20 @@ class SegmentWriter:
             for _, rows in several:
                 for number, job_id, entry in rows:
                     if not segment.is_taken(number):
-                        row = _row(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number))))
-                        found.append((_order(row.key, segment.scheduled, aging), name, number, row))
+                        row = row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number))))
+                        found.append((row.key.place(aging, scheduled=segment.scheduled), name, number, row))
                 await asyncio.sleep(0)
         found.sort(key=lambda each: each[0])
         first = next(iter(segments.values()))
-        encoded = encode_segment(
-            [row for *_, row in found],
-            queue,
-            first.entrypoint,
-            scheduled=first.scheduled,
-            aging=aging,
-            chunk_rows=self.sizes.chunk_rows,
+        encoded = await in_turns(
+            encoding_rows(
+                [row for *_, row in found],
+                queue,
+                first.entrypoint,
+                scheduled=first.scheduled,
+                aging=aging,
+                chunk_rows=self.sizes.chunk_rows,
+            )
         )
         places = {name: array("q", [-1]) * segment.rows for name, segment in segments.items()}
         for place, (_, name, number, _) in enumerate(found):
@@ -289,7 +303,7 @@ def _last_of(entries: Found, number: int, aging: float | None, now: datetime) ->
         job = unpacked(job_id, entry)
         if job.status is JobStatus.QUEUED and not (job.error_dropped or job.result_dropped):  # figures count these
             scheduled = job.run_at is not None and job.run_at > now
-            place = _order(_key(job), scheduled, aging)
+            place = _key(job).place(aging, scheduled=scheduled)
             groups.setdefault((job.entrypoint, scheduled), []).append((place, job_id, job))
         if count % LINES_PER_SLICE == 0:
             yield
@@ -298,7 +312,7 @@ def _last_of(entries: Found, number: int, aging: float | None, now: datetime) ->
     names: dict[str, str] = {}
     rows = []
     for count, (_, _, job) in enumerate(several[-number:] if number else [], 1):
-        rows.append((_row(job), packed(job, names)))
+        rows.append((row_of(job), packed(job, names)))
         if count % LINES_PER_SLICE == 0:
             yield
     return _Chosen(entrypoint, scheduled, rows)
@@ -308,7 +322,8 @@ def _key(job: Job) -> RowKey:
     return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
 
 
-def _row(job: Job) -> Row:
+def row_of(job: Job) -> Row:
+    """Return the row of a job."""
     return Row(
         job.id,
         encode_job(job),
@@ -319,10 +334,6 @@ def _row(job: Job) -> Row:
         attempt=job.attempt,
         spare=None if job.max_attempts is None else max(0, job.max_attempts - job.failures),
     )
-
-
-def _order(key: RowKey, scheduled: bool, aging: float | None) -> tuple[float, ...]:
-    return (key.since, key.priority, key.sequence) if scheduled else (key.rank(aging), key.sequence)
 
 
 def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:

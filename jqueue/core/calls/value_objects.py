@@ -113,9 +113,9 @@ class ValueObjects:
         at, content = self._now(), large.content
         if isinstance(content, bytes):
             digest = await _digest_of(content)
-            stored = await self._retried(lambda: self._create(large.folder, content, digest), seconds)
+            stored = await self.retried(lambda: self._create(large.folder, content, digest), seconds)
         elif isinstance(content, SupportsPath):
-            stored = await self._retried(
+            stored = await self.retried(
                 lambda: self._create_from(large.folder, _pieces_of_file(content)), seconds, streams=True
             )
         else:
@@ -179,7 +179,7 @@ class ValueObjects:
             async with self._observers.limited("fetch", self._call_timeout):
                 return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
 
-        content = await self._retried(read_once, seconds, reads=True)
+        content = await self.retried(read_once, seconds, reads=True)
         if len(content) != stored.size:
             more = len(content) > stored.size
             raise ObjectDamagedError(
@@ -205,7 +205,7 @@ class ValueObjects:
         """
         digest, start = hashlib.sha256(), 0
         while start < stored.size:
-            piece = await self._retried(lambda: self._piece(stored, start), seconds, reads=True)  # noqa: B023
+            piece = await self.retried(lambda: self._piece(stored, start), seconds, reads=True)  # noqa: B023
             if not piece:
                 break
             await _add(digest, piece)
@@ -213,7 +213,7 @@ class ValueObjects:
             yield piece
         if start != stored.size:
             raise ObjectDamagedError(stored.suffix, f"it has {start} bytes, and {stored.size} were stored")
-        if await self._retried(lambda: self._piece(stored, start), seconds, reads=True):
+        if await self.retried(lambda: self._piece(stored, start), seconds, reads=True):
             raise ObjectDamagedError(stored.suffix, f"it has more than the {stored.size} bytes that were stored")
         if digest.hexdigest() != stored.sha256:
             raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
@@ -260,7 +260,7 @@ class ValueObjects:
 
         await _all_of(remove_one, suffixes)
 
-    async def _retried(
+    async def retried(
         self, call: Callable[[], Awaitable[Answer]], seconds: float, *, reads: bool = False, streams: bool = False
     ) -> Answer:
         """Call the store until it answers.
@@ -270,6 +270,10 @@ class ValueObjects:
             seconds: time to try for.
             reads: True if the request reads an object, as the error then says.
             streams: True if a request that has begun may take longer.
+
+        Raises:
+            DeadlineExceededError: the store did not answer in time.
+            StorageError: the store refused.
         """
         loop = asyncio.get_running_loop()
         until, backoff = loop.time() + seconds, Backoff(self._entropy)

@@ -26,6 +26,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     CASConflictError,
     DeadlineExceededError,
+    InvalidJobError,
     StorageError,
     StorageFatalError,
     StorageThrottledError,
@@ -125,6 +126,7 @@ class Engine(ABC):
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self._missing: set[Wanted] = set()
+        self._deferred = False
         self.open_writes = OpenWrites()
         self.pacing = Pacing(self.clock, self.entropy)
 
@@ -175,7 +177,7 @@ class Engine(ABC):
                 elif step is Step.REFUSE and refusal is not None:
                     self._refuse(pending, refusal)
                 else:
-                    self._missing = set[Wanted]()
+                    self._missing, self._deferred = set[Wanted](), False
                     outcomes = await self._apply(pending)
                     self.check_generation(generation)
                     if self._missing:
@@ -188,7 +190,9 @@ class Engine(ABC):
                     elif self.draft.changed:
                         step = Step.WRITE
                         await self._write(outcomes)
-                        return
+                        if not self._deferred:
+                            return
+                        fresh, step = False, Step.APPLY
                     elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
                         answer(outcomes)
                         return
@@ -320,7 +324,7 @@ class Engine(ABC):
             try:
                 perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
             except RowsMissingError as error:
-                self._missing |= error.wanted
+                self._note_missing(error)
         for number, request in enumerate(claiming, 1):
             if not request.future.done():
                 request.in_flight = True
@@ -332,7 +336,7 @@ class Engine(ABC):
                 outcome = self._perform(request, now, outcomes)
                 if key is None and draft.savepoint() != before:
                     nothing_for.clear()
-                elif key is not None and is_empty(outcome):
+                elif key is not None and outcome is not None and is_empty(outcome):
                     nothing_for.add(key)
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -340,16 +344,27 @@ class Engine(ABC):
             self._add_upkeep(now)
         return outcomes
 
-    def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome:
-        """Apply a request, and note its outcome. If it needs rows that are not loaded, note them instead."""
+    def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome | None:
+        """Apply a request, and note its outcome. If it needs rows that are not loaded, return None."""
         try:
             outcome = request.perform(self.draft, now)
         except RowsMissingError as error:
-            self._missing |= error.wanted
-            request.in_flight = False
-            return []
+            if {each.segment for each in error.wanted} <= self.draft.header.segments.keys():
+                self._note_missing(error)
+                request.in_flight = False
+                return None
+            outcome = InvalidJobError(
+                "one operation of this call adds jobs in bulk, and another one looks for jobs that may be among them: "
+                "do them in two calls"
+            )
         outcomes.append((request, outcome))
         return outcome
+
+    def _note_missing(self, error: RowsMissingError) -> None:
+        """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
+        committed = self.draft.jobs.rows.committed
+        self._missing |= (known := {each for each in error.wanted if each.segment in committed})
+        self._deferred = self._deferred or not known
 
     async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
         """Load rows of segments. Return False if the queue must be read first.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Unpack
 
 from pydantic_core import from_json
@@ -16,9 +19,16 @@ from jqueue.domain.errors import DeadlineExceededError, QueueClosedError, Result
 from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
-from jqueue.domain.operations import AwaitResult, Enqueue, new_job
+from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments, new_job
+from jqueue.domain.operations.jobs import LINE_BYTES
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Producer
+
+PIECE = 256
+"""Number of jobs that are taken from an iterator at once."""
+
+FIRST_BYTES = 16 << 20
+"""Bytes of jobs above which a call does not wait for the last of them before it writes the first."""
 
 A_MOMENT = 0.01
 """Seconds by which a timer may fire early."""
@@ -45,8 +55,51 @@ class ProducerVerbs(QueueBase, Producer):
             jobs = await self._submit((self._checked(operation),), deadline, convert=first_of)
         return jobs[0]
 
-    async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
-        return await self.apply(*jobs, deadline=deadline)
+    async def enqueue_many(
+        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
+    ) -> Sequence[Job]:
+        if not isinstance(jobs, AsyncIterable) and self._bulk_threshold is None:
+            return await self.apply(*jobs, deadline=deadline)
+        self.capabilities.require("transactions")
+        async with aclosing(_pieces(jobs)) as pieces:
+            first = await _few(pieces, self.options.limits.batch_size)
+            if self._bulk_threshold is None or (first.complete and first.size <= self._bulk_threshold):
+                return await self.apply(*first.jobs, deadline=deadline)
+            return await self._enqueue_bulk(first, pieces, self._seconds(deadline))
+
+    async def _enqueue_bulk(
+        self, first: _First, others: AsyncIterator[Sequence[Enqueue]], seconds: float
+    ) -> Sequence[Job]:
+        """Enqueue any number of jobs in one commit. The deadline counts from the end of `others`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        self._writer.calls.check_open()
+        if not self._engine.loaded:
+            await self._done(Configure(), seconds)  # reads it
+        bulk = self._new_bulk(seconds)
+        closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
+
+        async def encode() -> EnqueueSegments:
+            if first.complete:
+                bulk.until = until
+            await bulk.feed(first.jobs)
+            if not first.complete:
+                async for several in others:
+                    await bulk.feed(several)
+                bulk.until = loop.time() + seconds
+            return await bulk.operation()
+
+        try:
+            operation = await self._writer.objects.store(encode(), closed)
+            while True:
+                [found] = await self._submit(
+                    (operation,), bulk.seconds_left, convert=lambda results: bulk.answer(results[0])
+                )
+                if isinstance(answer := bulk.answer(found), Sequence):
+                    return answer
+                operation = await self._writer.objects.store(bulk.again(operation, found), closed)
+        finally:
+            await bulk.end()
 
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
@@ -78,3 +131,52 @@ class ProducerVerbs(QueueBase, Producer):
                     raise DeadlineExceededError("the store did not answer in time", error) from None
             else:
                 return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first jobs of a call, and about how many bytes they take; `complete` is True if they are all."""
+
+    jobs: list[Enqueue]
+    size: int
+    complete: bool
+
+
+async def _few(pieces: AsyncIterator[list[Enqueue]], most: int) -> _First:
+    """Return the first jobs: all of them, if they are not more than some number and do not take much memory."""
+    found: list[Enqueue] = []
+    size = 0
+    async for several in pieces:
+        found += several
+        size += sum(_bytes_of(job) for job in several)
+        if len(found) > most or size > FIRST_BYTES:
+            return _First(found, size, complete=False)
+    return _First(found, size, complete=True)
+
+
+def _bytes_of(job: object) -> int:
+    payload = getattr(job, "payload", b"")
+    return LINE_BYTES + (len(payload) if isinstance(payload, bytes | bytearray | memoryview) else 0)
+
+
+async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGenerator[list[Enqueue], None]:
+    """Yield the jobs of an iterable, some at a time, with a turn of the event loop between them."""
+    if not isinstance(jobs, AsyncIterable):
+        rest = iter(jobs)
+        while several := list(islice(rest, PIECE)):
+            yield several
+            await asyncio.sleep(0)
+        return
+    piece: list[Enqueue] = []
+    try:
+        async for job in jobs:
+            piece.append(job)
+            if len(piece) == PIECE:
+                yield piece
+                piece = []
+                await asyncio.sleep(0)
+        if piece:
+            yield piece
+    finally:
+        if isinstance(jobs, AsyncGenerator):
+            await jobs.aclose()

@@ -6,6 +6,7 @@ Direct and broker queues differ only in the number of operations in one commit.
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations.amend import AMENDABLE, Amend
 from jqueue.domain.operations.base import JobReference, Operation, Preparation, perform
+from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, Nack
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
 from jqueue.domain.operations.guarded import (
@@ -32,6 +33,8 @@ __all__ = [
     "Ack",
     "Amend",
     "AwaitResult",
+    "BulkAdded",
+    "BulkConflicts",
     "Cancel",
     "Configure",
     "CountQueued",
@@ -39,6 +42,7 @@ __all__ = [
     "Dequeue",
     "DequeueOptions",
     "Enqueue",
+    "EnqueueSegments",
     "EnqueueStaged",
     "Fence",
     "Find",
@@ -53,6 +57,7 @@ __all__ = [
     "LimitsAsSeen",
     "Nack",
     "NewJob",
+    "NewSegment",
     "OnConflict",
     "Operation",
     "Pause",

@@ -32,6 +32,8 @@ from jqueue.domain.transitions import Verb
 LINE_BYTES = 240
 """About how many bytes a job takes in the blob besides its texts and its payload."""
 
+FLOOR_AT_END = "the queue's attempt_floor has its largest value: enqueue without a job_id"
+"""The error about a job with an id of its caller's, in a queue whose attempts can grow no further."""
 
 PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
 """Every field of a job with its default, if it has one."""
@@ -153,7 +155,7 @@ class NewJob(Operation):
         values, id_given, delay: as in the arguments. Do not change them.
     """
 
-    __slots__ = ("_enqueue_bytes", "_name_before", "_on_conflict", "delay", "id_given", "large", "values")
+    __slots__ = ("_enqueue_bytes", "_name_before", "delay", "id_given", "large", "on_conflict", "values")
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class NewJob(Operation):
         self.values = values
         self.id_given = id_given
         self.delay = delay
-        self._on_conflict = on_conflict
+        self.on_conflict = on_conflict
         self._enqueue_bytes = enqueue_bytes
         self._name_before: datetime | None = None
         self.large = large  # type: ignore[misc] # of this operation
@@ -175,7 +177,7 @@ class NewJob(Operation):
     def storing(self, stored: StoredObject, name_before: datetime) -> NewJob:
         """Return the enqueue of a job whose payload is in this object."""
         values = {**self.values, "payload_object": stored}
-        named = NewJob(values, self.id_given, self.delay, self._on_conflict, self._enqueue_bytes)
+        named = NewJob(values, self.id_given, self.delay, self.on_conflict, self._enqueue_bytes)
         named._name_before = name_before
         return named
 
@@ -187,8 +189,14 @@ class NewJob(Operation):
         if self.id_given:
             yield "job_ids"
 
-    def change(self, draft: Draft, now: datetime) -> Job:
-        """Add the job, unless a job with its id or its unique key is there already."""
+    def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> Job:
+        """Add the job, unless a job with its id or its unique key is there already.
+
+        Args:
+            draft: the queue.
+            now: the time of the commit.
+            created_at: the time of the enqueue, from which a delay counts; None: `now`.
+        """
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
         job_id, unique_key = self.values["id"], self.values["unique_key"]
         there = draft.jobs.find(job_id) if self.id_given else draft.jobs.get(job_id)
@@ -199,17 +207,17 @@ class NewJob(Operation):
         if job_id in draft.aside_keys:
             raise InvalidJobError(unreadable(job_id))
         if self.id_given and draft.header.attempt_floor >= LARGEST:
-            raise InvalidJobError("the queue's attempt_floor has its largest value: enqueue without a job_id")
+            raise InvalidJobError(FLOOR_AT_END)
         if unique_key is not None:
             holder = draft.key_holder(unique_key, now)
-            if holder is not None and self._on_conflict != "replace":
+            if holder is not None and self.on_conflict != "replace":
                 return self._taken(unique_key, holder, draft, now)
             if holder is not None:
                 self._replace(unique_key, holder, draft)
         check_named_in_time(self._name_before, now)
         size = self.stored_bytes()
         take_space(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
-        job = self._job(draft, now)
+        job = self._job(draft, now if created_at is None else created_at)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
         if job.concurrency_key is not None:
             draft.require(LIMITS)
@@ -233,10 +241,10 @@ class NewJob(Operation):
             size += written_bytes(values["error"])
         return size
 
-    def _job(self, draft: Draft, now: datetime) -> Job:
-        values = {**self.values, "created_at": now, "sequence": draft.next_sequence()}
+    def _job(self, draft: Draft, created_at: datetime) -> Job:
+        values = {**self.values, "created_at": created_at, "sequence": draft.next_sequence()}
         if self.delay is not None:
-            values["run_at"] = now + timedelta(seconds=self.delay)
+            values["run_at"] = created_at + timedelta(seconds=self.delay)
         if self.id_given:
             values["attempt"] = draft.header.attempt_floor
             values["attempts_before"] = draft.header.attempt_floor
@@ -251,7 +259,7 @@ class NewJob(Operation):
 
     def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> Job:
         live = draft.jobs.get(holder)
-        if self._on_conflict == "raise":
+        if self.on_conflict == "raise":
             status = "acked, and its unique_for has not passed" if live is None else live.status
             raise DuplicateJobError(key, holder, f"that job is {status}")
         return live if live is not None else self._finished(holder, draft, now)

@@ -251,7 +251,7 @@ class RefusalsContract(QueueContractBase):
         async with self.queues(make_queue, 1, ["transactions"], limits=Limits(batch_size=3)) as [queue]:
             good = Enqueue("work", b"payload")
             bad: list[Any] = [[good, value] for value in ("ack", None, 5, Enqueue)]
-            calls = [(f"{one!r}", lambda one=one: queue.apply(*one)) for one in [*bad, [good] * 4]]
+            calls: list[Any] = [(f"{one!r}", lambda one=one: queue.apply(*one)) for one in [*bad, [good] * 4]]
             calls += [(f"many: {one!r}", lambda one=one: queue.enqueue_many(one)) for one in [*bad, [good] * 4]]
             assert await self.refuse(queue, calls) == ""
             assert len(await queue.enqueue_many([good] * 3)) == 3

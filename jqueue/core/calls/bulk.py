@@ -1,0 +1,414 @@
+"""A bulk enqueue under way: its jobs are encoded as they come, and stored in segments that one commit names.
+
+Memory stays bounded: the rows of an entrypoint are written when they are many, and forgotten. A few jobs of an
+entrypoint, and a few jobs with an id of their caller's or a unique key, enter the blob instead, in the same commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from json.encoder import encode_basestring
+from operator import attrgetter
+from typing import Any
+
+from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.blob.lines import encode_plain_rows, encode_unplaced, place_text, read_line
+from jqueue.core.blob.segment_columns import Row, SegmentColumns
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
+from jqueue.core.blob.segment_reader import Rows
+from jqueue.core.blob.segment_writer import row_of
+from jqueue.core.blob.segments import Segments
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine.slices import LINES_PER_SLICE, in_turns
+from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueFullError
+from jqueue.domain.job_options import OPTIONS
+from jqueue.domain.job_table import unpacked
+from jqueue.domain.limits import check_name
+from jqueue.domain.models import Job, SetAside, trusted_job
+from jqueue.domain.operations import (
+    BulkAdded,
+    BulkConflicts,
+    Enqueue,
+    EnqueueSegments,
+    NewJob,
+    NewSegment,
+    Preparation,
+)
+from jqueue.domain.operations.bulk import conflict_mode, on_conflict_of
+from jqueue.domain.operations.jobs import PLAIN
+from jqueue.domain.range_jobs import SINGLE
+from jqueue.domain.rules import LIMITS
+from jqueue.domain.segment_index import hashes_of
+from jqueue.domain.segments import SEGMENTS_KEPT, RowKey
+from jqueue.domain.stored_object import OBJECTS
+
+SEGMENT_BYTES = 16 << 20
+"""Bytes of rows of one segment. They are held in memory until it is written."""
+
+BUFFER_BYTES = 32 << 20
+"""Bytes of the rows of all entrypoints above which the largest group of them is written."""
+
+MOST_CONFLICTS = 1000
+"""Largest number of rows whose jobs may be in the queue already."""
+
+UUID_LENGTH, UUID_HEAD = 36, 8
+"""Number of characters of a UUID, and of the part before its first hyphen."""
+
+Group = tuple[str, bool, bool]
+"""The entrypoint of rows; True if they are scheduled; True if the caller has chosen their ids."""
+
+_options_of: Callable[[Enqueue], tuple[Any, ...]] = attrgetter(*OPTIONS)
+_defaults = tuple(option.default for option in OPTIONS.values())
+
+
+class BulkEnqueue:
+    """The jobs of one bulk enqueue.
+
+    Args:
+        engine: will commit it.
+        segments: the segments of the engine.
+        objects: stores large payloads.
+        preparation: completes the jobs.
+        seconds: time within which the store must take an object.
+
+    Attributes:
+        given: the jobs so far.
+        until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
+    """
+
+    def __init__(
+        self, engine: CommitEngine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+    ) -> None:
+        now = engine.now()
+        base = preparation.new_id()
+        is_uuid = len(base) == UUID_LENGTH and base[UUID_HEAD] == "-"
+        self.given = GivenJobs(base[UUID_HEAD:] if is_uuid else f"-{base}", now)
+        self._id_end = encode_basestring(self.given.rest)[1:-1].encode()
+        self._plain_ids = self._id_end == self.given.rest.encode()
+        self._segments, self._sizes = segments, segments.writer.sizes
+        self._objects = objects
+        self._preparation = replace(preparation, new_id=lambda: bulk_id(len(self.given) + 1, self.given.rest))
+        self._seconds = seconds
+        self.until = math.inf
+        self._created_at, self._since = now, now.timestamp()
+        self._before = now + objects.named_within
+        self._floor = engine.draft.header.attempt_floor
+        self._engine, self._aging = engine, engine.draft.header.settings.aging
+        self._groups: dict[Group, SegmentColumns] = {}
+        self._plain: dict[str, SegmentColumns] = {}
+        self._alone: list[tuple[int, NewJob]] = []
+        self._alone_bytes: int | None = 0
+        self._features: set[str] = set()
+        self._new: list[NewSegment] = []
+        self._creating: asyncio.Task[NewSegment] | None = None
+        self._whole: dict[int, Job] | None = {}
+        self._whole_bytes = 0
+        self._with_ids: set[int] = set()
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds within which the next answer of the store must come."""
+        return max(0.0, min(self._seconds, self.until - asyncio.get_running_loop().time()))
+
+    # Encoding
+
+    async def feed(self, jobs: Sequence[Enqueue]) -> None:
+        """Take more jobs.
+
+        Raises:
+            InvalidJobError: a job is wrong, or is no `Enqueue`.
+            QueueFullError: they are of too many entrypoints.
+            StorageError: the store failed.
+        """
+        for first in range(0, len(jobs), LINES_PER_SLICE):
+            await self._take(jobs[first : first + LINES_PER_SLICE])
+            for group, columns in list(self._groups.items()):
+                if len(columns) >= self._sizes.most_rows or columns.size >= SEGMENT_BYTES:
+                    await self._write(group)
+            while sum(columns.size for columns in self._groups.values()) > BUFFER_BYTES:
+                await self._write(max(self._groups, key=lambda group: self._groups[group].size))
+            await asyncio.sleep(0)
+
+    async def _take(self, jobs: Sequence[Enqueue]) -> None:
+        """Encode a few jobs: those without options together, and the others one by one."""
+        most, plain = self._preparation.limits.payload_bytes, self._plain
+        if self._preparation.object_bytes is not None:
+            most = min(most, self._preparation.object_bytes)
+        simple: dict[str, tuple[list[int], list[bytes]]] = {}
+        others: list[tuple[int, NewJob]] = []
+        for job in jobs:
+            if job.__class__ is not Enqueue:
+                raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
+            payload, entrypoint = job.payload, job.entrypoint
+            if (
+                payload.__class__ is bytes
+                and len(payload) <= most
+                and job.priority.__class__ is int
+                and not job.priority
+                and entrypoint.__class__ is str
+                and _options_of(job) == _defaults
+            ):
+                if entrypoint not in plain:
+                    self._begin_plain(entrypoint)
+                found = simple.get(entrypoint)
+                if found is None:
+                    found = simple[entrypoint] = [], []
+                found[0].append(self.given.add(entrypoint))
+                found[1].append(payload)
+            else:
+                new = job.prepared(self._preparation)
+                job_id = new.values["id"] if new.id_given else None
+                others.append((self.given.add(new.values["entrypoint"], new.values["priority"], job_id), new))
+        for entrypoint, (numbers, payloads) in simple.items():
+            self._add_plain(entrypoint, numbers, payloads)
+        given = [new.large.content if new.large is not None else new.values["payload"] for _, new in others]
+        for (number, new), payload in zip(await self._stored(others), given, strict=True):
+            self._add(number, new, payload if isinstance(payload, bytes) else b"")
+
+    def _begin_plain(self, entrypoint: str) -> None:
+        check_name("entrypoint", entrypoint, self._preparation.limits)
+        self._plain[entrypoint] = self._columns((entrypoint, False, False))
+
+    def _columns(self, group: Group) -> SegmentColumns:
+        if group not in self._groups:
+            self._groups[group] = SegmentColumns(self._since)
+        return self._groups[group]
+
+    def _add_plain(self, entrypoint: str, numbers: list[int], payloads: list[bytes]) -> None:
+        ids = [bulk_id(number, self.given.rest).encode() for number in numbers]
+        shown = ids if self._plain_ids else [each[:UUID_HEAD] + self._id_end for each in ids]
+        lines = encode_plain_rows(shown, entrypoint, payloads, numbers, self._created_at)
+        self._plain[entrypoint].add_plain(lines, hashes_of(ids), numbers)
+        if self._whole is not None:
+            self._keep(
+                {**PLAIN, "id": job_id.decode(), "entrypoint": entrypoint, "payload": payload, "sequence": number}
+                for number, payload, job_id in zip(numbers, payloads, ids, strict=True)
+            )
+
+    async def _stored(self, jobs: list[tuple[int, NewJob]]) -> list[tuple[int, NewJob]]:
+        """Return jobs with the objects of their large payloads, which are stored."""
+        if not any(new.large is not None for _, new in jobs):
+            return jobs
+        stored, _ = await self._objects.store([new for _, new in jobs], self.seconds_left)
+        errors = [error for error in stored if isinstance(error, JQueueError)]
+        if errors:
+            raise errors[0]
+        return [(number, new) for (number, _), new in zip(jobs, stored, strict=True) if isinstance(new, NewJob)]
+
+    def _add(self, number: int, new: NewJob, payload: bytes) -> None:
+        """Add a job with options to its group, or to the jobs that are added one by one if its key may be taken."""
+        if new.delay is not None:
+            run_at = self._created_at + timedelta(seconds=new.delay)
+            new = NewJob({**new.values, "run_at": run_at}, new.id_given, None, new.on_conflict, self._enqueue_bytes)
+        if self._whole is not None:
+            self._keep([{**new.values, "sequence": number, "payload": payload}])
+            if new.id_given:
+                self._with_ids.add(number)
+        if (new.id_given or new.values["unique_key"] is not None) and self._alone_bytes is not None:
+            self._alone.append((number, new))
+            self._alone_bytes += new.stored_bytes()
+            if len(self._alone) <= MOST_CONFLICTS and self._alone_bytes <= (self._sizes.hot_bytes or 0):
+                return
+            several, self._alone, self._alone_bytes = self._alone, [], None  # they are many: look at hashes instead
+            for pair in several:
+                self._add_row(*pair)
+        else:
+            self._add_row(number, new)
+
+    def _add_row(self, number: int, new: NewJob) -> None:
+        values = new.values
+        run_at, stored = values["run_at"], values["payload_object"]
+        scheduled = run_at is not None and run_at > self._created_at
+        since = self._since if run_at is None else run_at.timestamp()
+        if new.id_given:
+            values = {**values, "attempt": self._floor, "attempts_before": self._floor}
+        row = Row(
+            values["id"],
+            encode_unplaced(values, place_text(number, self._created_at)),
+            RowKey(values["priority"], number, since),
+            values["unique_key"],
+            () if stored is None else (stored.suffix,),
+            single=any(values[name] is not None for name in SINGLE),
+            attempt=values["attempt"],
+            spare=values["max_attempts"],
+        )
+        self._columns((values["entrypoint"], scheduled, new.id_given)).add(row, conflict_mode(new.on_conflict))
+        if stored is not None:
+            self._features.add(OBJECTS)
+        if values["concurrency_key"] is not None:
+            self._features.add(LIMITS)
+
+    def _keep(self, several: Iterable[dict[str, Any]]) -> None:
+        """Keep whole jobs for the answer, as long as they are few."""
+        assert self._whole is not None
+        for values in several:
+            self._whole[values["sequence"]] = trusted_job({**values, "created_at": self._created_at})
+            self._whole_bytes += len(values["payload"])
+        limits = self._preparation.limits
+        if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:
+            self._whole = None
+
+    @property
+    def _enqueue_bytes(self) -> int:
+        return self._preparation.limits.enqueue_bytes
+
+    # Writing
+
+    async def _write(self, group: Group) -> None:
+        """Encode the rows of a group, while the segment before it is stored, and begin to store them."""
+        columns = self._groups.pop(group)
+        entrypoint, scheduled, given = group
+        if self._plain.get(entrypoint) is columns:
+            del self._plain[entrypoint]
+        queue = self._engine.known_queue
+        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled, aging=self._aging)
+        await self._created()
+        if len(self._new) >= SEGMENTS_KEPT:
+            raise QueueFullError(
+                f"no room for more than {SEGMENTS_KEPT} segments of jobs: enqueue jobs of fewer entrypoints at a time"
+            )
+        modes = bytes(columns.modes)
+        self._creating = asyncio.create_task(self._create(encoded, queue, given, modes))
+
+    async def _encoded(
+        self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool, aging: float | None
+    ) -> EncodedSegment:
+        rows = self._sizes.chunk_rows
+        return await in_turns(
+            encoding_columns(
+                columns, self._engine.known_queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=rows
+            )
+        )
+
+    async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
+        content, segment = encoded.content, encoded.entry
+        index = encoded.table if given or segment.keys else None
+        name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
+        return NewSegment(name, queue, segment, index, given, modes)
+
+    async def _created(self) -> None:
+        """Wait until the segment that is being stored exists."""
+        if self._creating is not None:
+            creating, self._creating = self._creating, None
+            try:
+                self._new.append(await creating)
+            finally:
+                creating.cancel()
+
+    async def end(self) -> None:
+        """End what is under way. What was stored is litter if no commit names it."""
+        if self._creating is not None:
+            self._creating.cancel()
+            await asyncio.wait([self._creating])
+
+    # The commit
+
+    async def operation(self) -> EnqueueSegments:
+        """Store the rest of the jobs, and return the operation that adds all."""
+        alone, few = self._alone, self._sizes.hot_bytes or 0
+        for group in sorted(self._groups, key=lambda group: len(self._groups[group]), reverse=True):
+            columns = self._groups[group]
+            if len(columns) < self._sizes.fewest_rows and (columns.size <= few or len(self._new) >= SEGMENTS_KEPT // 2):
+                few -= columns.size
+                columns.modes += bytes(len(columns) - len(columns.modes))
+                alone += [
+                    self._single(_read(line), group[2], mode)
+                    for line, mode in zip(columns.lines, columns.modes, strict=True)
+                ]
+            else:
+                await self._write(group)
+        await self._created()
+        operation = EnqueueSegments(
+            len(self.given),
+            self._created_at,
+            self._new,
+            sorted(alone, key=lambda pair: pair[0]),
+            self._before,
+            frozenset(self._features),
+        )
+        shared = await in_turns(operation.among_themselves())
+        return await self.again(operation, BulkConflicts(shared)) if shared else operation
+
+    async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
+        """Return the operation for another try.
+
+        Raises:
+            InvalidJobError: too many jobs may be in the queue already.
+            StorageError: the store failed.
+        """
+        if why.stale:
+            return await self._renewed(operation)
+        if len(why.rows) + sum(len(each.taken) for each in operation.segments) > MOST_CONFLICTS:
+            raise InvalidJobError(
+                f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key that is taken, in the queue or "
+                f"among themselves: leave them out, or enqueue at most {self._preparation.limits.batch_size} in a call"
+            )
+        found = {}
+        for each in operation.segments:
+            wanted = {row for name, row in why.rows if name == each.name}
+            for row, job in await self._jobs_of(each, sorted({each.segment.chunk_of(row) for row in wanted})):
+                if row in wanted:
+                    found[each.name, row] = self._single(job, each.given, each.modes[row] if each.modes else 0)
+        return operation.pulling(found)
+
+    async def _renewed(self, operation: EnqueueSegments) -> EnqueueSegments:
+        """Write segments again: for the queue that another writer has made, or with a larger first attempt."""
+        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
+        segments = []
+        for each in operation.segments:
+            if not each.is_stale(floor, queue):
+                segments.append(each)
+                continue
+            columns, first = SegmentColumns(self._since), each.segment
+            for row, job in await self._jobs_of(each, range(first.chunks)):
+                changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
+                columns.add(row_of(changed), each.modes[row] if each.modes else 0)
+            columns.in_order = True
+            encoded = await self._encoded(
+                columns, queue, first.entrypoint, scheduled=first.scheduled, aging=first.aging
+            )
+            segments.append(replace(await self._create(encoded, queue, each.given, each.modes), taken=each.taken))
+        return replace(operation, segments=segments, shared={})
+
+    async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, Job]]:
+        """Return the number and the job of each row in some chunks of a new segment."""
+        if not chunks:
+            return []
+
+        async def read() -> list[tuple[int, Rows]]:
+            reader, segment = self._segments.reader, new.segment
+            index = await reader.index(new.name, segment) if new.index is None else new.index
+            return await reader.chunks(new.name, segment, index, chunks)
+
+        found = await self._objects.retried(read, self.seconds_left, reads=True)
+        return [(row, unpacked(job_id, entry)) for _, rows in found for row, job_id, entry in rows]
+
+    def _single(self, job: Job, given: bool, mode: int) -> tuple[int, NewJob]:
+        """Return the number of the job of a row, and the enqueue that adds it."""
+        return job.sequence, NewJob(dict(job.__dict__), given, None, on_conflict_of(mode), self._enqueue_bytes)
+
+    def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs | BulkConflicts:
+        """Return the answer to the caller: a list of whole jobs if they are few."""
+        if isinstance(outcome, BulkConflicts):
+            return outcome
+        if self._whole is None:
+            return EnqueuedJobs(self.given, outcome)
+        return [self._whole_job(number, job, outcome) for number, job in sorted(self._whole.items())]
+
+    def _whole_job(self, number: int, job: Job, outcome: BulkAdded) -> Job:
+        known, sequence = outcome.one_by_one.get(number), outcome.offset + number
+        if known is not None:
+            return known.evolve(payload=job.payload) if known.sequence == sequence else known
+        attempt = outcome.attempt if number in self._with_ids else 0
+        return job.evolve(sequence=sequence, attempt=attempt, attempts_before=attempt)
+
+
+def _read(line: bytes) -> Job:
+    job = read_line(line)
+    assert not isinstance(job, SetAside)  # encoded here
+    return job

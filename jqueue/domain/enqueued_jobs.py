@@ -1,0 +1,151 @@
+"""The answer of a bulk enqueue of more jobs than a list should hold: it knows their ids, and no payloads."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import datetime
+from typing import overload
+
+from jqueue.domain.models import Job, JobStatus, trusted_job
+from jqueue.domain.operations.bulk import BulkAdded
+from jqueue.domain.operations.jobs import PLAIN
+
+SCATTER = 0x9E3779B1
+"""An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
+
+
+def bulk_id(number: int, rest: str) -> str:
+    """Return the id of a job in a bulk enqueue.
+
+    Args:
+        number: of the job, below 2**32.
+        rest: the end of the ids of all its jobs.
+    """
+    return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
+
+
+class NumberedTexts:
+    """Texts by number, without an object for each."""
+
+    def __init__(self) -> None:
+        self._numbers = array("I")
+        self._ends = array("Q")
+        self._content = bytearray()
+
+    def add(self, number: int, text: str) -> None:
+        """Add the text of a number above all others."""
+        self._numbers.append(number)
+        self._content += text.encode()
+        self._ends.append(len(self._content))
+
+    def get(self, number: int) -> str | None:
+        """Return the text of a number; None if it has none."""
+        place = bisect_left(self._numbers, number)
+        if place == len(self._numbers) or self._numbers[place] != number:
+            return None
+        start = self._ends[place - 1] if place else 0
+        return self._content[start : self._ends[place]].decode()
+
+
+class GivenJobs:
+    """Facts about the jobs of a bulk enqueue that is under way, in a few bytes for each. They are numbered from 1 on.
+
+    Args:
+        rest: the end of the ids of jobs without an id of their caller's: see `bulk_id`.
+        created_at: the time of the call.
+    """
+
+    def __init__(self, rest: str, created_at: datetime) -> None:
+        self.rest = rest
+        self.created_at = created_at
+        self._ids = NumberedTexts()
+        self._entrypoints: dict[str, int] = {}
+        self._names: list[str] = []
+        self._entrypoint_of = array("I")
+        self._priorities = array("i")
+
+    def __len__(self) -> int:
+        return len(self._entrypoint_of)
+
+    def add(self, entrypoint: str, priority: int = 0, job_id: str | None = None) -> int:
+        """Add a job, and return its number."""
+        place = self._entrypoints.get(entrypoint)
+        if place is None:
+            place = self._entrypoints[entrypoint] = len(self._names)
+            self._names.append(entrypoint)
+        self._entrypoint_of.append(place)
+        self._priorities.append(priority)
+        number = len(self._entrypoint_of)
+        if job_id is not None:
+            self._ids.add(number, job_id)
+        return number
+
+    def job(self, number: int, outcome: BulkAdded) -> Job:
+        """Return a job as it was added, without its payload and its other options.
+
+        Args:
+            number: of the job.
+            outcome: of its commit.
+        """
+        place, given = number - 1, self._ids.get(number)
+        attempt = 0 if given is None else outcome.attempt
+        values = {
+            **PLAIN,
+            "id": bulk_id(number, self.rest) if given is None else given,
+            "entrypoint": self._names[self._entrypoint_of[place]],
+            "payload": b"",
+            "status": JobStatus.QUEUED,
+            "priority": self._priorities[place],
+            "sequence": outcome.offset + number,
+            "created_at": self.created_at,
+            "attempt": attempt,
+            "attempts_before": attempt,
+        }
+        return trusted_job(values)
+
+
+class EnqueuedJobs(Sequence[Job]):
+    """The jobs of a bulk enqueue, in the order in which they were given.
+
+    A new job is shown with its id, entrypoint, priority, place and time, but without its payload and its other options:
+    only the queue has them. A job that was there already is shown as it was.
+
+    Args:
+        given: the jobs.
+        outcome: of their commit.
+
+    Attributes:
+        existing: number of jobs that were not added, because their id or their unique key was taken.
+    """
+
+    def __init__(self, given: GivenJobs, outcome: BulkAdded) -> None:
+        self._given = given
+        self._outcome = outcome
+        self.existing = outcome.existing
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @property
+    def added(self) -> int:
+        """Number of jobs that were added."""
+        return len(self) - self.existing
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Job]: ...
+
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+        places = range(len(self))[index]
+        return self._job(places) if isinstance(places, int) else [self._job(place) for place in places]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(added={self.added}, existing={self.existing})"
+
+    def _job(self, place: int) -> Job:
+        known = self._outcome.one_by_one.get(place + 1)
+        return self._given.job(place + 1, self._outcome) if known is None else known
