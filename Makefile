@@ -85,6 +85,7 @@ simulate: $(STAMP) ## run many processes on one store under every fault, in virt
 
 kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every system call of a commit
 	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)
+	@$(BIN)/python -m tests.kill --segments --cycles $(CYCLES) --system-calls none
 	@$(BIN)/python -m tests.kill.object_kills --both
 	@$(BIN)/python -m tests.kill.history_kills
 	@$(BIN)/python -m tests.kill.segment_kills --both

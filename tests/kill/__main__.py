@@ -53,6 +53,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--adapter", choices=ADAPTERS, default=REAL, help="one that is broken on purpose, to see that it is found"
     )
+    parser.add_argument(
+        "--segments", action="store_true", help="kill at random while waiting jobs are kept in small segments"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.cycles < 0 or chosen.processes < 1:
         parser.error("--cycles must be 0 or more, and --processes 1 or more")
@@ -72,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"System calls cannot be traced: {reason}. Without them: --system-calls none")
         return UNAVAILABLE
     folder = Path(tempfile.mkdtemp(prefix="jqueue-kill-"))
-    random_kills = RandomKills(folder / "random", ADAPTERS[chosen.adapter], seed, chosen.processes)
+    random_kills = RandomKills(
+        folder / "random", ADAPTERS[chosen.adapter], seed, chosen.processes, segments=chosen.segments
+    )
     hits: dict[str, Hits] = {}
     report = Report(console)
     try:

@@ -24,6 +24,9 @@ class Verb(StrEnum):
     NACK = "nack"
     HEARTBEAT = "heartbeat"
     APPLY = "apply"
+    CANCEL = "cancel"
+    CLAIM_RANGE = "claim range"
+    END_RANGE = "end range"
 
 
 class Kind(StrEnum):
@@ -53,7 +56,8 @@ class Line(NamedTuple):
         call: the number of the call within its worker.
         kind: the start of the call, or its outcome.
         verb: the verb that was called.
-        jobs: the jobs of the call; the job that an apply enqueues is the last.
+        jobs: the jobs of the call; the job that an apply enqueues is the last. The range that ends is the first, before
+            those of its jobs that are done.
         note: the name of an error, or another hint for a reader.
     """
 

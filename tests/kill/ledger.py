@@ -12,11 +12,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from jqueue import Job, JobStatus, QueueState
 from jqueue.domain.commits import FINISHED_SLACK
 from jqueue.domain.limits import FINISHED_KEPT, WRITERS_KEPT
 from tests.kill.journal import JobAt, Kind, Line, Verb, payload_of
+
+if TYPE_CHECKING:
+    from tests.kill.whole_queue import PlacedJob, WholeQueue
 
 
 class ViolationError(Exception):
@@ -29,6 +33,10 @@ class ViolationError(Exception):
     def __init__(self, message: str, lost: int = 0) -> None:
         super().__init__(message)
         self.lost = lost
+
+
+CANCELLED = 1 << 60
+"""Stands for the attempt that finished a cancelled job."""
 
 
 @dataclass(slots=True)
@@ -46,7 +54,9 @@ class _JobRecord:
         nacked: attempts whose nack was acknowledged.
         followers: the job that an apply enqueues together with the ack by an attempt.
         source: the claim whose apply enqueues this job.
-        finished: the attempt that acked it, or None if it has not left.
+        ranges: the range, with its attempt, whose end finishes the job by an attempt.
+        cancelled: kind of the last line about a cancellation, if there was any that is not refused.
+        finished: the attempt that acked it, `CANCELLED`, or None if it has not left.
     """
 
     called: bool = False
@@ -59,6 +69,8 @@ class _JobRecord:
     nacked: set[int] = field(default_factory=set)
     followers: dict[int, str] = field(default_factory=dict)
     source: JobAt | None = None
+    ranges: dict[int, JobAt] = field(default_factory=dict)
+    cancelled: Kind | None = None
     finished: int | None = None
 
 
@@ -109,6 +121,12 @@ class Ledger:
                 record.called, record.refused = True, False
                 if record.finished is None:
                     self._open.add(job.id)
+        if line.verb is Verb.CANCEL:
+            self._record(line.jobs[0].id).cancelled = Kind.INTENT
+        for job in line.jobs[1:] if line.verb is Verb.END_RANGE else ():
+            record = self._record(job.id)
+            record.acks.setdefault(job.attempt, Kind.INTENT)
+            record.ranges[job.attempt] = line.jobs[0]
         if line.verb in (Verb.ACK, Verb.APPLY):
             claim = line.jobs[0]
             record = self._record(claim.id)
@@ -125,7 +143,7 @@ class Ledger:
             self.errors[f"{line.verb}: {line.note}"] += 1
         else:
             self.acknowledged[line.verb] += 1
-        if line.verb is Verb.DEQUEUE:
+        if line.verb in (Verb.DEQUEUE, Verb.CLAIM_RANGE):
             for job in line.jobs:
                 self._hear_claim(worker, job)
         elif line.verb is Verb.ENQUEUE:
@@ -135,6 +153,11 @@ class Ledger:
             self._hear_enqueued(line.jobs[1], line.kind)
         if line.verb in (Verb.ACK, Verb.APPLY):
             self._hear_acked(line.jobs[0], line.kind)
+        elif line.verb is Verb.END_RANGE:
+            for job in line.jobs[1:]:
+                self._hear_acked(job, line.kind)
+        elif line.verb is Verb.CANCEL and line.kind is not Kind.UNKNOWN:
+            self._hear_cancelled(line.jobs[0].id, line.kind)
         elif line.verb is Verb.NACK and line.kind is Kind.DONE:
             self._record(line.jobs[0].id).nacked.add(line.jobs[0].attempt)
 
@@ -171,7 +194,15 @@ class Ledger:
                 f"the ack of {job.id} by attempt {job.attempt} was acknowledged, but attempt {record.finished} acked it"
             )
 
-    def check(self, state: QueueState) -> None:
+    def _hear_cancelled(self, job_id: str, kind: Kind) -> None:
+        record = self._record(job_id)
+        record.cancelled = kind if kind is Kind.DONE else None
+        if kind is Kind.REFUSED and record.finished == CANCELLED:
+            raise ViolationError(f"the cancellation of {job_id} was refused, and took effect")
+        if kind is Kind.DONE and record.finished not in (None, CANCELLED):
+            raise ViolationError(f"{job_id} was cancelled after attempt {record.finished} acked it")
+
+    def check(self, state: QueueState | WholeQueue) -> None:
         """Compare a state with all lines heard so far.
 
         Raises:
@@ -182,19 +213,20 @@ class Ledger:
             self._check_present(job, state)
         present = {job.id for job in state.jobs}
         absent = [job_id for job_id in self._open if job_id not in present]
-        lost = [job_id for job_id in absent if self._records[job_id].promised and job_id not in state.finished]
+        gone = {job_id for job_id in absent if self._finished(job_id, state) is not None}
+        lost = [job_id for job_id in absent if self._records[job_id].promised and job_id not in gone]
         if lost:
             raise ViolationError(
                 f"{len(lost)} jobs are gone and nobody acked them: {', '.join(sorted(lost)[:20])}", len(lost)
             )
         for job_id in absent:
-            if job_id in state.finished:
+            if job_id in gone:
                 self._check_gone(job_id, state)
         for job_id in absent:
             self._check_apply_of(job_id, state, present)
         self.states += 1
 
-    def check_drained(self, state: QueueState) -> None:
+    def check_drained(self, state: QueueState | WholeQueue) -> None:
         """Check the last state: no job is left, and every promised job was acked by exactly one claim."""
         self.check(state)
         if state.jobs:
@@ -209,7 +241,7 @@ class Ledger:
                         f"the ack of {job_id} by attempt {attempt} was acknowledged, and had no effect"
                     )
 
-    def _check_header(self, state: QueueState) -> None:
+    def _check_header(self, state: QueueState | WholeQueue) -> None:
         if state.set_aside:
             raise ViolationError(
                 f"{len(state.set_aside)} lines of the file cannot be read: {state.set_aside[0].reason}"
@@ -222,7 +254,7 @@ class Ledger:
             raise ViolationError(f"tables grow: {len(state.commits)} writers, {len(state.finished)} finished jobs")
         self.version, self._queue = state.version, state.queue
 
-    def _check_present(self, job: Job, state: QueueState) -> None:
+    def _check_present(self, job: Job | PlacedJob, state: QueueState | WholeQueue) -> None:
         record = self._records.get(job.id)
         if record is None or not record.called:
             raise ViolationError(f"{job.id} is in the file, but nobody enqueued it")
@@ -232,6 +264,11 @@ class Ledger:
             raise ViolationError(f"{job.id} came back after attempt {record.finished} acked it")
         if Kind.DONE in record.acks.values():
             raise ViolationError(f"{job.id} is still there, though an ack of it was acknowledged")
+        if record.cancelled is Kind.DONE:
+            raise ViolationError(f"{job.id} is still there, though its cancellation was acknowledged")
+        for done in record.ranges.values():
+            if state.finished.get(done.id) == done.attempt:
+                raise ViolationError(f"{job.id} is still there, though it was done in a range that has ended")
         if job.payload != payload_of(job.id):
             raise ViolationError(f"{job.id} has another payload than it was enqueued with")
         if job.attempt < record.attempt:
@@ -249,8 +286,12 @@ class Ledger:
         record.attempt, record.promised = job.attempt, True
         self._open.add(job.id)
 
-    def _check_gone(self, job_id: str, state: QueueState) -> None:
-        record, finished = self._records[job_id], state.finished[job_id]
+    def _check_gone(self, job_id: str, state: QueueState | WholeQueue) -> None:
+        record, finished = self._records[job_id], self._finished(job_id, state)
+        assert finished is not None
+        if finished == CANCELLED:
+            record.finished, record.promised = CANCELLED, True
+            return
         if record.acks.get(finished) not in (Kind.INTENT, Kind.DONE):
             raise ViolationError(f"{job_id} was finished by attempt {finished}, which never tried, or was refused")
         if finished < record.attempt:
@@ -259,7 +300,7 @@ class Ledger:
             raise ViolationError(f"{job_id} was finished by attempt {finished}, but another one's ack was acknowledged")
         record.finished, record.promised = finished, True
 
-    def _check_apply_of(self, job_id: str, state: QueueState, present: set[str]) -> None:
+    def _check_apply_of(self, job_id: str, state: QueueState | WholeQueue, present: set[str]) -> None:
         """Check that an apply took effect in both halves or in none, and close a job that has left."""
         record = self._records[job_id]
         if record.finished is not None:
@@ -270,9 +311,19 @@ class Ledger:
                 raise ViolationError(f"{job_id} was there, but the ack in the same apply had no effect")
             self._open.discard(job_id)
 
-    def _was_acked(self, claim: JobAt, state: QueueState) -> bool:
+    def _was_acked(self, claim: JobAt, state: QueueState | WholeQueue) -> bool:
         record = self._records[claim.id]
-        return claim.attempt == (state.finished.get(claim.id) if record.finished is None else record.finished)
+        return claim.attempt == (self._finished(claim.id, state) if record.finished is None else record.finished)
+
+    def _finished(self, job_id: str, state: QueueState | WholeQueue) -> int | None:
+        """Return the attempt that has finished a job which is absent, or `CANCELLED`; None if nothing explains it."""
+        record = self._record(job_id)
+        if job_id in state.finished:
+            return state.finished[job_id]
+        for attempt, done in record.ranges.items():
+            if state.finished.get(done.id) == done.attempt:
+                return attempt
+        return None if record.cancelled is None else CANCELLED
 
     def _record(self, job_id: str) -> _JobRecord:
         """Return the record of a job. Its claim may be heard before the enqueue, which another worker reports."""

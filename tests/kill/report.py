@@ -16,6 +16,7 @@ from tests.kill.random_kills import Figures
 from tests.kill.system_calls import Hits
 
 SHOWN_EVERY = 10
+WITHOUT_SEGMENTS = [verb for verb in Verb if verb not in (Verb.CANCEL, Verb.CLAIM_RANGE, Verb.END_RANGE)]
 
 
 class Report:
@@ -70,7 +71,7 @@ def _random(seconds: float, figures: Figures, ledger: Ledger) -> Table:
     table.add_row("kills a second", f"{figures.kills / max(seconds, 1e-9):.1f}")
     _add(table, "commits", figures.commits)
     _add(table, "acknowledged calls", ledger.acknowledged.total())
-    for verb in Verb:
+    for verb in Verb if figures.segments else WITHOUT_SEGMENTS:
         _add(table, f"  {verb}", ledger.acknowledged[verb])
     for error, count in sorted(ledger.errors.items()):
         _add(table, f"  refused: {error}", count)
@@ -79,6 +80,10 @@ def _random(seconds: float, figures: Figures, ledger: Ledger) -> Table:
     _add(table, "states checked", ledger.states)
     _add(table, "most jobs in the file", figures.most_jobs)
     _add(table, "temporary files left, and removed", figures.temporaries)
+    if figures.segments:
+        _add(table, "segments seen", len(figures.segments))
+        _add(table, "ranges seen", len(figures.ranges))
+        _add(table, "objects left at the end, and removed", figures.litter)
     return table
 
 

@@ -35,6 +35,14 @@ def test_processes_killed_at_random_moments_lose_no_acknowledged_call():
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.wide
+def test_processes_killed_while_jobs_move_to_segments_and_back_lose_none():
+    result = _run("--segments", "--cycles", "300", "--system-calls", "none")
+    assert 0 == result.returncode, result.stderr
+    for seen in ("segments seen", "ranges seen", "cancel", "end range"):
+        assert re.search(rf"{seen} +[1-9]", result.stdout), result.stdout
+
+
 def test_a_commit_killed_at_any_system_call_is_done_or_not_done_and_leaves_no_files():
     result = _run_traced("--system-calls", "entry", "--commit", "second-enqueue")
     assert 0 == result.returncode, result.stderr

@@ -164,3 +164,48 @@ def test_no_error_shows_a_payload(ledger):
     with pytest.raises(ViolationError) as caught:
         ledger.check(_state(_job(1, payload=b"a secret"), version=2))
     assert "secret" not in str(caught.value)
+
+
+def _end_range(ledger, *done, kind=Kind.DONE):
+    """Let the ledger hear the end of a range with two jobs, the claim of both, and the jobs that are done."""
+    _says(ledger, Verb.ENQUEUE, ("b",))
+    _says(ledger, Verb.CLAIM_RANGE, ("a", 1), ("b", 1))
+    ledger.check(_state(_job(1, claimed=True), _job(1, claimed=True, job_id="b"), version=2))
+    _says(ledger, Verb.END_RANGE, ("range", 1), *((job_id, 1) for job_id in done), kind=kind)
+
+
+@pytest.mark.parametrize("kind", [Kind.DONE, Kind.INTENT, Kind.UNKNOWN])
+def test_the_end_of_a_range_finishes_the_jobs_that_are_done(ledger, kind):
+    _end_range(ledger, "a", kind=kind)
+    ledger.check(_state(_job(1, job_id="b"), version=3, range=1))
+    with pytest.raises(ViolationError, match="a came back after attempt 1 acked it"):
+        ledger.check(_state(_job(1), version=4, range=1))
+
+
+def test_an_end_of_a_range_that_loses_or_keeps_a_job_is_found(ledger):
+    _end_range(ledger, "a")
+    with pytest.raises(ViolationError, match="1 jobs are gone and nobody acked them: b"):
+        ledger.check(_state(version=3, range=1))
+    with pytest.raises(ViolationError, match="a is still there, though"):
+        ledger.check(_state(_job(1), _job(1, job_id="b"), version=3, range=1))
+
+
+def test_jobs_of_a_range_that_leave_without_its_end_are_lost(ledger):
+    _end_range(ledger, "a", "b", kind=Kind.INTENT)
+    with pytest.raises(ViolationError, match="2 jobs are gone"):
+        ledger.check(_state(version=3))
+
+
+def test_a_cancelled_job_leaves_and_does_not_come_back(ledger):
+    _says(ledger, Verb.CANCEL, ("a",))
+    with pytest.raises(ViolationError, match="a is still there, though its cancellation was acknowledged"):
+        ledger.check(_state(_job(1), version=2))
+    ledger.check(_state(version=2))
+    with pytest.raises(ViolationError, match="a came back"):
+        ledger.check(_state(_job(1), version=3))
+
+
+def test_a_cancellation_that_was_refused_removes_no_job(ledger):
+    _says(ledger, Verb.CANCEL, ("a",), kind=Kind.REFUSED)
+    with pytest.raises(ViolationError, match="1 jobs are gone"):
+        ledger.check(_state(version=2))

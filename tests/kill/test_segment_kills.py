@@ -60,15 +60,23 @@ def _queue_with_every_place(file):
     async def make():
         queue = DirectQueue(LocalFileSystemStorage(file))
         await in_one_segment(queue)
-        assert 4 == (await queue.claim_range("t", 4)).rows
+        claim = await queue.claim_range("t", 4)
+        assert claim is not None
+        assert 4 == claim.rows
         await enqueue(with_segments(queue, IDLE), "hot")
 
     asyncio.run(make())
 
 
+def _jobs(file):
+    whole = read_whole(file)
+    assert whole is not None
+    return whole.jobs
+
+
 def test_a_queue_is_decoded_with_the_place_of_each_job(tmp_path):
     _queue_with_every_place(tmp_path / "queue.json")
-    jobs = read_whole(tmp_path / "queue.json").jobs
+    jobs = _jobs(tmp_path / "queue.json")
     assert dict.fromkeys(NAMES[:4], Place.RANGE) | dict.fromkeys(NAMES[4:], Place.ROW) | {"hot": Place.LINE} == {
         job.id: job.place for job in jobs
     }
@@ -94,7 +102,7 @@ def test_damage_that_a_kill_could_do_to_segments_is_found(tmp_path, damage, foun
     [segment] = folder_of(file).iterdir()
     damage(file, segment)
     if found is None:
-        assert {*NAMES[4:]}.isdisjoint(job.id for job in read_whole(file).jobs), "it shows as a loss"
+        assert {*NAMES[4:]}.isdisjoint(job.id for job in _jobs(file)), "it shows as a loss"
         return
     with pytest.raises(ViolationError, match=found):
         read_whole(file)
