@@ -47,6 +47,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
     chosen = [peer for name, peer in PEERS.items() if peers is None or name in peers]
     return [
         *depth_rows(),
+        *deep_rows(),
         file_row([peer for peer in chosen if peer.needs != "s3"]),
         *commits_rows(),
         seaweedfs_row([peer for peer in chosen if peer.needs == "s3"]),
@@ -92,6 +93,41 @@ def depth_arguments(storage: str, depth: int, in_flight: int = 200, seconds: flo
         "warm_seconds": 0.3,
         "payload_bytes": PAYLOAD,
     }
+
+
+def deep_rows() -> list[Row]:
+    """A broker over a million jobs that wait, against the same over a thousand."""
+    needs: dict[str, Need | None] = {"file": None, "s3": "far s3"}
+    places = {"file": "a file", "s3": "SeaweedFS 50 ms away"}
+    return [deep_row(storage, need, places[storage]) for storage, need in needs.items()]
+
+
+def deep_row(storage: str, need: Need | None, place: str) -> Row:
+    """A million waiting jobs on one storage."""
+    short = "depth 1,000"
+    in_flight, seconds = (100, 5.0) if storage == "file" else (500, 10.0)
+    given = {"storage": storage, "in_flight": in_flight, "seconds": seconds, "payload_bytes": PAYLOAD}
+    on_a_file = (
+        alone("filled_per_second", Target(">=", 100_000), "jobs/s of one bulk enqueue, flushed"),
+        alone("in_ranges_per_second", Target(">=", 100_000), "jobs/s claimed and ended in ranges"),
+    )
+    return Row(
+        "deep",
+        f"broker, {place}, {in_flight} in flight, each claim one of 1,000,000 waiting jobs",
+        (
+            ours("deep", {**given, "depth": 1_000_000, "ranges": storage == "file"}, needs=need, timeout=LONG),
+            ours("deep", {**given, "depth": 1_000}, name=short, needs=need),
+        ),
+        (
+            against("operations_per_second", short, Target(">=", 0.8), f"operations/s, against {short}"),
+            against("claim_ms", short, Target("<=", 1.5), f"ms to claim and ack, 99th percentile, against {short}"),
+            against("enqueue_ms", short, Target("<=", 1.5), f"ms to enqueue, 99th percentile, against {short}"),
+            against("open_seconds", short, Target("<=", 2), f"seconds to open and claim a first job, against {short}"),
+            alone("resident_mebibytes", Target("<=", 150), "MiB resident"),
+            *(on_a_file if storage == "file" else ()),
+        ),
+        most_runs=3,
+    )
 
 
 def file_row(peers: Sequence[Peer]) -> Row:
