@@ -215,7 +215,9 @@ class OverseerAudit:
         jobs = [version.jobs[job_id] for version in during if job_id in version.jobs]
         stayed = len(jobs) == len(during) and len({job["created_at"] for job in jobs}) == 1
         statuses = {status_of(job) for job in jobs}
-        if isinstance(error, ChangedMeanwhileError) and stayed and all(self._holds(call, job_id, job) for job in jobs):
+        same_claims = stayed and len({attempt_of(job) for job in jobs}) == 1  # it may wait in the middle of a commit
+        holds = same_claims and all(self._holds(call, job_id, job) for job in jobs)
+        if isinstance(error, ChangedMeanwhileError) and holds:
             raise Violation(3, f"{job_id} was called changed, and had not changed", call=call)
         if isinstance(error, DuplicateJobError):
             self._check_taken(call, error, during)
