@@ -90,16 +90,7 @@ def next_header(
             "the queue, and write a smaller version into the header of the object"
         )
     at, header = now.timestamp(), draft.header
-    commits = dict(header.commits)
-    commits.pop(commit.writer, None)
-    old = commit.base_version - versions_kept
-    evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= old]
-    surplus = len(commits) - len(evicted) + 1 - WRITERS_KEPT
-    if surplus > 0:
-        gone = set(evicted)
-        oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in gone)
-        evicted += [writer for _, writer in oldest[:surplus]]
-    evicted_through = max([header.evicted_through, *(commits.pop(writer).version for writer in evicted)])
+    commits, evicted_through = _commits(header, commit, at, versions_kept)
     commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
     segments = draft.jobs.rows.manifest()
     finished, attempt_floor = header.finished, header.attempt_floor
@@ -130,6 +121,20 @@ def next_header(
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
         extra=header.extra,
     )
+
+
+def _commits(header: Header, commit: CommitId, at: float, versions_kept: int) -> tuple[dict[str, CommitRecord], int]:
+    """Return the commit table without the writer's own record and without old records, and `evicted_through`."""
+    commits = dict(header.commits)
+    commits.pop(commit.writer, None)
+    old = commit.base_version - versions_kept
+    evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= old]
+    surplus = len(commits) - len(evicted) + 1 - WRITERS_KEPT
+    if surplus > 0:
+        gone = set(evicted)
+        oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in gone)
+        evicted += [writer for _, writer in oldest[:surplus]]
+    return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in evicted)])
 
 
 def _history(draft: Draft, now: datetime, moved: Moved | None, new_series: Callable[[], str]) -> HistoryHeader | None:

@@ -167,28 +167,11 @@ class Census:
         for held in header.ranges.values():
             self._count_range(held)
         tallies = self._tallies.values()
-        warnings = self.warnings
-        if taken > WARN_SHARE * most:
-            warnings.append(
-                f"the blob is {taken / most:.0%} full: jobs take {taken} of the {most} bytes that enqueue may use. Let "
-                "workers catch up, purge dead jobs, or raise the queue's limit with configure(blob_bytes=...)"
-            )
-        if set_aside:
-            lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
-            first = "" if len(set_aside) == 1 else "the first: "
-            warnings.append(f"{lines}: {first}{set_aside[0].reason}. Mend or remove it in the queue's object")
         results, errors = (
             sum(tally.results_dropped for tally in tallies),
             sum(tally.errors_dropped for tally in tallies),
         )
-        if results or errors:
-            lost = [counted(results, "result was dropped", "results were dropped")] if results else []
-            if errors:
-                lost.append(counted(errors, "error was shortened or dropped", "errors were shortened or dropped"))
-            warnings.append(
-                f"{' and '.join(lost)} because the queue had no room: keep results and dead jobs for a shorter time, "
-                "or raise the queue's limit with configure(blob_bytes=...)"
-            )
+        warnings = [*self.warnings, *_warnings(set_aside, taken, most, results, errors)]
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
         claim = min((tally.claim for tally in tallies if tally.claim is not None), default=None)
         totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None
@@ -220,6 +203,29 @@ class Census:
             segment_jobs=sum(segment.waiting for segment in header.segments.values()),
             segment_bytes=sum(segment.bytes for segment in header.segments.values()),
         )
+
+
+def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int, errors: int) -> list[str]:
+    """Return the warnings about the space in the blob, and about lines and results that are lost to users."""
+    warnings = []
+    if taken > WARN_SHARE * most:
+        warnings.append(
+            f"the blob is {taken / most:.0%} full: jobs take {taken} of the {most} bytes that enqueue may use. Let "
+            "workers catch up, purge dead jobs, or raise the queue's limit with configure(blob_bytes=...)"
+        )
+    if set_aside:
+        lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
+        first = "" if len(set_aside) == 1 else "the first: "
+        warnings.append(f"{lines}: {first}{set_aside[0].reason}. Mend or remove it in the queue's object")
+    if results or errors:
+        lost = [counted(results, "result was dropped", "results were dropped")] if results else []
+        if errors:
+            lost.append(counted(errors, "error was shortened or dropped", "errors were shortened or dropped"))
+        warnings.append(
+            f"{' and '.join(lost)} because the queue had no room: keep results and dead jobs for a shorter time, "
+            "or raise the queue's limit with configure(blob_bytes=...)"
+        )
+    return warnings
 
 
 @dataclass(slots=True)
