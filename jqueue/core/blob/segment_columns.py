@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.segment_index import hash_of
 from jqueue.domain.segments import RowKey
 
@@ -109,12 +110,20 @@ class SegmentColumns:
             self.modes += bytes(number - len(self.modes))
             self.modes.append(mode)
 
-    def sort(self, aging: float | None, *, scheduled: bool) -> None:
-        """Put the rows in the order in which they are served."""
+    def sorting(self, aging: float | None, *, scheduled: bool) -> Slices[None]:
+        """Put the rows in the order in which they are served, in slices."""
         self._fill()
         if self.in_order:
             return
-        order = sorted(range(len(self)), key=lambda row: self.key(row).place(aging, scheduled=scheduled))
+        keyed: list[tuple[tuple[float, ...], int]] = []
+        for row in range(len(self)):
+            keyed.append((self.key(row).place(aging, scheduled=scheduled), row))
+            if len(keyed) % JOBS_PER_SLICE == 0:
+                keyed[-JOBS_PER_SLICE:] = sorted(keyed[-JOBS_PER_SLICE:])  # the sort of all is quicker then
+                yield
+        keyed.sort()
+        yield
+        order = [row for _, row in keyed]
         places = array("I", bytes(4 * len(order)))
         for place, row in enumerate(order):
             places[row] = place
@@ -129,7 +138,7 @@ class SegmentColumns:
         self.in_order = True
 
     def key(self, row: int) -> RowKey:
-        """Return the place of a row. Only after `sort`, all rows have one."""
+        """Return the place of a row. Only after `sorting`, all rows have one."""
         return RowKey(self._priorities[row], self.sequences[row], self._sinces[row])
 
     def oldest(self, first: int, last: int) -> float:

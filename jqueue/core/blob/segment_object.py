@@ -118,8 +118,7 @@ def encoding_columns(
         aging: the setting by which to sort them.
         chunk_rows: number of rows in each chunk but the last.
     """
-    columns.sort(aging, scheduled=scheduled)
-    yield
+    yield from columns.sorting(aging, scheduled=scheduled)
     lines, columns.lines = columns.lines, []
     rows = len(lines)
     head = dump_ascii({"segment": FORMAT, "queue": queue, "entrypoint": entrypoint}).encode() + b"\n"

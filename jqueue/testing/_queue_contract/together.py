@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -28,6 +29,30 @@ class TogetherContract(QueueContractBase):
         async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
             before = await self.fingerprint(queue)
             assert await queue.enqueue_many([]) == []
+            assert before == await self.fingerprint(queue)
+
+    async def test_enqueue_many_takes_an_async_iterable(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["transactions"]) as [queue, other]:
+
+            async def given() -> AsyncIterator[Enqueue]:
+                for number in range(20):
+                    await asyncio.sleep(0)
+                    yield Enqueue("many", b"%d" % number)
+
+            jobs = await queue.enqueue_many(given())
+            assert [job.payload for job in jobs] == [b"%d" % number for number in range(20)]
+            assert ids(jobs) == ids(await other.dequeue("many", batch_size=99))
+
+    async def test_an_async_iterable_that_fails_adds_nothing(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
+            before = await self.fingerprint(queue)
+
+            async def failing() -> AsyncIterator[Enqueue]:
+                yield Enqueue("many", b"good")
+                raise LookupError
+
+            with pytest.raises(LookupError):
+                await queue.enqueue_many(failing())
             assert before == await self.fingerprint(queue)
 
     async def test_enqueue_many_adds_all_or_none(self, make_queue: QueueFactory) -> None:
