@@ -426,12 +426,14 @@ class SegmentRows:
             through: rows with a larger sequence do not count; None: all count.
         """
         heads = self._heads()[0]
-        self._need(
+        before = [
             head
             for name in entrypoints
             for head in heads.get(name, ())
             if (best is None or head[:2] < best) and (through is None or self.segments[head.segment].least <= through)
-        )
+        ]
+        if before:  # once the first is loaded, the others may come later than a known row
+            self._need([min(before)])
 
     def unloaded(self) -> Iterable[str]:
         """Return the entrypoints that have rows which are not loaded."""

@@ -13,6 +13,7 @@ The loop of a commit is in `jqueue.core.engine.engine`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence, Set
 from datetime import datetime
 from string import ascii_letters, digits
@@ -42,6 +43,7 @@ from jqueue.domain.models import QueueState
 from jqueue.domain.segment_rows import Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
 from jqueue.domain.stored_object import OBJECTS
+from jqueue.domain.transitions import Verb
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsReadIfChanged, SupportsStoreTime
@@ -301,7 +303,9 @@ class CommitEngine(Engine):
         now = self.now()
         workers = self.workers.records(now.timestamp())
         cycle = self.pacing.cycle.seconds
-        consumed = {job.entrypoint for _, job, _ in self.draft.moves if job} if self.draft.header.segments else ()
+        claimed: Counter[str] = Counter()
+        if self.draft.header.segments:
+            claimed.update(job.entrypoint for verb, job, _ in self.draft.moves if job and verb is Verb.CLAIM)
         before, moved = self.draft.header.history, self.history.moved
         kept, retention = self.versions_kept, self.retention
         header = next_header(self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention)
@@ -347,7 +351,7 @@ class CommitEngine(Engine):
         if header.history is not None:
             self.history.landed(before, header)
         if self.segments is not None:
-            self.segments.landed(self.draft, consumed)
+            self.segments.landed(self.draft, claimed)
         if self.draft.placed:  # the draft knows placed jobs only as encoded lines
             self._forget_content()
 

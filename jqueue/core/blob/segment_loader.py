@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.domain.draft import Draft
@@ -20,7 +20,10 @@ ROWS_KEPT = 16_384
 """Number of loaded rows above which all are dropped. Those that are needed are loaded again."""
 
 ROWS_AHEAD = 512
-"""Number of rows that are kept loaded ahead of the claims."""
+"""Smallest number of rows that are kept loaded ahead of the claims."""
+
+COMMITS_AHEAD = 4
+"""Number of commits like the last one for which rows are kept loaded."""
 
 MOST_CHUNKS = 16
 """Number of chunks that are loaded at once when rows are missing again and again."""
@@ -131,15 +134,22 @@ class SegmentLoader:
                 error,
             )
 
-    def landed(self, draft: Draft, entrypoints: Iterable[str]) -> None:
-        """Begin to load the next rows of entrypoints, after a commit that has claimed rows of theirs."""
+    def landed(self, draft: Draft, claimed: Mapping[str, int]) -> None:
+        """Begin to load the next rows of entrypoints, after a commit that has claimed jobs of theirs.
+
+        Args:
+            draft: without changes.
+            claimed: number of jobs, by entrypoint.
+        """
         rows = draft.jobs.rows
         if self._ahead is not None or self._arrived:
             return
-        for entrypoint in entrypoints:
-            if rows.loaded_of(entrypoint) < self.rows_ahead and (head := rows.next_wanted(entrypoint)) is not None:
+        for entrypoint, number in claimed.items():
+            ahead = min(self.rows_kept, max(self.rows_ahead, COMMITS_AHEAD * number))
+            left = rows.loaded_of(entrypoint)
+            if left < ahead and (head := rows.next_wanted(entrypoint)) is not None:
                 name, index = head.segment, rows.indexes.get(head.segment)
-                chunks = rows.next_chunks(name, max(1, self.rows_ahead // rows.segments[name].chunk_rows))
+                chunks = rows.next_chunks(name, 1 + (ahead - left) // rows.segments[name].chunk_rows)
                 work = self._load_ahead(name, rows.segments[name], index, chunks)
                 self._ahead = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from jqueue.core.blob.segment_jobs import RowSource
@@ -67,14 +67,14 @@ class Segments:
                 named.update((await self.reader.index(name, segment)).objects)
         return named
 
-    def landed(self, draft: Draft, entrypoints: Iterable[str]) -> None:
+    def landed(self, draft: Draft, claimed: Mapping[str, int]) -> None:
         """Note a commit that has landed: load rows ahead, and begin to write a segment if that is due.
 
         Args:
             draft: without changes.
-            entrypoints: those whose jobs the commit has changed.
+            claimed: number of jobs that the commit has claimed, by entrypoint.
         """
-        self.loader.landed(draft, entrypoints)
+        self.loader.landed(draft, claimed)
         self.writer.landed(draft, draft.header.queue)
 
     async def finish(self, seconds: float) -> None:
