@@ -10,9 +10,19 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+)
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -34,9 +44,13 @@ from jqueue.sync import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.keep_alive import KeepAlive
 from jqueue.sync.open_queue import DEFAULT_DEADLINE, OpenQueue
+from jqueue.sync.streamed_call import StreamedCall
 
 ITEMS_AT_ONCE = 100
 """Number of jobs or events that one call brings from the event loop."""
+
+ITEMS_GIVEN = 1000
+"""Number of items of an iterator that one call takes to the event loop."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -77,6 +91,39 @@ def blocking(
         return result
 
     return _like(verb, call)
+
+
+def streaming(verb: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, Result]:
+    """Return the blocking method for a verb that takes any number of items. All else is as in `blocking`.
+
+    An iterator is consumed in the caller's thread, a piece at a time.
+    """
+    whole: Any = blocking(verb)
+
+    def call(self: SyncQueue, /, jobs: Any, **options: Any) -> Any:
+        if isinstance(jobs, AsyncIterable | Collection) or not isinstance(jobs, Iterable):
+            return whole(self, jobs, **options)
+        rest = iter(jobs)
+        first = list(islice(rest, ITEMS_GIVEN))
+        if len(first) < ITEMS_GIVEN:
+            return whole(self, first, **options)
+        streamed = StreamedCall[Any, Any](lambda queue, items: getattr(queue, verb.__name__)(items, **options))
+        try:
+            self._run(lambda queue: streamed.give(queue, first))
+            while not streamed.ended:
+                piece = list(islice(rest, ITEMS_GIVEN))
+                self._run(lambda queue: streamed.give(queue, piece))  # noqa: B023 - it runs at once
+        except BaseException:
+            with suppress(JQueueError):
+                self._run(lambda _: streamed.cancel())
+            raise
+        try:
+            return self._run(lambda _: streamed.answer())
+        except JQueueError as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    made: Any = _like(verb, call)
+    return made  # type: ignore[no-any-return]
 
 
 def iterating(
@@ -142,7 +189,7 @@ class SyncQueue:
     # Jobs in and out
 
     enqueue = blocking(BrokerQueue.enqueue)
-    enqueue_many = blocking(BrokerQueue.enqueue_many, takes_many=True)
+    enqueue_many = streaming(BrokerQueue.enqueue_many)
     dequeue = blocking(BrokerQueue.dequeue, claims=list)
 
     # Claims

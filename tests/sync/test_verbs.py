@@ -102,6 +102,36 @@ def test_a_generator_of_jobs_runs_in_the_thread_of_the_caller(queue):
     assert [] == queue.ack_many(iter(queue.dequeue(batch_size=2)))
 
 
+@pytest.mark.parametrize("jobs", [999, 1000, 1001, 3500])
+def test_an_iterator_of_many_jobs_is_consumed_in_the_callers_thread_and_never_held_whole(jobs):
+    given = []
+
+    def several():
+        for number in range(jobs):
+            given.append(threading.current_thread())
+            yield Enqueue("work", b"%d" % number)
+
+    with SyncQueue(InMemoryStorage(), limits=Limits(hot_bytes=1, batch_size=100)) as queue:
+        added = queue.enqueue_many(several())
+        assert (jobs, {threading.current_thread()}) == (len(added), set(given))
+        assert [b"0", b"1"] == [job.payload for job in queue.dequeue(batch_size=2)]
+
+
+def test_an_iterator_of_many_jobs_that_fails_adds_nothing():
+    def failing():
+        for number in range(2500):
+            yield Enqueue("work", b"%d" % number)
+        raise LookupError
+
+    with SyncQueue(InMemoryStorage(), limits=Limits(hot_bytes=1)) as queue:
+        with pytest.raises(LookupError):
+            queue.enqueue_many(failing())
+        with pytest.raises(InvalidJobError):
+            queue.enqueue_many(Enqueue("work", b"" if number < 2000 else "text") for number in range(5000))
+        assert [] == queue.dequeue()
+        assert 0 == queue.read_state().version
+
+
 def test_a_job_is_acked(queue):
     job = claimed(queue)
     assert None is queue.ack(job)
