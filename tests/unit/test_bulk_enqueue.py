@@ -8,6 +8,7 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
 from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.core.calls import bulk as bulk_calls
 from jqueue.core.verbs.producer import _First
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, QueueClosedError
 from jqueue.domain.models import JobStatus
@@ -374,3 +375,19 @@ async def test_calls_that_share_the_commit_of_a_bulk_enqueue_see_its_jobs():
         [claimed] = await waiting_for
         assert "id 0" == claimed.id
         assert 300 == await waiting(queue)
+
+
+@in_virtual_time
+async def test_jobs_of_many_entrypoints_are_joined_into_few_segments(monkeypatch):
+    monkeypatch.setattr(bulk_calls, "BUFFER_BYTES", 20_000)
+    monkeypatch.setattr(bulk_calls, "MOST_SEGMENTS", 30)
+    async with queue_on(store()) as queue:
+        given = [
+            Enqueue(f"of {number % 25}", b"%d" % number, number % 2, job_id=f"id {number}" if number % 3 else None)
+            for number in range(4000)
+        ]
+        jobs = await queue.enqueue_many(given)
+        assert 50 == len((await queue.read_state()).segments)
+        assert [b"0", b"50", b"100"] == [job.payload for job in await queue.dequeue("of 0", batch_size=3)]
+        there = {job.id async for job in queue.iterate_jobs()}
+        assert {job.id for job in jobs} == there

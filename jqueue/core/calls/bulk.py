@@ -25,7 +25,7 @@ from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.engine.slices import LINES_PER_SLICE, in_turns
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueFullError
+from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job_options import OPTIONS
 from jqueue.domain.job_table import unpacked
 from jqueue.domain.limits import check_name
@@ -52,6 +52,12 @@ SEGMENT_BYTES = 16 << 20
 
 BUFFER_BYTES = 32 << 20
 """Bytes of the rows of all entrypoints above which the largest group of them is written."""
+
+MOST_SEGMENTS = SEGMENTS_KEPT // 2
+"""Number of new segments above which those of each group are joined."""
+
+CHUNKS_AT_ONCE = 16
+"""Number of chunks that are read at once when segments are joined."""
 
 MOST_CONFLICTS = 1000
 """Largest number of rows whose jobs may be in the queue already."""
@@ -122,7 +128,6 @@ class BulkEnqueue:
 
         Raises:
             InvalidJobError: a job is wrong, or is no `Enqueue`.
-            QueueFullError: they are of too many entrypoints.
             StorageError: the store failed.
         """
         for first in range(0, len(jobs), LINES_PER_SLICE):
@@ -268,12 +273,33 @@ class BulkEnqueue:
         queue = self._engine.known_queue
         encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled, aging=self._aging)
         await self._created()
-        if len(self._new) >= SEGMENTS_KEPT:
-            raise QueueFullError(
-                f"no room for more than {SEGMENTS_KEPT} segments of jobs: enqueue jobs of fewer entrypoints at a time"
-            )
         modes = bytes(columns.modes)
         self._creating = asyncio.create_task(self._create(encoded, queue, given, modes))
+
+    async def _join(self) -> None:
+        """Write the segments of each group again, as few large ones.
+
+        The rows of many entrypoints are written when they fill the memory, before they are many.
+        """
+        groups: dict[Group, list[NewSegment]] = {}
+        for each in self._new:
+            groups.setdefault((each.segment.entrypoint, each.segment.scheduled, each.given), []).append(each)
+        self._new = [several[0] for several in groups.values() if len(several) == 1]
+        for group, several in groups.items():
+            for each in several if len(several) > 1 else ():
+                await self._add_again(group, each)
+            if len(several) > 1 and group in self._groups:
+                await self._write(group)
+        await self._created()
+
+    async def _add_again(self, group: Group, new: NewSegment) -> None:
+        """Add the rows of a segment to the rows of its group that are still to be written."""
+        for first in range(0, new.segment.chunks, CHUNKS_AT_ONCE):
+            chunks = range(first, min(first + CHUNKS_AT_ONCE, new.segment.chunks))
+            for row, job in await self._jobs_of(new, chunks):
+                self._columns(group).add(row_of(job), new.modes[row] if new.modes else 0)
+            if len(columns := self._columns(group)) >= self._sizes.most_rows or columns.size >= SEGMENT_BYTES:
+                await self._write(group)
 
     async def _encoded(
         self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool, aging: float | None
@@ -308,26 +334,32 @@ class BulkEnqueue:
 
     # The commit
 
-    async def operation(self) -> EnqueueSegments:
-        """Store the rest of the jobs, and return the operation that adds all."""
-        alone, few = self._alone, self._sizes.hot_bytes or 0
+    async def finish(self) -> None:
+        """Store the rest of the jobs, except those that enter the blob."""
+        few = self._sizes.hot_bytes or 0
         for group in sorted(self._groups, key=lambda group: len(self._groups[group]), reverse=True):
             columns = self._groups[group]
-            if len(columns) < self._sizes.fewest_rows and (columns.size <= few or len(self._new) >= SEGMENTS_KEPT // 2):
+            if len(columns) < self._sizes.fewest_rows and (columns.size <= few or len(self._new) >= MOST_SEGMENTS):
                 few -= columns.size
+                del self._groups[group]
                 columns.modes += bytes(len(columns) - len(columns.modes))
-                alone += [
+                self._alone += [
                     self._single(_read(line), group[2], mode)
                     for line, mode in zip(columns.lines, columns.modes, strict=True)
                 ]
             else:
                 await self._write(group)
         await self._created()
+        if len(self._new) > MOST_SEGMENTS:
+            await self._join()
+
+    async def operation(self) -> EnqueueSegments:
+        """Return the operation that adds all jobs, after `finish`."""
         operation = EnqueueSegments(
             len(self.given),
             self._created_at,
             self._new,
-            sorted(alone, key=lambda pair: pair[0]),
+            sorted(self._alone, key=lambda pair: pair[0]),
             self._before,
             frozenset(self._features),
         )

@@ -86,6 +86,8 @@ class ProducerVerbs(QueueBase, Producer):
             if not first.complete:
                 async for several in others:
                     await bulk.feed(several)
+            await bulk.finish()
+            if not first.complete:
                 bulk.until = loop.time() + seconds
             return await bulk.operation()
 
