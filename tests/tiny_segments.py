@@ -24,7 +24,7 @@ def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **sizes
     segments = queue._engine.segments
     assert segments is not None
     segments.writer.sizes = SegmentSizes(**{**TINY, **sizes})
-    segments.loader.rows_ahead = 0
+    segments.loader.rows_ahead = segments.loader.commits_ahead = 0
     return queue
 
 

@@ -43,7 +43,7 @@ class SegmentLoader:
     def __init__(self, reader: SegmentReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self.rows_kept, self.rows_ahead = ROWS_KEPT, ROWS_AHEAD  # tests and the simulation shorten them
+        self.rows_kept, self.rows_ahead, self.commits_ahead = ROWS_KEPT, ROWS_AHEAD, COMMITS_AHEAD  # tests shorten them
         self.damage_kept = DAMAGE_KEPT
         self._reported: set[str] = set()
         self.forget()
@@ -145,7 +145,7 @@ class SegmentLoader:
         if self._ahead is not None or self._arrived:
             return
         for entrypoint, number in claimed.items():
-            ahead = min(self.rows_kept, max(self.rows_ahead, COMMITS_AHEAD * number))
+            ahead = min(self.rows_kept, max(self.rows_ahead, self.commits_ahead * number))
             left = rows.loaded_of(entrypoint)
             if left < ahead and (head := rows.next_wanted(entrypoint)) is not None:
                 name, index = head.segment, rows.indexes.get(head.segment)
