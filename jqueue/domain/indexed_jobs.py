@@ -73,15 +73,17 @@ class IndexedJobs(JobTable):
             RowsMissingError: a segment may hold it, and its row is not loaded.
             SegmentDamagedError: a segment that may hold it cannot be read.
         """
+        found = self.loaded(job_id)
+        if found is None and self.rows.segments:
+            self.rows.find(job_id)
+        return found
+
+    def loaded(self, job_id: str) -> Job | None:
+        """Return the job with an id if it is in the table, or in progress in a range and loaded; None if not."""
         entry = self.entries.get(job_id)
         if entry is not None:
             return unpacked(job_id, entry)
-        if not self.rows.segments:
-            return None
-        claimed = self.rows.claimed_job(job_id) if self.rows.ranges else None
-        if claimed is None:
-            self.rows.find(job_id)
-        return claimed
+        return self.rows.claimed_job(job_id) if self.rows.ranges else None
 
     def find_key(self, key: str) -> str | None:
         """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""

@@ -35,7 +35,7 @@ def with_tries(job_id: str, entry: Packed, tries: tuple[int, int]) -> Packed:
     return packed(job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1]), {})
 
 
-SINGLE = ("keep_result", "concurrency_key", "expires_at")
+SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
 """Options of a job that is never in a range: it must be claimed, expire or end by itself."""
 
 

@@ -8,6 +8,7 @@ import pytest
 from jqueue import (
     BrokerQueue,
     ClaimLostError,
+    DuplicateJobError,
     HeartbeatManager,
     InMemoryStorage,
     JobNotFoundError,
@@ -154,7 +155,10 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
         claim = await claimed(queue, 3)
         assert JobStatus.IN_PROGRESS == (await queue.find("id-1")).status
         assert ids[0] == (await queue.enqueue("t", b"", job_id="id-0")).id
-        assert ids[2] == (await queue.enqueue("t", b"", unique_key="key of id-2")).id
+        taken = await queue.enqueue("t", b"", unique_key="key of id-2")
+        assert (ids[2], JobStatus.IN_PROGRESS) == (taken.id, taken.status)
+        with pytest.raises(DuplicateJobError):
+            await queue.enqueue("t", b"", unique_key="key of id-2", on_conflict="replace")
         with pytest.raises(JobStateError):
             await queue.cancel("id-1")
         assert 3 == (await queue.stats()).in_progress
@@ -198,11 +202,12 @@ async def test_jobs_that_need_care_one_by_one_are_never_in_a_range():
         await with_rows(queue, 3)
         kept = await queue.enqueue("t", b"", keep_result=60)
         keyed = await queue.enqueue("t", b"", concurrency_key="one")
+        unique = await queue.enqueue("t", b"", unique_key="one", unique_for=60)
         await with_rows_of_any(queue)
         claim = await claimed(queue, 9)
         assert 3 == claim.rows
         assert None is await queue.claim_range("t", 9)
-        assert {kept.id, keyed.id} == {job.id for job in await queue.dequeue("t", batch_size=9)}
+        assert {kept.id, keyed.id, unique.id} == {job.id for job in await queue.dequeue("t", batch_size=9)}
 
 
 async def with_rows_of_any(queue):

@@ -258,14 +258,14 @@ class NewJob(Operation):
         return trusted_job({**PLAIN, **given, "id": job_id, "created_at": now, "attempt": attempt, "status": status})
 
     def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> Job:
-        live = draft.jobs.get(holder)
+        live = draft.jobs.loaded(holder)
         if self.on_conflict == "raise":
             status = "acked, and its unique_for has not passed" if live is None else live.status
             raise DuplicateJobError(key, holder, f"that job is {status}")
         return live if live is not None else self._finished(holder, draft, now)
 
     def _replace(self, key: str, holder: str, draft: Draft) -> None:
-        live = draft.jobs.get(holder)
+        live = draft.jobs.loaded(holder)
         if live is None or live.status is JobStatus.COMPLETED:
             draft.forget(draft.header.holds, key)
         elif live.status is JobStatus.QUEUED:

@@ -30,7 +30,8 @@ from jqueue.domain.transitions import BulkMove, Verb
 class ClaimRange(Operation):
     """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
 
-    Jobs that keep a result, expire, or have a concurrency key are left out: a dequeue claims them one by one.
+    Jobs that keep a result or their unique key, expire, or have a concurrency key are left out. A dequeue claims each by
+    itself.
 
     Attributes:
         entrypoint: of the jobs.
