@@ -103,6 +103,7 @@ class SegmentRows:
     def adopt(self, segments: Mapping[str, Segment], ranges: Mapping[str, Range]) -> None:
         """Take over another manifest, and forget loaded rows that are taken in it."""
         before, self.segments = self.committed, segments
+        claimed = [each.segment for range_id, each in ranges.items() if range_id not in self.ranges]
         self.committed, self.ranges = dict(segments), ranges
         self._claimed = {job_id: place for job_id, place in self._claimed.items() if place[0] in ranges}
         self._taken.clear()
@@ -115,6 +116,8 @@ class SegmentRows:
             for name in moved & segments.keys():
                 if segments[name].tried != before[name].tried or segments[name].waiting > before[name].waiting:
                     self.reload(name)  # rows of a range have come back
+            for name in claimed:
+                self.reload(name)  # its rows were loaded as rows that wait
             for name in moved - segments.keys():
                 for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)

@@ -168,6 +168,19 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
 
 
 @in_virtual_time
+async def test_rows_that_were_loaded_before_another_writer_claimed_them_are_in_progress():
+    storage = faulty()
+    async with queue_on(storage) as one, queue_on(storage) as two:
+        ids = await with_rows(one, 4)
+        assert JobStatus.QUEUED == (await two.find(ids[1])).status
+        await claimed(one, 4)
+        with pytest.raises(JobStateError):
+            await two.cancel(ids[1])
+        assert ids[1] == (await two.enqueue("t", b"", job_id=ids[1])).id
+        assert 4 == (await two.stats()).in_progress
+
+
+@in_virtual_time
 async def test_a_cancelled_job_of_a_range_is_told_and_leaves_unless_it_was_done():
     async with queue_on(faulty()) as queue:
         ids = await with_rows(queue, 4)

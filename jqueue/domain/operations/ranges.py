@@ -30,8 +30,8 @@ from jqueue.domain.transitions import BulkMove, Verb
 class ClaimRange(Operation):
     """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
 
-    Jobs that keep a result or their unique key, expire, or have a concurrency key are left out. A dequeue claims each by
-    itself.
+    Jobs that keep a result or their unique key, expire, or have a concurrency key are left out: a dequeue claims
+    each of them by itself.
 
     Attributes:
         entrypoint: of the jobs.
