@@ -111,7 +111,7 @@ class SegmentRows:
         if before:
             moved = {name for name, segment in before.items() if segments.get(name) != segment}
             for job_id, (name, row) in list(self.of.items()) if moved else ():
-                if name in moved and (name not in segments or segments[name].is_taken(row)):
+                if name in moved and not _is_unmoved(row, before[name], segments.get(name)):
                     self._forget(job_id)
             for name in moved & segments.keys():
                 if segments[name].tried != before[name].tried or segments[name].waiting > before[name].waiting:
@@ -521,3 +521,8 @@ class _Returned:
     def restore(self, job_id: str, old: Any) -> None:
         """Note that the row is in progress again."""
         self._rows.forget_row(job_id)
+
+
+def _is_unmoved(row: int, before: Segment, after: Segment | None) -> bool:
+    """Return True if a row waits on, and was in no range meanwhile: its job has the same attempt and failures."""
+    return after is not None and not after.is_taken(row) and after.tries_of(row) == before.tries_of(row)

@@ -253,3 +253,13 @@ async def test_the_claim_of_a_caller_who_left_goes_back():
             await task
         await asyncio.sleep(1)
         assert ids == [job.id for job in await queue.dequeue("t", batch_size=9)]
+
+
+@in_virtual_time
+async def test_a_row_that_was_in_a_range_meanwhile_is_claimed_with_the_next_attempt():
+    storage = faulty()
+    async with queue_on(storage) as one, queue_on(storage) as two:
+        ids = await with_rows(one, 4)
+        assert 0 == (await two.find(ids[1])).attempt  # its row is loaded
+        await one.end_range(await claimed(one, 4), nothing_done=True)
+        assert [2, 2, 2, 2] == [job.attempt for job in await two.dequeue(batch_size=4)]
