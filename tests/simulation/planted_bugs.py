@@ -420,5 +420,7 @@ PLANTED = [
     Planted(segments.rows_of_others_kept, {19}, 50, segments.SEGMENTED),
     Planted(segments.rows_overlooked_by_a_purge, {2}, 50, segments.SEGMENTED),
     Planted(segments.taken_rows_counted, {3}, 100, segments.SEGMENTED),
+    Planted(segments.range_ended_by_a_stale_holder, {1, 2}, 50, segments.RANGED),
+    Planted(segments.failures_of_a_range_forgotten, {1, 2}, 50, segments.RANGED),
     Planted(segments.damaged_rows_believed, {1}, 50, segments.DAMAGED),
 ]

@@ -8,6 +8,7 @@ from jqueue.core.blob.engine import CommitEngine
 from jqueue.domain import commits
 from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job_table import packed
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.operations.segments import Merge, Spill
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows
@@ -19,6 +20,9 @@ SEGMENTED = Settings(rate=0.2, processes=4, modern=0.8, segments=1.0)
 
 DAMAGED = replace(SEGMENTED, damage=1.0)
 """Segments in every seed, and damage to them."""
+
+RANGED = replace(SEGMENTED, rate=0.3, processes=6, steps=5, ranges=1.0, history=0.0)
+"""Segments in every seed, and jobs claimed by ranges."""
 
 
 def row_admitted_twice(patch):
@@ -172,3 +176,24 @@ def damaged_rows_believed(patch):
         return decode(data, number, segment, found, *rest)
 
     patch.setattr(segment_reader, "decode_chunk", believing)
+
+
+def range_ended_by_a_stale_holder(patch):
+    """The end of a range by a holder whose claim is stale ends the next claim on its rows"""
+    change = EndRange.change
+
+    def careless(self, draft, now):
+        claim = self.claim
+        if claim.id not in draft.header.ranges and claim.id not in draft.header.finished:
+            for range_id, held in draft.header.ranges.items():
+                if held.segment == claim.segment and held.has(claim.held.first):
+                    return change(replace(self, claim=replace(claim, id=range_id, held=held)), draft, now)
+        return change(self, draft, now)
+
+    patch.setattr(EndRange, "change", careless)
+
+
+def failures_of_a_range_forgotten(patch):
+    """The end of a range takes its failed jobs for done"""
+    change = EndRange.change
+    patch.setattr(EndRange, "change", lambda self, draft, now: change(replace(self, failed={}), draft, now))

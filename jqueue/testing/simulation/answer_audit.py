@@ -41,7 +41,7 @@ from jqueue.testing.virtual_time import EPOCH
 
 LOOKING_UP = (
     *("enqueue", "enqueue_many", "enqueue_staged", "resolve", "resolve_staged", "apply", "run_now"),
-    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive"),
+    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive", "end_range"),
 )
 """Verbs that find jobs by their ids or unique keys, and fail if it cannot be told where a job is."""
 
@@ -99,6 +99,9 @@ class AnswerAudit:
             **self._orders.checks(),
             "read_state": self._check_read_state,
             **self._views.checks(),
+            "claim_range": self._check_range_claim,
+            "end_range": self._check_range_end,
+            "beat_range": self._check_range_beat,
             **dict.fromkeys(("work", "edit", "purge_job", "run_now", "create", *VERBS)),
             "redrive": self._check_redrive,
             "purge": self._check_purge,
@@ -263,6 +266,42 @@ class AnswerAudit:
         if not call.result and all(self._has_ready(version, call) for version in self._during(call)):
             raise Violation(3, "found nothing, although there was a job all the time", call=call)
 
+    # Ranges
+
+    def _check_range_claim(self, call: Call) -> None:
+        made = self.auditor.made.get(call.tag, [])
+        if call.certainly_not_done and made:
+            raise Violation(2, f"claimed {made}, although the caller was told that nothing was done", call=call)
+        if call.succeeded and {job.claim for job in call.result} != set(made):
+            raise Violation(2, "returned other jobs than the version says", call=call)
+        if call.succeeded and made and self.auditor.claimed[made[0]].at > call.ended:
+            raise Violation(2, "returned a range before its commit", call=call)
+
+    def _check_range_end(self, call: Call) -> None:
+        effects = self.auditor.nacked.get(call.tag, [])
+        repeated = [other for other in self.calls.by_verb["end_range"] if other.tag == call.tag and other is not call]
+        if call.certainly_not_done and effects and all(other.certainly_not_done for other in repeated):
+            raise Violation(2, "took effect, although the caller was told that it did not", call=call)
+        if len({version.index for _, version in effects}) > 1:
+            raise Violation(9, f"took effect in parts, in {len(effects)} versions", call=call)
+        if not call.succeeded:
+            return
+        for claim in call.claims:
+            if claim in call.results:
+                self._check_acked(call, claim)
+            elif claim not in self.auditor.ended or self.auditor.ended[claim].at > call.ended:
+                raise Violation(2, f"returned, and {claim} was not given back by then", call=call)
+
+    def _check_range_beat(self, call: Call) -> None:
+        if not call.succeeded:
+            return
+        if not any(type(error) is ClaimLostError for error in call.result):
+            stopped = {error.job_id for error in call.result}
+            self._orders.check_beats(call, {claim for claim in call.claims if claim.job_id in stopped})
+            self._check_beaten(call, call.claims)
+        elif all(_holds(version, claim) for claim in call.claims[:1] for version in self._during(call)):
+            raise Violation(3, f"{call.claims[0]} was current all the time, and its range called lost", call=call)
+
     # Calls that end or move claims
 
     def _check_ack(self, call: Call) -> None:
@@ -398,10 +437,10 @@ class AnswerAudit:
             return
         during, limit = self._during(call), EPOCH.timestamp() + call.started - call.given["older_than"]
         for job_id, job in during[0].jobs.items():
-            stayed = all(
+            stayed = "created_at" in job and all(
                 status_of(v.jobs.get(job_id, {"status": DEAD})) == QUEUED and job_id not in v.unsure for v in during
             )
-            if stayed and seconds(job["created_at"]) < limit and job_id not in self.auditor.by_hand:
+            if stayed and job_id not in self.auditor.by_hand and seconds(job["created_at"]) < limit:
                 raise Violation(2, f"returned, and {job_id} waited all the time", call=call)
 
     def _check_redrive(self, call: Call) -> None:

@@ -217,7 +217,7 @@ class Auditor:
     def _is_too_old(self, job: Fields, after: Version) -> bool:
         """True if a version may carry a purge of queued jobs of this age."""
         purges = [call for call in self.calls.carried("purge", after) if call.given["status"] == QUEUED]
-        age = after.clock + 0.001 - seconds(job["created_at"])
+        age = after.clock + 0.001 - seconds(job["created_at"]) if "created_at" in job else 0.0
         return any(call.given["older_than"] <= age for call in purges)
 
     def _check_addition(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
@@ -295,7 +295,7 @@ class Auditor:
             self._check_key(new, after)
         if old_status == IN_PROGRESS:
             if new_status != IN_PROGRESS or grown:
-                self._check_claim_end(job_id, old, new, grown, after)
+                self._check_claim_end(job_id, old, new, grown, after, in_range=job_id in before.ranged)
                 return
             if old.get("heartbeat_at") != new.get("heartbeat_at"):
                 self._check_beat(Claim(job_id, attempt_of(new)), after)
@@ -328,7 +328,9 @@ class Auditor:
         if changed - allowed:
             raise Violation(1, f"the {', '.join(sorted(changed - allowed))} of {job_id} changed", version=after)
 
-    def _check_claim_end(self, job_id: str, old: Fields, new: Fields, grown: int, after: Version) -> None:
+    def _check_claim_end(
+        self, job_id: str, old: Fields, new: Fields, grown: int, after: Version, *, in_range: bool
+    ) -> None:
         """Check a claim that ended without an ack: by its holder's nack, handed back, or stale."""
         claim, error = Claim(job_id, attempt_of(old)), new.get("error")
         self.ended[claim] = after
@@ -341,13 +343,25 @@ class Auditor:
             self.nacked[error].append((claim, after))
             self._check_end_state(claim, old, new, grown, after, call)
         elif failures_of(new) - grown < failures_of(old):
+            ends = self.calls.carried("end_range", after) if in_range else []
+            if any(claim in call.claims and job_id in call.job_ids for call in ends):
+                return
             dequeue = self.calls.by_tag.get(old.get("claim_timeout"))
             told = dequeue.result if dequeue is not None and dequeue.succeeded else ()
             if any(job.claim == claim for job in told):
                 raise Violation(6, f"{claim} was handed back, and its holder had been told of it", version=after)
         else:
             self._check_revocation(claim, old, after)
-            self._check_end_state(claim, old, new, grown, after, None)
+            if in_range and status_of(new) != DEAD:
+                self._check_whole(claim, old, new, after)
+            else:
+                self._check_end_state(claim, old, new, grown, after, None)
+
+    def _check_whole(self, claim: Claim, old: Fields, new: Fields, after: Version) -> None:
+        """Check a job whose range became stale: it waits again in its place, unless it is out of attempts."""
+        spent = old.get("max_attempts") is not None and failures_of(old) >= old["max_attempts"]
+        if spent and not self.calls.may_carry("redrive", after):
+            raise Violation(1, f"{claim} ended, and its job is {status_of(new)}", version=after)
 
     def _stood(self, claim: Claim, after: Version) -> float:
         """Return the seconds since a claim was made or its heartbeat moved."""
@@ -424,13 +438,15 @@ class Auditor:
         self.claimed[claim] = after
         self.made[tag].append(claim)
         self._moved_at[claim] = after.at
+        if job_id in after.ranged and job_id not in after.leading:
+            return  # it follows the first of its range, and is claimed with it
         for other_id, other in after.jobs.items():
             if (
                 0 < other.get("sequence", 0) <= call.through
                 and comes_first(other, job, after)
                 and is_free(other, after, call.entrypoint)
                 and before.jobs.get(other_id) == other
-                and other_id not in after.unsure
+                and other_id not in (before.unsure | after.unsure)
             ):
                 raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
 

@@ -53,10 +53,10 @@ class Calls:
                     self.ending[claim].append(call)
                     if call.bare:
                         self.acking_by_id[claim.job_id].append(call)
-            elif call.verb == "apply_each":
+            elif call.verb in ("apply_each", "end_range"):
                 for claim in call.results:
                     self.ending[claim].append(call)
-            elif call.verb in ("heartbeat", "heartbeat_many"):
+            elif call.verb in ("heartbeat", "heartbeat_many", "beat_range"):
                 for claim in call.claims:
                     self.beating[claim].append(call)
 
@@ -100,7 +100,7 @@ class Calls:
         """True if a version may have ended a claim but not its job, which was then queued or dead for a moment."""
         if self.may_carry("requeue_stale", version):
             return True
-        nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"], *self.by_verb["apply_each"])
+        nacks = [call for verb in ("nack", "nack_many", "apply_each", "end_range") for call in self.by_verb[verb]]
         return any(claim in call.claims and may_carry(version, call) for call in nacks)
 
 

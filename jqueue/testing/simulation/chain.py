@@ -11,6 +11,7 @@ from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import from_json
@@ -52,6 +53,9 @@ class Version:
         number: version number that it states.
         jobs: fields of each job, by id, wherever it is.
         rows: the place of each job that is the waiting row of a segment, by its id.
+        ranged: the range of each job that is in progress as a part of one, by its id.
+        leading: ids of the first job of each range.
+        ranges: the claims of ranges, by id.
         broken: entries among the jobs that cannot be read as jobs, by id.
         notes: fields of the header that the queue does not know.
         forgotten: commits up to this version can no longer be recognised.
@@ -93,6 +97,9 @@ class Version:
     counters: Fields = field(default_factory=dict)
     history: Fields = field(default_factory=dict)
     rows: dict[str, Place] = field(default_factory=dict)
+    ranged: dict[str, str] = field(default_factory=dict)
+    leading: set[str] = field(default_factory=set)
+    ranges: dict[str, Fields] = field(default_factory=dict)
     segments: dict[str, Fields] = field(default_factory=dict)
     retired: dict[str, float] = field(default_factory=dict)
     stored: dict[str, StoredSegment] = field(default_factory=dict)
@@ -104,7 +111,7 @@ class Version:
     @property
     def hot(self) -> set[str]:
         """The ids of the jobs in the blob."""
-        return self.jobs.keys() - self.rows.keys()
+        return self.jobs.keys() - self.rows.keys() - self.ranged.keys()
 
     def total(self, entrypoint: str, kind: int) -> int:
         """Return one counter of an entrypoint."""
@@ -172,6 +179,7 @@ class _ChainReader:
         self._lines: dict[bytes, tuple[str, Fields]] = {}
         self._segments: dict[str, StoredSegment | None] = {}
         self._waiting: dict[str, _Waiting] = {}
+        self._held: dict[str, tuple[Fields, dict[str, Fields]]] = {}
 
     def read(self, index: int, landing: Landing) -> Version:
         """Return one version."""
@@ -222,7 +230,7 @@ class _ChainReader:
     def _add_rows(self, version: Version) -> None:
         doubles: set[str] = set()
         for name, entry in version.segments.items():
-            segment = self._segment(name)
+            segment = self.segment(name)
             if segment is None:
                 continue
             version.stored[name] = segment
@@ -232,9 +240,21 @@ class _ChainReader:
             doubles |= version.jobs.keys() & waiting.jobs.keys()
             version.jobs.update(waiting.jobs)
             version.rows.update(waiting.places)
+        for range_id, held in version.ranges.items():
+            if held["segment"] not in version.stored:
+                continue
+            known = self._held.get(range_id)
+            if known is None or known[0] != held:
+                segment, entry = version.stored[held["segment"]], version.segments[held["segment"]]
+                known = self._held[range_id] = held, _jobs_in(held, segment, entry)
+            doubles |= version.jobs.keys() & known[1].keys()
+            version.jobs.update(known[1])
+            version.ranged.update(dict.fromkeys(known[1], range_id))
+            version.leading.update(list(known[1])[:1])
         version.doubles = frozenset(doubles)
 
-    def _segment(self, name: str) -> StoredSegment | None:
+    def segment(self, name: str) -> StoredSegment | None:
+        """Return a segment as the store has it; None if it is missing or cannot be read."""
         if name not in self._segments:
             _, content = self._objects.get(FOLDER + name, (0.0, b""))
             try:
@@ -249,7 +269,56 @@ def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
     jobs = {row.job_id: row.job for row in waiting.values()}
     if offset:
         jobs = {job_id: {**job, "sequence": job["sequence"] + offset} for job_id, job in jobs.items()}
+    for first, last, claims, failures in entry.get("tried", ()):
+        for row in (waiting[number] for number in range(first, last) if number in waiting):
+            job = jobs[row.job_id]
+            more = {"attempt": job["attempt"] + claims, "failures": job["failures"] + failures}
+            jobs[row.job_id] = {**job, **more}
     return _Waiting(entry, jobs, {row.job_id: (name, number) for number, row in waiting.items()})
+
+
+def _rows_in(held: Fields) -> Iterable[int]:
+    """Return the numbers of the rows of a range."""
+    gaps = {row for first, last in held.get("without", ()) for row in range(first, last)}
+    return (row for row in range(held["first"], held["last"]) if row not in gaps)
+
+
+def _jobs_in(held: Fields, segment: StoredSegment, entry: Fields) -> dict[str, Fields]:
+    """Return the jobs of a range, which are in progress."""
+    jobs = {}
+    for row in (segment.rows[number] for number in _rows_in(held)):
+        job = {
+            **row.job,
+            "status": IN_PROGRESS,
+            "sequence": row.job["sequence"] + entry.get("offset", 0),
+            "attempt": row.job["attempt"] + held["claims"],
+            "failures": row.job["failures"] + held.get("failures", 0),
+            "heartbeat_at": _moment(held["heartbeat_at"]),
+            "claim_timeout": held["claim_timeout"],
+        }
+        if held.get("holder") is not None:
+            job |= {"holder": held["holder"], "claimed_at": _moment(held["claimed_at"])}
+        if row.job_id in held.get("cancelled", ()):
+            job["cancel_requested"] = True
+        jobs[row.job_id] = job
+    return jobs
+
+
+def jobs_of_range(held: Fields, objects: Created) -> list[tuple[str, int]]:
+    """Return the id and the attempt of each job of a range.
+
+    Args:
+        held: the claim of the range.
+        objects: the objects beside the queue's.
+    """
+    segment = _ChainReader(objects).segment(held["segment"])
+    rows = [] if segment is None else [segment.rows[number] for number in _rows_in(held)]
+    return [(row.job_id, row.job["attempt"] + held["claims"]) for row in rows]
+
+
+def _moment(text: str) -> str:
+    """Return a time of the header in the form that it has in a job."""
+    return datetime.fromisoformat(text).isoformat()
 
 
 def _read_header(version: Version, content: Fields) -> None:
@@ -262,6 +331,7 @@ def _read_header(version: Version, content: Fields) -> None:
     version.schedules, version.counters = content.get("schedules", {}), content.get("counters", {})
     version.history = content.get("history", {})
     version.segments, version.retired = content.get("segments", {}), content.get("retired", {})
+    version.ranges = content.get("ranges", {})
     version.clock = max(
         (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
     )

@@ -89,4 +89,6 @@ def note_damage(versions: Iterable[Version], names: Set[str]) -> None:
     """Mark the jobs in damaged segments in each version."""
     for version in versions:
         if names & version.segments.keys():
-            version.unsure = frozenset(job_id for job_id, (name, _) in version.rows.items() if name in names)
+            waiting = [job_id for job_id, (name, _) in version.rows.items() if name in names]
+            held = [job_id for job_id, each in version.ranged.items() if version.ranges[each]["segment"] in names]
+            version.unsure = frozenset((*waiting, *held))

@@ -28,6 +28,7 @@ from jqueue.testing.simulation.orders import Ruler, Waiter
 from jqueue.testing.simulation.overseers import Overseer
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from jqueue.testing.simulation.punctuality import Punctuality
+from jqueue.testing.simulation.rangers import Ranger
 from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.simulation.segments_audit import SegmentsAudit
 from jqueue.testing.simulation.staging import Holder, Stager
@@ -67,6 +68,7 @@ class Settings:
         overseen: share of the modern seeds with operators who edit, cancel, purge and run what they have seen.
         segments: share of all seeds in which processes move waiting jobs into segments.
         damage: share of these seeds in which segments in the store are damaged for a while.
+        ranges: share of these seeds in which jobs are also claimed by ranges.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -86,6 +88,7 @@ class Settings:
     overseen: float = 0.4
     segments: float = 0.5
     damage: float = 0.3
+    ranges: float = 0.4
     left_out: frozenset[str] = frozenset()
 
 
@@ -216,6 +219,7 @@ class Simulation:
             self.world.segmented = self.world.tells_time = True
             if segments.random() < settings.damage:
                 self.world.damage = Damage(self.schedule, network, network.store)
+            self.world.ranged = segments.random() < settings.ranges and not self.world.keeps_history
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -280,6 +284,9 @@ class Simulation:
             steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
             moment = SOON if role is Historian else pause
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
+        if self.world.ranged:
+            steps = self.schedule.dice(f"ranger of {process.name}").randint(1, 2 * self.settings.steps)
+            actors.append(Ranger(client, f"ranger of {process.name}", steps, pause))
         if self.world.overseen:
             steps = self.schedule.dice(f"overseer of {process.name}").randint(1, 2 * self.settings.steps)
             actors.append(Overseer(client, f"overseer of {process.name}", steps, pause))

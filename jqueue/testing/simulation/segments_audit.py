@@ -21,7 +21,7 @@ from jqueue.testing.virtual_time import EPOCH
 SEGMENT = 19
 """Number of the rule: a job is in one place, and the manifest is true."""
 
-CHANGING = frozenset({"next", "taken", "head", "oldest"})
+CHANGING = frozenset({"next", "taken", "head", "oldest", "tried"})
 """Facts of a manifest's entry that change while its rows are taken."""
 
 
@@ -64,7 +64,7 @@ class SegmentsAudit:
             if old is None:
                 self._check_naming(name, entry, after)
             else:
-                self._check_same(name, old, entry, after)
+                self._check_same(name, old, entry, before, after)
             self._check_rows(name, entry, after.stored[name], after)
         for name in before.segments.keys() - after.segments.keys():
             self._dropped[name] = after
@@ -73,6 +73,7 @@ class SegmentsAudit:
             job_id for job_id in before.rows.keys() & after.rows.keys() if before.rows[job_id] != after.rows[job_id]
         )
         self.seen["segments merged"] += len({before.rows[job_id][0] for job_id in kept})
+        self.seen["range claimed"] += len(after.ranges.keys() - before.ranges.keys())
         self.seen["row admitted"] += len(before.rows.keys() - after.rows.keys())
 
     def _check_naming(self, name: str, entry: Fields, after: Version) -> None:
@@ -96,12 +97,16 @@ class SegmentsAudit:
         if wrong is not None:
             raise Violation(SEGMENT, f"the segment {name} was named, and {wrong} is wrong", version=after)
 
-    def _check_same(self, name: str, old: Fields, new: Fields, after: Version) -> None:
-        """Check an entry that was there before: its facts stay, and a row that was taken stays taken."""
+    def _check_same(self, name: str, old: Fields, new: Fields, before: Version, after: Version) -> None:
+        """Check an entry that was there before: its facts stay, and a row that was taken stays taken.
+
+        Only the rows of a range may wait again.
+        """
         changed = {fact for fact in {*old, *new} if old.get(fact) != new.get(fact)}
         if changed - CHANGING:
             raise Violation(SEGMENT, f"the {min(changed - CHANGING)} of the segment {name} changed", version=after)
         again = after.stored[name].waiting(new).keys() - after.stored[name].waiting(old).keys()
+        again = {row for row in again if after.stored[name].rows[row].job_id not in before.ranged}
         if again:
             raise Violation(
                 SEGMENT, f"row {min(again)} of the segment {name} was taken, and waits again", version=after
@@ -115,6 +120,8 @@ class SegmentsAudit:
                 raise Violation(SEGMENT, f"the spans of the segment {name} are not in order", version=after)
             edge = last
         waiting = segment.waiting(entry)
+        if not waiting and any(held["segment"] == name for held in after.ranges.values()):
+            return
         if not waiting or entry.get("next", 0) not in waiting:
             raise Violation(SEGMENT, f"the segment {name} has no row {entry.get('next', 0)} that waits", version=after)
         offset = entry.get("offset", 0)
@@ -181,7 +188,8 @@ def _order(key: Sequence[float], entry: Fields) -> tuple[float, ...]:
 
 def named_in(version: Version) -> Iterable[tuple[bytes, bytes, bytes]]:
     """Yield the name, the size and the digest of each object that a waiting row of a version names."""
-    for name, segment in version.stored.items():
+    for segment in version.stored.values():
         if segment.said["objects"]:
-            for row in segment.waiting(version.segments[name]).values():
-                yield from row.named
+            for row in segment.rows:
+                if row.job_id in version.rows or row.job_id in version.ranged:
+                    yield from row.named

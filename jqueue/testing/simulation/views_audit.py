@@ -86,6 +86,8 @@ class ViewsAudit:
             return False
         if not version.segments or version.unsure:  # with segments, the store tells the time
             return True
+        if not all("created_at" in job for job in jobs):  # a person has added one
+            return True
         early, late = (EPOCH.timestamp() + moment for moment in (call.started - ROUNDED, call.ended + ROUNDED))
         ready = _ready(jobs, early)
         if not len(ready) <= told.depth <= len(_ready(jobs, late)):

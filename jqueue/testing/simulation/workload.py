@@ -143,6 +143,7 @@ class World:
         overseen: True if operators act on what they have seen.
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
+        ranged: True if some actors claim ranges.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -167,6 +168,7 @@ class World:
     overseen: bool = False
     segmented: bool = False
     damage: Damage | None = None
+    ranged: bool = False
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None

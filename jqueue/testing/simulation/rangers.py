@@ -1,0 +1,96 @@
+"""The actor that claims ranges: many jobs of a segment as one. It ends most of them, job by job, in one operation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.models import Claim
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.testing.simulation.actors import CLAIM_TIMEOUTS
+from jqueue.testing.simulation.chain import jobs_of_range
+from jqueue.testing.simulation.network import HonestStore
+from jqueue.testing.simulation.workload import Actor
+
+
+@dataclass(frozen=True, slots=True)
+class RangeJob:
+    """A job of a range.
+
+    Attributes:
+        id: its id.
+        attempt: attempt of the job under the claim of its range.
+    """
+
+    id: str
+    attempt: int
+
+    @property
+    def claim(self) -> Claim:
+        """The claim on the job."""
+        return Claim(self.id, self.attempt)
+
+
+class Ranger(Actor):
+    """Claims a range, keeps its claim alive for some time, and ends it."""
+
+    held: RangeClaim
+
+    async def step(self) -> None:
+        """Claim one range, and end it."""
+        for _ in range(3):
+            jobs = await self._try()
+            if jobs:
+                await self._work(jobs)
+                return
+            await asyncio.sleep(self.dice.choice([0.2, 1.0]))
+
+    async def _try(self) -> list[RangeJob]:
+        """Claim a range, and return its jobs; none if the next job is not in a segment, or the call failed."""
+        dice, entrypoint, rows = self.dice, self.entrypoint(), self.dice.choice([1, 2, 5, 50])
+        tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
+        work = self._claim(entrypoint, rows, tag)
+        jobs = await self.call("claim_range", work, tag=tag, entrypoint=entrypoint, batch=rows)
+        return jobs if isinstance(jobs, list) else []
+
+    async def _work(self, jobs: list[RangeJob]) -> None:
+        dice, tag = self.dice, self.held.held.claim_timeout
+        held, claims = self.held, tuple(job.claim for job in jobs)
+        self.world.claimed += [job.id for job in jobs]
+        for _ in range(dice.choice([0, 0, 1, 3])):
+            await asyncio.sleep(dice.choice([0.1, 0.5, 1.5]) * tag / 3)
+            await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=claims)
+        if dice.random() > 0.1:  # otherwise it becomes stale
+            await self._end(held, jobs)
+
+    async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[RangeJob]:
+        found = await self.queue.claim_range(entrypoint, rows, claim_timeout=tag)
+        if found is None:
+            return []
+        self.held, store = found, self.world.network.store
+        assert isinstance(store, HonestStore)
+        return [RangeJob(*each) for each in jobs_of_range(found.held.model_dump(), store.created)]
+
+    async def _end(self, held: RangeClaim, jobs: list[RangeJob]) -> None:
+        """End the claim: most jobs are done, some have failed, and some are given back."""
+        dice, tag = self.dice, f"nack {self.world.tag()}"
+        charge = dice.random() < 0.7
+        given: dict[str, Any] = {
+            "charge": charge,
+            "dead": charge and dice.random() < 0.3,
+            "delay": dice.choice([None, None, 3.0]),
+        }
+        failure = RangeFailure(tag, given["delay"], given["dead"], given["charge"])
+        ends = [self.pick((70, "done"), (20, "failed"), (10, "returned")) for _ in jobs]
+        failed = {job.id: failure for job, end in zip(jobs, ends, strict=True) if end == "failed"}
+        nothing = dice.random() < 0.15
+        returned = [job.id for job, end in zip(jobs, ends, strict=True) if end == "returned" and not nothing]
+        back = {job.id for job in jobs} - failed.keys() if nothing else set(returned)
+        details: dict[str, Any] = {"claims": tuple(job.claim for job in jobs), "tag": tag, "given": given}
+        details["results"] = {job.claim: None for job in jobs if job.id not in back and job.id not in failed}
+        details |= {"job_ids": tuple(sorted(back)), "delayed": given["delay"] is not None, "operations": len(jobs)}
+        for _ in range(dice.choice([1, 1, 1, 2])):  # repeating it changes nothing
+            work = self.queue.end_range(held, failed=failed, returned=returned, nothing_done=nothing)
+            await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)
