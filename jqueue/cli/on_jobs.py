@@ -159,11 +159,11 @@ def change_jobs(
 
     async def find(opened: OpenedQueue) -> Chosen:
         opened.queue.capabilities.require(*_needs(change, opened))
-        now = opened.now()
+        now, counted_only = opened.now(), _chosen(Job.new("any")) if dry_run else None
         able, others = [], 0
         async for job in chosen_jobs(opened.view, selection if counts_others else within, now):
             if phase_of(job, now) in change.phases:
-                able.append(_chosen(job))
+                able.append(counted_only or _chosen(job))
             else:
                 others += 1
         return Chosen(sorted(able, key=lambda job: job.sequence), others)

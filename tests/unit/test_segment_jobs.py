@@ -1,5 +1,6 @@
 """The jobs in segments as views show them: each once, by filters, with few requests, and with damage named."""
 
+import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -276,3 +277,18 @@ async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
                 expected.count(job)
             figures = await view.stats(now)
             assert figures == expected.figures(view.header, view.set_aside, view.size, view._taken, Limits())
+
+
+async def test_an_earlier_time_is_found_from_jobs_in_segments_and_in_the_object(storage):
+    queue = tiny_queue(storage)
+    await queue.configure(history=timedelta(days=1))
+    before = {job.id for job in await queue.enqueue_many([Enqueue("a", b"") for _ in range(10)])}
+    await spilled(queue)
+    await asyncio.sleep(0.002)  # events are dated to the millisecond
+    at = datetime.now(UTC)
+    await asyncio.sleep(0.002)
+    await queue.ack_many((await queue.dequeue("a", batch_size=5))[:3])
+    then = await queue.jobs_at(at)
+    assert before == then.keys()
+    assert {JobStatus.QUEUED} == {job.status for job in then.values()}
+    assert 7 == len(await queue.jobs_at(datetime.now(UTC)))
