@@ -20,18 +20,24 @@ from jqueue.domain.operations import (
     SetSchedule,
     Unschedule,
 )
+from jqueue.domain.operations.ranges import ClaimRange, EndRange
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 
 __all__ = [
     "Ack",
     "Cancel",
+    "ClaimRange",
     "Configure",
     "Dequeue",
+    "EndRange",
     "Enqueue",
     "Heartbeat",
     "Nack",
     "Operation",
     "Pause",
     "Purge",
+    "RangeClaim",
+    "RangeFailure",
     "Redrive",
     "Reprioritise",
     "RequeueStale",

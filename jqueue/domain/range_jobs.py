@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.job_table import Packed, packed, unpacked
 from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Segment
 
@@ -86,14 +86,19 @@ class RangeClaim:
         return self.held.claimed_at
 
 
-class RangeFailure(NamedTuple):
-    """The failure of one job of a range."""
+@checks_option_names
+@dataclass(frozen=True, slots=True)
+class RangeFailure:
+    """The failure of one job of a range.
+
+    Attributes:
+        error: an exception or a text to keep with the job.
+        delay: time before which the job is not claimed again.
+        dead: True if the job must not be tried again.
+        charge: True if the attempt counts as a failure; if not, the job is given back unharmed.
+    """
 
     error: BaseException | str | None = None
-    """An exception or a text to keep with the job."""
     delay: Duration | None = None
-    """Time before which the job is not claimed again."""
     dead: bool = False
-    """True if the job must not be tried again."""
     charge: bool = True
-    """True if the attempt counts as a failure; if not, the job is given back unharmed."""

@@ -100,7 +100,10 @@ def streaming(verb: Callable[Parameters, Awaitable[Result]]) -> Callable[Paramet
     """
     whole: Any = blocking(verb)
 
-    def call(self: SyncQueue, /, jobs: Any, **options: Any) -> Any:
+    def call(self: SyncQueue, /, *args: Any, **options: Any) -> Any:
+        if len(args) + ("jobs" in options) != 1:
+            return whole(self, *args, **options)  # raises the error about the arguments
+        jobs = args[0] if args else options.pop("jobs")
         if isinstance(jobs, AsyncIterable | Collection) or not isinstance(jobs, Iterable):
             return whole(self, jobs, **options)
         rest = iter(jobs)

@@ -18,6 +18,7 @@ from jqueue.domain.operations.dequeue import count_claims
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.returned_ranges import bulk_move, return_rows
 from jqueue.domain.operations.schedules import fire_due
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.ranges import HOLES, RANGES_KEPT, Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -26,6 +27,7 @@ from jqueue.domain.segments import Segment, Span, joined, size_of, without
 from jqueue.domain.transitions import BulkMove, Verb
 
 
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class ClaimRange(Operation):
     """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
@@ -166,6 +168,7 @@ def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex) -> l
     return found
 
 
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class EndRange(Operation):
     """End the claim on a range: all jobs are done, but for some that failed and some that are given back.
