@@ -94,7 +94,7 @@ class Limits:
     name_bytes: int = 512
     result_bytes: int | None = None
     object_bytes: int | None = 64 << 10
-    hot_bytes: int | None = None
+    hot_bytes: int | None = 256 << 10
 
     def __post_init__(self) -> None:
         for field in fields(self):
