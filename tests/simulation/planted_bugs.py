@@ -417,7 +417,7 @@ PLANTED = [
     Planted(segments.head_too_high, {19}, 50, segments.SEGMENTED),
     Planted(segments.rows_taken_during_a_merge_forgotten, {9, 19}, 50, segments.SEGMENTED),
     Planted(segments.rows_kept_taken_by_an_undo, {1}, 100, segments.SEGMENTED),
-    Planted(segments.rows_of_others_kept, {19}, 50, segments.SEGMENTED),
+    Planted(segments.rows_of_others_kept, {8, 19}, 50, segments.SEGMENTED),
     Planted(segments.rows_overlooked_by_a_purge, {2}, 50, segments.SEGMENTED),
     Planted(segments.taken_rows_counted, {3}, 100, segments.SEGMENTED),
     Planted(segments.range_ended_by_a_stale_holder, {1, 2}, 50, segments.RANGED),
