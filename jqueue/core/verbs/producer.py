@@ -73,9 +73,9 @@ class ProducerVerbs(QueueBase, Producer):
         """Enqueue any number of jobs in one commit. The deadline counts from the end of `others`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        self._writer.calls.check_open()
         if not self._engine.loaded:
             await self._done(Configure(), seconds)  # reads it
+        self._writer.calls.check_open()
         bulk = self._new_bulk(seconds)
         closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
 
@@ -99,6 +99,7 @@ class ProducerVerbs(QueueBase, Producer):
                 )
                 if isinstance(answer := bulk.answer(found), Sequence):
                     return answer
+                self._writer.calls.check_open()
                 operation = await self._writer.objects.store(bulk.again(operation, found), closed)
         finally:
             await bulk.end()
