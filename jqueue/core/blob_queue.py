@@ -78,7 +78,10 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, SupportsObservers):
     @property
     def _bulk_threshold(self) -> int | None:
         segments = self._engine.segments
-        return None if segments is None or self._objects is None else segments.writer.sizes.hot_bytes
+        if segments is None or self._objects is None or segments.writer.sizes.hot_bytes is None:
+            return None
+        most = segments.writer.sizes.bulk_jobs
+        return self.options.limits.batch_size if most is None else most
 
     def _new_bulk(self, seconds: float) -> BulkEnqueue:
         assert self._engine.segments is not None

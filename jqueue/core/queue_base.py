@@ -129,7 +129,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     @property
     def _bulk_threshold(self) -> int | None:
-        """Number of bytes above which the jobs of a call are written to segments. None: they never are."""
+        """Number of jobs above which those of a call are written to segments. None: they never are."""
         return None
 
     def _new_bulk(self, seconds: float) -> BulkEnqueue:

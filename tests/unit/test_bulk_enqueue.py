@@ -106,6 +106,7 @@ async def test_a_queue_without_segments_takes_an_async_iterable_up_to_its_batch_
 @in_virtual_time
 async def test_up_to_the_batch_size_the_answer_is_a_list_of_whole_jobs():
     async with queue_on(store(), object_bytes=100) as queue:
+        queue._engine.segments.writer.sizes.bulk_jobs = 2
         given = [*numbered(3), Enqueue("work", b"x" * 200), Enqueue("other", b"", 5, delay=9, job_id="id")]
         jobs = await queue.enqueue_many(given)
         assert isinstance(jobs, list)
@@ -246,7 +247,7 @@ async def test_many_jobs_mean_the_same_as_the_same_jobs_without_segments(seed, h
 
 async def _in_bulk(queue, jobs):
     """Enqueue jobs through segments, however few they are."""
-    return await queue._enqueue_bulk(_First(jobs, 0, complete=True), None, 30.0)
+    return await queue._enqueue_bulk(_First(jobs, complete=True), None, 30.0)
 
 
 @in_virtual_time
@@ -362,6 +363,7 @@ async def test_segments_written_for_a_queue_that_another_writer_has_made_meanwhi
 async def test_calls_that_share_the_commit_of_a_bulk_enqueue_see_its_jobs():
     storage = store()
     async with queue_on(storage, BrokerQueue, batch_size=500) as queue:
+        queue._engine.segments.writer.sizes.bulk_jobs = 100
         await queue.enqueue("first", b"")
         waiting_for = asyncio.create_task(queue.dequeue("work", wait=60))
         jobs = [Enqueue("work", b"bulk", job_id=f"id {number}") for number in range(300)]

@@ -60,6 +60,8 @@ class SegmentSizes:
     """Number of segments of about the same size that are merged into one."""
     holes: int = 64
     """Number of spans of taken rows above which a segment is written anew."""
+    bulk_jobs: int | None = None
+    """Number of jobs of one enqueue above which they are written to segments at once. None: `Limits.batch_size`."""
 
 
 Stored: TypeAlias = tuple[Spill | Merge, EncodedSegment]

@@ -27,9 +27,6 @@ from jqueue.ports.queue import Producer
 PIECE = 256
 """Number of jobs that are taken from an iterator at once."""
 
-FIRST_BYTES = 16 << 20
-"""Bytes of jobs above which a call does not wait for the last of them before it writes the first."""
-
 A_MOMENT = 0.01
 """Seconds by which a timer may fire early."""
 
@@ -62,8 +59,9 @@ class ProducerVerbs(QueueBase, Producer):
             return await self.apply(*jobs, deadline=deadline)
         self.capabilities.require("transactions")
         async with aclosing(_pieces(jobs)) as pieces:
-            first = await _few(pieces, self.options.limits.batch_size)
-            if self._bulk_threshold is None or (first.complete and first.size <= self._bulk_threshold):
+            limits = self.options.limits
+            first = await _few(pieces, limits.batch_size, limits.enqueue_bytes)
+            if self._bulk_threshold is None or (first.complete and len(first.jobs) <= self._bulk_threshold):
                 return await self.apply(*first.jobs, deadline=deadline)
             return await self._enqueue_bulk(first, pieces, self._seconds(deadline))
 
@@ -138,23 +136,22 @@ class ProducerVerbs(QueueBase, Producer):
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The first jobs of a call, and about how many bytes they take; `complete` is True if they are all."""
+    """The first jobs of a call; `complete` is True if they are all."""
 
     jobs: list[Enqueue]
-    size: int
     complete: bool
 
 
-async def _few(pieces: AsyncIterator[list[Enqueue]], most: int) -> _First:
-    """Return the first jobs: all of them, if they are not more than some number and do not take much memory."""
+async def _few(pieces: AsyncIterator[list[Enqueue]], most: int, most_bytes: int) -> _First:
+    """Return the first jobs: all of them, if they are not more than some number of jobs and of bytes."""
     found: list[Enqueue] = []
     size = 0
     async for several in pieces:
         found += several
         size += sum(_bytes_of(job) for job in several)
-        if len(found) > most or size > FIRST_BYTES:
-            return _First(found, size, complete=False)
-    return _First(found, size, complete=True)
+        if len(found) > most or size > most_bytes:
+            return _First(found, complete=False)
+    return _First(found, complete=True)
 
 
 def _bytes_of(job: object) -> int:

@@ -248,7 +248,8 @@ class RefusalsContract(QueueContractBase):
             assert await self.refuse(queue, calls) == ""
 
     async def test_apply_refuses_what_is_no_operation_and_more_than_the_limit(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["transactions"], limits=Limits(batch_size=3, hot_bytes=None)) as [queue]:
+        limits = Limits(batch_size=3, hot_bytes=None)  # a queue with segments takes any number in enqueue_many
+        async with self.queues(make_queue, 1, ["transactions"], limits=limits) as [queue]:
             good = Enqueue("work", b"payload")
             bad: list[Any] = [[good, value] for value in ("ack", None, 5, Enqueue)]
             calls: list[Any] = [(f"{one!r}", lambda one=one: queue.apply(*one)) for one in [*bad, [good] * 4]]

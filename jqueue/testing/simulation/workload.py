@@ -262,6 +262,7 @@ def make_small(segments: Segments, dice: random.Random) -> None:
     )
     segments.loader.damage_kept = DAMAGE_KEPT
     segments.loader.rows_kept, segments.loader.rows_ahead = dice.choice([0, 3, 100]), dice.choice([0, 2, 20])
+    segments.writer.sizes.bulk_jobs = dice.choice([None, 0, 2])
 
 
 class Actor:
