@@ -300,7 +300,8 @@ class SegmentMachine(RuleBasedStateMachine):
             return await asyncio.gather(*map(timed, self.pair))
 
         [(expected, at), (actual, then)] = self.runner.run(both())
-        assert worlds.told(expected) == worlds.told(actual), (worlds.told(expected), worlds.told(actual))
+        one, other = worlds.told(expected), worlds.told(actual)
+        assert one == other, differences(one, other)
         assert at == then, "the call took another time"
         self.look_at(expected)
         self.runner.run(worlds.background(self.turns))
@@ -377,12 +378,16 @@ MACHINES = [ExpiringMachine, StaleMachine]
 
 def differences(one, other, path=""):
     """Return the places at which two pictures differ, with both values."""
-    if isinstance(one, list) and all(isinstance(each, dict) and "id" in each for each in (*one, *other)):
-        one, other = ({job["id"]: job for job in jobs} for jobs in (one, other))
+    if isinstance(one, list) and isinstance(other, list):
+        one, other = ({_name(each, place): each for place, each in enumerate(several)} for several in (one, other))
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return [] if one == other else [(path, one, other)]
     names = dict.fromkeys((*one, *other))
     return [each for name in names for each in differences(one.get(name), other.get(name), f"{path}/{name}")]
+
+
+def _name(each, place):
+    return each.get("id", place) if isinstance(each, dict) else place
 
 
 async def outcome(call):

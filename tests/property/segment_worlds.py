@@ -17,7 +17,20 @@ from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.property.queue_machine import Draws
 
-KINDS = {"direct": DirectQueue, "broker": BrokerQueue}
+
+class PlainDirectQueue(DirectQueue):
+    """A direct queue without bulk enqueues, which give out other ids and places than an `enqueue_many` of few jobs."""
+
+    _bulk_threshold = None
+
+
+class PlainBrokerQueue(BrokerQueue):
+    """A broker without bulk enqueues."""
+
+    _bulk_threshold = None
+
+
+KINDS = {"direct": PlainDirectQueue, "broker": PlainBrokerQueue}
 TASKS = ("jqueue-segment", "jqueue-segments")
 """Names of the tasks that write segments and load rows ahead."""
 
