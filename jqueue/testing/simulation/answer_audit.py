@@ -447,7 +447,8 @@ class AnswerAudit:
         if call.succeeded:
             for job_id, job in self._timeline.at(call.started).jobs.items():
                 dead = all(status_of(v.jobs.get(job_id, {})) == DEAD for v in self._during(call))
-                if dead and "unique_key" not in job and call.entrypoint in (None, job["entrypoint"]):
+                keyed = dead and any("unique_key" in v.jobs[job_id] for v in self._during(call))  # its key may be taken
+                if dead and not keyed and call.entrypoint in (None, job["entrypoint"]):
                     raise Violation(2, f"returned, and {job_id} was dead all the time", call=call)
 
     def _check_exit(self, process: str, gone: float) -> None:
