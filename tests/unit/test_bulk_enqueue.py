@@ -96,7 +96,7 @@ async def test_an_async_iterable_is_taken_as_well_and_the_deadline_counts_from_i
 
 @in_virtual_time
 async def test_a_queue_without_segments_takes_an_async_iterable_up_to_its_batch_size():
-    queue = DirectQueue(store(), clock=VirtualClock(), limits=Limits(batch_size=20))
+    queue = DirectQueue(store(), clock=VirtualClock(), limits=Limits(batch_size=20, hot_bytes=None))
     jobs = await queue.enqueue_many(as_async(numbered(20)))
     assert [b"%d" % number for number in range(20)] == [job.payload for job in jobs]
     with pytest.raises(InvalidJobError, match="the limit is 20"):

@@ -26,7 +26,7 @@ class SlowToRead(InMemoryStorage):
 
 async def test_no_segment_is_stored_after_the_queue_was_closed():
     storage = SlowToRead()
-    queue = DirectQueue(storage, limits=Limits(hot_bytes=1))
+    queue = DirectQueue(storage, limits=Limits(hot_bytes=1, batch_size=20))
     tasks = [asyncio.create_task(queue.enqueue_many([Enqueue("a") for _ in range(300)]))]
     await storage.asked.wait()
     tasks.append(asyncio.create_task(queue.aclose()))
