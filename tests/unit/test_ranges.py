@@ -263,3 +263,24 @@ async def test_a_row_that_was_in_a_range_meanwhile_is_claimed_with_the_next_atte
         assert 0 == (await two.find(ids[1])).attempt  # its row is loaded
         await one.end_range(await claimed(one, 4), nothing_done=True)
         assert [2, 2, 2, 2] == [job.attempt for job in await two.dequeue(batch_size=4)]
+
+
+@in_virtual_time
+async def test_a_stale_range_in_a_damaged_segment_holds_no_other_claim_back():
+    storage = faulty()
+    async with queue_on(storage, stale_timeout=30) as queue:
+        await with_rows(queue, 3, max_attempts=1)
+        other = await queue.enqueue("another", b"")
+        claim = await claimed(queue, 3)
+        assert [other.id] == [job.id for job in await queue.dequeue("another")]
+        segment = storage.beside(f".segments/{claim.segment}")
+        data, etag = await segment.read()
+        await segment.write(data.replace(b"queued", b"QUEUED"), etag)
+        async with queue_on(storage, stale_timeout=30) as fresh:
+            for _ in range(8):
+                await asyncio.sleep(30)
+                again = await fresh.dequeue("another")
+                if again:
+                    break
+            assert [other.id] == [job.id for job in again]
+            assert 3 == (await fresh.stats()).entrypoints["t"].in_progress

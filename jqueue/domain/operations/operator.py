@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, SegmentDamagedError, shown
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import Claim, Job, JobStatus
@@ -295,7 +296,8 @@ class Sweep(Operation):
         for claim, heartbeat_at in self.suspects:
             held = draft.header.ranges.get(claim.job_id)
             if held is not None and (held.claims, held.heartbeat_at) == (claim.attempt, heartbeat_at):
-                in_ranges += revoke_range(draft, claim.job_id, now)
+                with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
+                    in_ranges += revoke_range(draft, claim.job_id, now)
             job = draft.jobs.get(claim.job_id)
             if (
                 job is not None
