@@ -76,15 +76,13 @@ class ViewsAudit:
     def _fits_part(self, call: Call, told: EntrypointStats, version: Version, name: str) -> bool:
         jobs = [job for job in version.jobs.values() if job["entrypoint"] == name]
         there = Counter(status_of(job) for job in jobs)
-        numbers = {
-            QUEUED: told.depth + told.scheduled,
-            IN_PROGRESS: told.in_progress,
-            DEAD: told.dead,
-            COMPLETED: told.completed,
-        }
+        numbers = {IN_PROGRESS: told.in_progress, DEAD: told.dead, COMPLETED: told.completed}
         if any(there[status] != number for status, number in numbers.items()):
             return False
-        if not version.segments or version.unsure:  # with segments, the store tells the time
+        expiring = sum(status_of(job) == QUEUED and "expires_at" in job for job in jobs)  # some may have expired
+        if not there[QUEUED] - expiring <= told.depth + told.scheduled <= there[QUEUED]:
+            return False
+        if expiring or not version.segments or version.unsure:  # with segments, the store tells the time
             return True
         if not all("created_at" in job for job in jobs):  # a person has added one
             return True
