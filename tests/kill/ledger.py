@@ -323,7 +323,9 @@ class Ledger:
         for attempt, done in record.ranges.items():
             if state.finished.get(done.id) == done.attempt:
                 return attempt
-        return None if record.cancelled is None else CANCELLED
+        if record.cancelled is None or not record.promised:  # it may not have been enqueued yet when the file was read
+            return None
+        return CANCELLED
 
     def _record(self, job_id: str) -> _JobRecord:
         """Return the record of a job. Its claim may be heard before the enqueue, which another worker reports."""

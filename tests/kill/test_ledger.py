@@ -209,3 +209,13 @@ def test_a_cancellation_that_was_refused_removes_no_job(ledger):
     _says(ledger, Verb.CANCEL, ("a",), kind=Kind.REFUSED)
     with pytest.raises(ViolationError, match="1 jobs are gone"):
         ledger.check(_state(version=2))
+
+
+def test_a_job_whose_enqueue_and_cancellation_come_after_the_state_is_not_taken_for_cancelled(ledger):
+    _says(ledger, Verb.ENQUEUE, ("b",), kind=Kind.INTENT)
+    _says(ledger, Verb.CANCEL, ("b",), kind=Kind.INTENT)
+    ledger.check(_state(_job(1, claimed=True), version=2))
+    ledger.check(_state(_job(1, claimed=True), _job(job_id="b"), version=3))
+    ledger.check(_state(_job(1, claimed=True), version=4))
+    with pytest.raises(ViolationError, match="b came back"):
+        ledger.check(_state(_job(1, claimed=True), _job(job_id="b"), version=5))
