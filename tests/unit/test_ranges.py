@@ -284,3 +284,13 @@ async def test_a_stale_range_in_a_damaged_segment_holds_no_other_claim_back():
                     break
             assert [other.id] == [job.id for job in again]
             assert 3 == (await fresh.stats()).entrypoints["t"].in_progress
+
+
+@in_virtual_time
+async def test_a_cancelled_job_that_is_returned_leaves_and_does_not_wait_again():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        await queue.cancel(ids[1], running=True)
+        await queue.end_range(claim, returned=[ids[1], ids[2]])
+        assert [ids[2]] == [job.id for job in await queue.dequeue("t", batch_size=5)]

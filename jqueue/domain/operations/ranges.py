@@ -224,9 +224,11 @@ class EndRange(Operation):
                 return
             raise ClaimLostError(*claim, "the range was ended, or its claim became stale")
         segment = draft.header.segments[held.segment]
-        failed = [self._job(draft, job_id) for job_id in {**self.failed, **self._cancelled(held)}]
+        cancelled = self._cancelled(held)
+        failed = [self._job(draft, job_id) for job_id in {**self.failed, **cancelled}]
         rest = without(held.spans, [(row, row + 1) for row in self._rows(draft, held, [job.id for job in failed])])
-        back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, held, self.returned))
+        returned = [job_id for job_id in self.returned if job_id not in cancelled]
+        back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, held, returned))
         draft.set_range(claim.job_id, None)
         for job in failed:
             draft.admit(job)
