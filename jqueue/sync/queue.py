@@ -93,7 +93,9 @@ def blocking(
     return _like(verb, call)
 
 
-def streaming(verb: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, Result]:
+def streaming(
+    verb: Callable[Concatenate[Any, Parameters], Awaitable[Result]],
+) -> Callable[Concatenate[SyncQueue, Parameters], Result]:
     """Return the blocking method for a verb that takes any number of items. All else is as in `blocking`.
 
     An iterator is consumed in the caller's thread, a piece at a time.

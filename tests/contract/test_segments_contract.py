@@ -27,18 +27,18 @@ class InSegments:
 
     def __init__(self, *storage, **options):
         super().__init__(*storage, **options)
-        segments = self._engine.segments
+        segments = self._engine.segments  # type: ignore[attr-defined]
         segments.writer.sizes = SegmentSizes(hot_bytes=0, fewest_rows=1, most_rows=8, chunk_rows=2, merged=2, holes=1)
         segments.loader.rows_kept, segments.loader.rows_ahead = 8, 4
 
     async def read_state(self, **options):
-        state = await super().read_state(**options)
+        state = await super().read_state(**options)  # type: ignore[misc]
         if not state.segments:
             return state
-        now = self._engine.now()
+        now = self._engine.now()  # type: ignore[attr-defined]
         jobs = [
             job
-            async for job in self.iterate_jobs()
+            async for job in self.iterate_jobs()  # type: ignore[attr-defined]
             if job.expires_at is None or job.expires_at > now  # such a row leaves when it is read the next time
         ]
         return state.model_copy(update={"jobs": tuple(jobs)})

@@ -17,15 +17,15 @@ class InTinySegments:
     """
 
     def __init__(self, storage, **options):
-        super().__init__(storage, **options)
-        segments = self._engine.segments
+        super().__init__(storage, **options)  # type: ignore[call-arg]
+        segments = self._engine.segments  # type: ignore[attr-defined]
         if segments is not None:  # a storage of two methods keeps none
-            segments.writer.sizes = SegmentSizes(**TINY)
+            segments.writer.sizes = SegmentSizes(**TINY)  # type: ignore[arg-type]
             segments.loader.rows_kept, segments.loader.rows_ahead = 4, 2
-            self._write, self._engine._write = self._engine._write, self._spill_and_write
+            self._write, self._engine._write = self._engine._write, self._spill_and_write  # type: ignore[attr-defined]
 
     async def _spill_and_write(self, outcomes):
-        engine = self._engine
+        engine = self._engine  # type: ignore[attr-defined]
         draft, writer = engine.draft, engine.segments.writer
         while True:
             entries = [
@@ -38,8 +38,8 @@ class InTinySegments:
 
     async def read_state(self, **options):
         """Return the state with all jobs, those in segments last. A row that has expired stands until it comes up."""
-        view = await self.view(**options)
-        now = self._engine.now()
+        view = await self.view(**options)  # type: ignore[attr-defined]
+        now = self._engine.now()  # type: ignore[attr-defined]
         jobs = [job async for job in view.jobs() if phase_of(job, now) is not Phase.EXPIRED]
         return view.header.model_copy(update={"jobs": tuple(jobs), "set_aside": view.set_aside})
 

@@ -89,9 +89,9 @@ class World:
         queue._engine.entropy = Draws(f"engine-{name}")  # names of segments must not use up the ids of jobs
         if sizes is not None:
             written, loaded = sizes
-            queue._engine.segments.writer.sizes = SegmentSizes(**written)
-            queue._engine.segments.loader.rows_kept, queue._engine.segments.loader.rows_ahead = loaded
-        return await queue.__aenter__()
+            queue._engine.segments.writer.sizes = SegmentSizes(**written)  # type: ignore[union-attr]
+            queue._engine.segments.loader.rows_kept, queue._engine.segments.loader.rows_ahead = loaded  # type: ignore[union-attr]
+        return await queue.__aenter__()  # type: ignore[attr-defined]
 
     async def waiting_rows(self):
         """Return all rows in segments that are not taken, read without the loader: segment, number and job."""

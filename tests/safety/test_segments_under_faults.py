@@ -29,8 +29,8 @@ def queue_with_segments(storage):
     """Return a queue that moves every waiting job to a segment, and tries failed requests again soon."""
     queue = DirectQueue(storage, call_timeout=CALL_TIMEOUT)
     segments = queue._engine.segments
-    segments.writer.sizes = SegmentSizes(**{**TINY, "chunk_rows": 2, "merged": 2})
-    segments.loader.rows_ahead = segments.loader.commits_ahead = 0
+    segments.writer.sizes = SegmentSizes(**{**TINY, "chunk_rows": 2, "merged": 2})  # type: ignore[union-attr]
+    segments.loader.rows_ahead = segments.loader.commits_ahead = 0  # type: ignore[union-attr]
     return queue
 
 

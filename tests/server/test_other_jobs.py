@@ -27,7 +27,7 @@ def job(number):
 async def view_of(hot, others):
     entries = {f"{number:02}": packed(job(number), {}) for number in hot}
     rows = Rows(*map(job, others))
-    queue = QueueView(LazyState(QueueState(), (), entries, rows), Limits(), 0, 0)
+    queue = QueueView(LazyState(QueueState(), (), entries, rows), Limits(), 0, 0)  # type: ignore[arg-type]
     return View(1, NOW, queue, entries, await queue.stats(NOW)), rows
 
 

@@ -168,11 +168,11 @@ def taken_rows_counted(patch):
 
 def damaged_rows_believed(patch):
     """The checksum of a chunk of rows is not compared"""
-    decode = segment_reader.decode_chunk
+    decode = segment_reader.decode_chunk  # type: ignore[attr-defined]
 
     def believing(data, number, segment, index, *rest):
         found = SegmentIndex(index.chunks, index.end, index.ids, index.keys)
-        found.chunks = {number: index.chunks[number]._replace(crc=zlib.crc32(data))}
+        found.chunks = {number: index.chunks[number]._replace(crc=zlib.crc32(data))}  # type: ignore[assignment]
         return decode(data, number, segment, found, *rest)
 
     patch.setattr(segment_reader, "decode_chunk", believing)

@@ -127,7 +127,7 @@ def test_an_iterator_of_many_jobs_that_fails_adds_nothing():
         with pytest.raises(LookupError):
             queue.enqueue_many(failing())
         with pytest.raises(InvalidJobError):
-            queue.enqueue_many(Enqueue("work", b"" if number < 2000 else "text") for number in range(5000))
+            queue.enqueue_many(Enqueue("work", b"" if number < 2000 else "text") for number in range(5000))  # type: ignore[arg-type]
         assert [] == queue.dequeue()
         assert 0 == queue.read_state().version
 
@@ -440,7 +440,7 @@ def test_the_history_is_a_plain_iterator():
 
 def test_a_range_is_claimed_read_and_ended(tmp_path):
     with SyncQueue(tmp_path / "ranges.json", limits=Limits(hot_bytes=1)) as queue:
-        queue._queue._engine.segments.writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2)
+        queue._queue._engine.segments.writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2)  # type: ignore[attr-defined]
         ids = [job.id for job in queue.enqueue_many([Enqueue("t", b"")] * 3)]
         deadline = time.monotonic() + 30
         while (claim := queue.claim_range("t", 9)) is None:
@@ -449,4 +449,4 @@ def test_a_range_is_claimed_read_and_ended(tmp_path):
             queue.resume("other")
         assert ids[: claim.rows] == [job.id for job in queue.read_range(claim)]
         queue.end_range(claim, failed={ids[0]: "boom"})
-        assert "boom" == queue.find(ids[0]).error
+        assert "boom" == queue.find(ids[0]).error  # type: ignore[union-attr]

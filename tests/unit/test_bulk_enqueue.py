@@ -127,7 +127,7 @@ async def test_an_error_in_the_middle_adds_nothing():
             yield from numbered(500)
             raise LookupError
 
-        for bad, error in ((failing(), LookupError), ([*numbered(500), Enqueue("work", "text")], InvalidJobError)):
+        for bad, error in ((failing(), LookupError), ([*numbered(500), Enqueue("work", "text")], InvalidJobError)):  # type: ignore[arg-type]
             with pytest.raises(error):
                 await queue.enqueue_many(bad)
         with pytest.raises(InvalidJobError, match="got str"):
@@ -205,7 +205,7 @@ def _random_jobs(random, count):
             options["job_id"] = f"id {random.randrange(count)}"
         if random.random() < 0.2:
             options["delay"] = random.randrange(5)
-        yield Enqueue(random.choice("ab"), b"%d" % number, random.randrange(3), **options)
+        yield Enqueue(random.choice("ab"), b"%d" % number, random.randrange(3), **options)  # type: ignore[arg-type]
 
 
 def _told(job):

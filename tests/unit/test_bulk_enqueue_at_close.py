@@ -29,7 +29,7 @@ async def test_no_segment_is_stored_after_the_queue_was_closed():
     queue = DirectQueue(storage, limits=Limits(hot_bytes=1, batch_size=20))
     tasks = [asyncio.create_task(queue.enqueue_many([Enqueue("a") for _ in range(300)]))]
     await storage.asked.wait()
-    tasks.append(asyncio.create_task(queue.aclose()))
+    tasks.append(asyncio.create_task(queue.aclose()))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     storage.answer.set()
     answer, _ = await asyncio.gather(*tasks, return_exceptions=True)

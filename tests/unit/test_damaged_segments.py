@@ -33,7 +33,7 @@ async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on
         await queue.cancel("unknown")
 
     await segment.write(whole, etag)
-    queue._engine.segments.loader.damage_kept = -1.0
+    queue._engine.segments.loader.damage_kept = -1.0  # type: ignore[union-attr]
     assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
 
 
@@ -42,17 +42,17 @@ async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_w
     queue = tiny_queue(storage, Limits())
     await queue.enqueue("a", b"")
     await spilled(queue)
-    draft, loader = queue._engine.draft, queue._engine.segments.loader
+    draft, loader = queue._engine.draft, queue._engine.segments.loader  # type: ignore[union-attr]
     [name] = draft.jobs.rows.segments
     draft.jobs.rows.unload()
 
     async def missing(*_):
         raise ObjectMissingError(name)
 
-    loader._reader.chunks = missing
+    loader._reader.chunks = missing  # type: ignore[method-assign]
     wanted = [draft.jobs.rows.next_wanted("a")]
-    assert not await loader.load(wanted, draft, fresh=True)  # the process may have slept since it read the manifest
-    assert not await loader.load(wanted, draft, fresh=False)
-    assert not draft.jobs.rows.is_loaded(wanted[0])
-    assert await loader.load(wanted, draft, fresh=True)
-    assert draft.jobs.rows.is_loaded(wanted[0])
+    assert not await loader.load(wanted, draft, fresh=True)  # type: ignore[arg-type] # the process may have slept since it read the manifest
+    assert not await loader.load(wanted, draft, fresh=False)  # type: ignore[arg-type]
+    assert not draft.jobs.rows.is_loaded(wanted[0])  # type: ignore[arg-type]
+    assert await loader.load(wanted, draft, fresh=True)  # type: ignore[arg-type]
+    assert draft.jobs.rows.is_loaded(wanted[0])  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=4)
 
 def queue_on(storage, **options):
     queue = BrokerQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1), **options)
-    queue._engine.segments.writer.sizes = SIZES
+    queue._engine.segments.writer.sizes = SIZES  # type: ignore[union-attr]
     return queue
 
 

@@ -21,7 +21,7 @@ JOBS = 300
 
 
 async def main():
-    q = DirectQueue(InMemoryStorage(), **settings)
+    q = DirectQueue(InMemoryStorage(), **settings)  # type: ignore[arg-type]
     for _ in range(JOBS):
         await q.enqueue("task", bytes(1000))
     shown = len((await q.read_state()).jobs)
