@@ -7,6 +7,7 @@ from jqueue.core.blob import codec, lines
 from jqueue.core.blob import content as blob
 from jqueue.core.blob.codec import encode_header, join_blob
 from jqueue.core.direct import DirectQueue
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import QueueState
 from jqueue.testing.virtual_time import VirtualClock
 
@@ -36,7 +37,8 @@ async def deep_storage(count=DEEP):
 async def deep_queue(make=DirectQueue):
     """Return a queue that has read the blob and written a commit, and a second queue that has read that commit."""
     storage = await deep_storage()
-    queue, other = (make(storage, clock=VirtualClock()) for _ in range(2))
+    everything = Limits(hot_bytes=None)  # stays in the blob
+    queue, other = (make(storage, clock=VirtualClock(), limits=everything) for _ in range(2))
     for each in (queue, other):
         await each.__aenter__()
         await each.enqueue("first", b"payload")

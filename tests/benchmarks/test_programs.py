@@ -140,6 +140,7 @@ PROGRAMS_RUN = [
     ("stalls", {**BRIEF, "depth": 20, "repeats": 1}, "work_longest"),
     ("formats", {**FORMATS, "url": "vsqs://{folder}/queue", "headers": True}, "jobs_per_second"),
     ("formats", {**FORMATS, "url": "vsqs://{folder}/queue?fsync=false", "headers": False}, "jobs_per_second"),
+    ("deep", {"storage": "file", "depth": 20, "in_flight": 3, "seconds": 0.1, "payload_bytes": 64}, "claim_ms"),
     ("bulk", {"storage": "file", "rows": 20, "payload_bytes": 64}, "rows_per_second"),
 ]
 

@@ -155,7 +155,9 @@ def test_the_strategies_draw_every_field_of_a_state_and_of_its_tables():
                 yield from (f"{table}.{name}" for name in filled(each, row.model_construct()))
 
     fields = {f"{table}.{name}" for table, row in rows.items() for name in row.model_fields}
-    assert (set(QueueState.model_fields) - {"critical", "set_aside"}) | fields <= drawn(states, fields_of)
+    assert (
+        set(QueueState.model_fields) - {"critical", "set_aside", "segments", "ranges", "retired"}
+    ) | fields <= drawn(states, fields_of)
 
 
 @LAYOUT

@@ -147,7 +147,7 @@ def a_ceiling_is_looked_at_once_for_a_batch(patch):
 
 
 def claims_are_not_counted_against_the_rate(patch):
-    patch(dequeue, "_count_claim", lambda draft, entrypoint, now: None)
+    patch(dequeue, "count_claims", lambda draft, entrypoint, now, claims: None)
 
 
 def a_pause_is_not_for_those_who_take_any_job(patch):

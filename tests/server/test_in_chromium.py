@@ -340,7 +340,7 @@ def test_the_page_without_a_server_reads_the_object_of_another_site_and_follows_
         (404, {}, b"", "there is no object"),
         (200, {}, b"hello", "not JSON"),
         (200, {}, b'{"format": 3, "jobs": {}}', "format 3"),
-        (200, {}, b'{"format": 2, "critical": ["segments"], "jobs": {}}', "segments"),
+        (200, {}, b'{"format": 2, "critical": ["wormholes"], "jobs": {}}', "wormholes"),
         (200, {}, b'{"jobs": []}', "jqueue 1.0.0"),
     ],
 )

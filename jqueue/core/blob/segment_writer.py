@@ -226,7 +226,7 @@ class SegmentWriter:
 
     async def _spill(self, entries: Found, queue: str, number: int, aging: float | None) -> Stored | None:
         chosen = await in_turns(_last_of(entries, number, aging, self._now()))
-        if len(chosen.rows) < self.sizes.fewest_rows:
+        if len(chosen.rows) < min(number, self.sizes.fewest_rows):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
         encoded = await in_turns(
