@@ -29,7 +29,8 @@ class Trial:
 
     def __init__(self, **limits):
         self.storage = InMemoryStorage(clock=VirtualClock())
-        self.queue = DirectQueue(self.storage, limits=Limits(**limits), clock=VirtualClock())
+        everything = {"hot_bytes": None, **limits}  # stays in the blob
+        self.queue = DirectQueue(self.storage, limits=Limits(**everything), clock=VirtualClock())
 
     def job_bytes(self):
         """Bytes of the blob that the lines of the jobs take."""
