@@ -1,4 +1,4 @@
-"""The jobs of a queue that an operator means: one by its id, or those that the filters choose."""
+"""The jobs that an operator has chosen: one job by its id, or several by filters."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class JobChange:
 
 
 class ChosenJob(NamedTuple):
-    """What a change needs to know of a job. A million of them may be chosen."""
+    """The fields of a job that a change needs. They are few, as a million jobs may be chosen."""
 
     id: str
     status: JobStatus

@@ -16,7 +16,7 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
 
 KEPT_FOR = timedelta(hours=2)
-"""Age up to which a segment that nothing names may be one that is about to be named, or that a reader needs."""
+"""Age below which an unnamed segment is no litter: a commit may name it soon, or a reader may still need it."""
 
 NAMED = 3
 """Largest number of missing segments to name."""
