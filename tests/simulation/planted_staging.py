@@ -9,7 +9,7 @@ from jqueue.core.blob.engine import CommitEngine
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import NO_CLAIM, TransactionRecord
 from jqueue.domain.operations import EnqueueStaged
-from jqueue.domain.operations.staged import Transaction
+from jqueue.domain.operations.transactions import Transaction
 from jqueue.domain.order import Order
 from jqueue.domain.sequence_numbers import PlacedJobs
 

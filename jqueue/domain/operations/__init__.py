@@ -25,7 +25,8 @@ from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
 from jqueue.domain.operations.results import AwaitResult
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
 from jqueue.domain.operations.schedules import RunSchedule, SetSchedule, Unschedule
-from jqueue.domain.operations.staged import EnqueueStaged, LastTransaction, StagedJobs, StagedReceipt, Transaction
+from jqueue.domain.operations.staged import EnqueueStaged, StagedJobs, StagedReceipt
+from jqueue.domain.operations.transactions import LastTransaction, Transaction
 
 __all__ = [
     "AMENDABLE",

@@ -22,6 +22,8 @@ from jqueue.domain.large_values import check_named_in_time
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.jobs import FLOOR_AT_END, NewJob, drop_outlived
+from jqueue.domain.operations.staged import StagedReceipt
+from jqueue.domain.operations.transactions import Given, is_repeated, last_version, remember
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment
@@ -51,12 +53,13 @@ class NewSegment:
 
     Attributes:
         name: of the segment, which exists.
-        queue: id of the queue that it names.
+        queue: id of the queue that it names; empty if its writer did not know the queue.
         segment: its entry in the manifest, with sequence numbers from 1 on.
         index: its index, if a job in it may be in the queue already: if it has an id of its caller's or a unique key.
         given: True if the caller has chosen the ids of its jobs.
         modes: `conflict_mode` of each row; empty if all are 0.
         taken: rows whose jobs are added one by one instead.
+        behind: number of jobs of the call before those that the numbers of its rows count.
     """
 
     name: str
@@ -66,10 +69,12 @@ class NewSegment:
     given: bool = False
     modes: bytes = field(default=b"", repr=False)
     taken: Collection[int] = field(default=(), repr=False)
+    behind: int = 0
 
     def is_stale(self, floor: int, queue: str) -> bool:
         """Return True if it must be written again for a queue with this `attempt_floor` and id."""
-        return queue not in ("", self.queue) or (self.given and self.segment.attempts < floor)
+        is_foreign = "" not in (queue, self.queue) and queue != self.queue
+        return is_foreign or (self.given and self.segment.attempts < floor)
 
     @property
     def tables(self) -> tuple[HashTable | None, HashTable | None]:
@@ -88,11 +93,13 @@ class BulkAdded:
         attempt: the attempt of new jobs with an id of their caller's.
         one_by_one: the jobs that were not added as rows, by their number in the call: the new job, or that which is
             there already.
+        version: see `StagedReceipt`.
     """
 
     offset: int
     attempt: int
     one_by_one: Mapping[int, Job]
+    version: int | None = None
 
     @property
     def existing(self) -> int:
@@ -115,7 +122,9 @@ class BulkConflicts:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueSegments(Operation):
-    """Add jobs, all or none: those in segments, and some one by one. Its result is a `BulkAdded` or `BulkConflicts`.
+    """Add jobs, all or none: those in segments, and some one by one.
+
+    Its result is a `BulkAdded` or `BulkConflicts`; or a `StagedReceipt`, if its transaction was done before.
 
     Attributes:
         jobs: number of all jobs.
@@ -124,6 +133,7 @@ class EnqueueSegments(Operation):
         one_by_one: the jobs that are added to the blob, with their numbers in the call, in order.
         before: time until which a commit may name the segments and the objects of their jobs.
         features: the critical features that the jobs in the segments need.
+        transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
     """
 
     jobs: int
@@ -132,12 +142,16 @@ class EnqueueSegments(Operation):
     one_by_one: Sequence[tuple[int, NewJob]]
     before: datetime
     features: Collection[str] = ()
+    transaction: Given = None
     shared: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
-    def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts:
+    def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
         """Name the segments and add the other jobs, unless rows of the segments must be looked at first."""
+        last = last_version(draft, self.transaction)
+        if is_repeated(self.transaction, last):
+            return StagedReceipt(repeated=True, version=last)
         drop_outlived(draft, now)
         check_named_in_time(self.before, now)
         floor = draft.header.attempt_floor
@@ -155,6 +169,7 @@ class EnqueueSegments(Operation):
             )
         if floor >= LARGEST and any(each.given for each in named):
             raise InvalidJobError(FLOOR_AT_END)
+        remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
         found = {}
         for number, job in self.one_by_one:
@@ -163,7 +178,7 @@ class EnqueueSegments(Operation):
         draft.jobs.last_sequence = offset + self.jobs
         added: Counter[str] = Counter()
         for each in named:
-            self._name(each, draft, offset)
+            self._name(each, draft, offset, now)
             added[each.segment.entrypoint] += each.segment.rows - len(each.taken)
         for entrypoint, jobs in added.items():
             draft.move_rows(
@@ -171,10 +186,10 @@ class EnqueueSegments(Operation):
             )
         for feature in self.features if named else ():
             draft.require(feature)
-        return BulkAdded(offset, floor, found)
+        return BulkAdded(offset, floor, found, last)
 
-    def _name(self, new: NewSegment, draft: Draft, offset: int) -> None:
-        segment = new.segment
+    def _name(self, new: NewSegment, draft: Draft, offset: int, now: datetime) -> None:
+        segment, offset = new.segment, offset + new.behind
         first, spans = segment.taking(new.taken)
         changes = {
             "next": first,
@@ -182,7 +197,7 @@ class EnqueueSegments(Operation):
             "offset": offset,
             "head": segment.head.moved(offset),
             "least": segment.least + offset,
-            "at": round(self.created_at.timestamp(), 3),
+            "at": min(segment.at or round(self.created_at.timestamp(), 3), round(now.timestamp(), 3)),
         }
         draft.name_segment(new.name, segment.model_copy(update=changes))
 

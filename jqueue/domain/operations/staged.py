@@ -1,44 +1,27 @@
 """Operations that add jobs in bulk: encoded elsewhere, by the thousands, and added in exactly one commit.
 
-A bulk enqueue runs on many machines, is repeated if one of them fails, and ends with one commit. The blob remembers the
-application and the number of the write, so that a repeated write adds nothing.
+A bulk enqueue runs on many machines, is repeated if one of them fails, and ends with one commit. Its transaction keeps
+a repeated write from adding anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from datetime import datetime
+from typing import Any, ClassVar, NoReturn
 
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import OnConflict, check_conflict
-from jqueue.domain.limits import Limits, check_integer, check_name, enqueue_share
-from jqueue.domain.models import COUNT_MAX, LARGEST, QueueState, TransactionRecord
+from jqueue.domain.limits import Limits, check_integer, enqueue_share
+from jqueue.domain.models import COUNT_MAX, QueueState
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import NewJob, drop_outlived, new_job
+from jqueue.domain.operations.transactions import Transaction, checked, is_repeated, last_version, remember
 from jqueue.domain.sequence_numbers import EncodedJobs
 from jqueue.domain.size_limit import enqueue_limit, take_space
-
-TRANSACTION_KEPT = timedelta(days=30)
-"""Default time for which the version of an application's last write is remembered."""
-
-
-class Transaction(NamedTuple):
-    """The identity of one write of an application.
-
-    Attributes:
-        app_id: id of the application, or of the streaming query.
-        version: grows with every write. A write whose version is not larger than the last has already been done.
-        keep: time for which the version is remembered.
-    """
-
-    app_id: str
-    version: int
-    keep: Duration = TRANSACTION_KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +100,7 @@ class EnqueueStaged(Operation):
         return replace(
             self,
             staged=given,
-            transaction=None if self.transaction is None else _checked(self.transaction, preparation.limits),
+            transaction=None if self.transaction is None else checked(self.transaction, preparation.limits),
             new_jobs=tuple(
                 new_job(preparation, **values, on_conflict=self.on_conflict)
                 for staged in given
@@ -136,15 +119,10 @@ class EnqueueStaged(Operation):
 
     def change(self, draft: Draft, now: datetime) -> StagedReceipt:
         """Add the jobs, unless the transaction shows that they were added before."""
-        last = None
-        if self.transaction is not None:
-            app_id, version, keep = Transaction(*self.transaction)
-            record = draft.header.transactions.get(app_id)
-            last = None if record is None else record.version
-            if last is not None and last >= version:
-                return StagedReceipt(repeated=True, version=last)
-            until = now.timestamp() + to_seconds("keep", keep)
-            draft.note(draft.header.transactions, app_id, TransactionRecord(version, until))
+        last = last_version(draft, self.transaction)
+        if is_repeated(self.transaction, last):
+            return StagedReceipt(repeated=True, version=last)
+        remember(draft, self.transaction, now)
         drop_outlived(draft, now)
         blocks = [staged.encoded for staged in self.staged if staged.encoded.jobs]
         self._take_space(draft, blocks)
@@ -161,33 +139,3 @@ class EnqueueStaged(Operation):
             if enqueue_limit(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
                 draft.set_settings(draft.header.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
         take_space(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes in total")
-
-
-@dataclass(frozen=True, slots=True)
-class LastTransaction(Operation):
-    """Look up the version of an application's last write. Its result is that version, or None."""
-
-    always_needs: ClassVar[tuple[str, ...]] = ("staged",)
-
-    app_id: str
-
-    def prepared(self, preparation: Preparation) -> LastTransaction:
-        """Check the id."""
-        check_name("transaction's app_id", self.app_id, preparation.limits)
-        return self
-
-    def change(self, draft: Draft, now: datetime) -> int | None:
-        """Return the version, and change nothing."""
-        record = draft.header.transactions.get(self.app_id)
-        return None if record is None else record.version
-
-
-def _checked(transaction: object, limits: Limits) -> Transaction:
-    if not isinstance(transaction, tuple) or len(transaction) not in (2, 3):
-        raise InvalidJobError(f"transaction must be Transaction(app_id, version), got {type(transaction).__name__}")
-    given = Transaction(*transaction)
-    return Transaction(
-        check_name("transaction's app_id", given.app_id, limits),
-        check_integer("transaction's version", given.version, 0, LARGEST),
-        to_seconds("transaction's keep", given.keep),
-    )

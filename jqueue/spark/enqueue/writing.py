@@ -22,7 +22,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import StagedReceipt, Transaction
-from jqueue.domain.operations.staged import TRANSACTION_KEPT
+from jqueue.domain.operations.transactions import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
