@@ -11,7 +11,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.header import TABLES, Header
 from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job_table import unpacked
@@ -39,6 +39,10 @@ def claimed_by(job: Job) -> str:
     who = "" if job.holder is None else f" by {printable(job.holder)}"
     since = "" if job.claimed_at is None else f" since {job.claimed_at.isoformat(timespec='seconds')}"
     return f" (claimed{who}{since})" if who or since else ""
+
+
+def _held_by(job: Job) -> str:
+    return f"attempt {job.attempt} holds the job now{claimed_by(job)}"
 
 
 class Draft:
@@ -103,14 +107,31 @@ class Draft:
             raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM + holder)
         entry = self.jobs.entries.get(claim.job_id)
         if entry is None:
-            gone = "the job was acked" if claim.job_id in self.header.finished else "the job is no longer in the queue"
-            raise ClaimLostError(*claim, gone)
+            raise ClaimLostError(*claim, self._why_lost(claim))
         job = unpacked(claim.job_id, entry)
         if job.status is not JobStatus.IN_PROGRESS:
             raise ClaimLostError(*claim, f"the job is {job.status}")
         if job.attempt != claim.attempt:
-            raise ClaimLostError(*claim, f"attempt {job.attempt} holds the job now{claimed_by(job)}")
+            raise ClaimLostError(*claim, _held_by(job))
         return job
+
+    def _why_lost(self, claim: Claim) -> str:
+        """Return the reason for which a claim on a job without a line in the blob is lost.
+
+        Raises:
+            RowsMissingError: a segment may hold the job, and its row is not loaded.
+        """
+        if claim.job_id in self.header.finished:
+            return "the job was acked"
+        try:
+            job = self.jobs.find(claim.job_id)
+        except SegmentDamagedError:
+            job = None
+        if job is None:
+            return "the job is no longer in the queue"
+        if job.attempt == claim.attempt:
+            return "the job is claimed as a part of a range, whose end is its end"
+        return _held_by(job)
 
     def next_sequence(self) -> int:
         """Return the sequence number of a place behind all jobs."""

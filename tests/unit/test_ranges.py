@@ -88,6 +88,41 @@ async def test_a_heartbeat_manager_keeps_a_range_alive_by_the_timeout_of_its_cla
 
 
 @in_virtual_time
+async def test_the_end_of_a_range_inside_a_heartbeat_manager_is_no_loss():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        async with HeartbeatManager(queue, claim) as manager:
+            await queue.end_range(claim)
+            await asyncio.sleep(60)  # heartbeats of the claim would have come meanwhile
+        assert (None, False) == (manager.error, manager.lost.is_set())
+
+
+@in_virtual_time
+async def test_a_heartbeat_in_the_commit_of_the_end_of_a_range_is_no_loss():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        _, [lost] = await asyncio.gather(queue.end_range(claim), queue.heartbeat_many([claim.claim]))
+        assert lost.ended_here
+
+
+@in_virtual_time
+async def test_a_lost_claim_on_a_job_that_another_client_claimed_with_a_range_names_the_attempt():
+    storage = faulty()
+    async with queue_on(storage) as queue, queue_on(storage, holder="other") as other:
+        ids = await with_rows(queue, 4)
+        first = await claimed(queue, 4)
+        [job, *_] = await jobs_of(queue, first)
+        with pytest.raises(ClaimLostError, match="a part of a range"):
+            await queue.ack(job)
+        await queue.end_range(first, nothing_done=True)
+        assert ids == [job.id for job in await jobs_of(other, await claimed(other, 4))]
+        with pytest.raises(ClaimLostError, match=r"attempt 2 holds the job now \(claimed by other since"):
+            await queue.ack(job)
+
+
+@in_virtual_time
 async def test_a_repeated_end_changes_nothing_and_a_stale_end_is_refused():
     async with queue_on(faulty(), stale_timeout=30) as queue:
         ids = await with_rows(queue, 4)

@@ -12,7 +12,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
 from jqueue.domain.limits import Limits, check_integer, check_name, cut_error
 from jqueue.domain.models import COUNT_MAX, Claim, Job, JobStatus
-from jqueue.domain.operations.base import JobReference, Operation, Preparation
+from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import Nack
 from jqueue.domain.operations.dequeue import count_claims
 from jqueue.domain.operations.jobs import drop_outlived
@@ -184,6 +184,7 @@ class EndRange(Operation):
     """
 
     needs_space: ClassVar[bool] = False
+    ends_claims: ClassVar[bool] = True
     always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
 
     claim: RangeClaim
@@ -274,3 +275,7 @@ class EndRange(Operation):
     def references(self) -> Sequence[JobReference]:
         """Return the claim of the range."""
         return (self.claim.claim,)
+
+    def tell(self, claims: ClaimLog, result: None) -> None:
+        """Report that the claim is ended: a heartbeat that comes later does not count as lost."""
+        claims.end(self.claim.claim)
