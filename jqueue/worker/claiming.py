@@ -16,7 +16,7 @@ from typing import Any
 
 from jqueue.core.queue_options import options_of
 from jqueue.core.sets.queue_set import QueueSet
-from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.errors import JQueueError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
@@ -65,6 +65,19 @@ class SingleClaims:
         """Claim up to `count` jobs as soon as there are any, by a long poll."""
         return await self._queue.dequeue(entrypoints, batch_size=count, wait=seconds, **self._options)
 
+    async def settle(self, entrypoints: Sequence[str], seconds: float) -> None:
+        """Wait until the jobs that a cancelled call may have claimed are handed back, but no longer than `seconds`.
+
+        A queue hands them back behind the calls that it has when the cancelled call ends. The first call here waits for
+        that end, and the second one for the jobs.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(2):
+                    await self._queue.dequeue(entrypoints, batch_size=0, deadline=seconds)
+        except (TimeoutError, JQueueError) as error:
+            logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
+
 
 class Claimer:
     """Claims the jobs of one run.
@@ -104,6 +117,7 @@ class Claimer:
         self._renewing = False
         self._renewal_due = False
         self._answered = False
+        self._may_get_back = False
         state.wake_claimer = self.wake
 
     async def run(self) -> None:
@@ -139,7 +153,9 @@ class Claimer:
             if jobs:
                 self._begin(jobs, len(jobs) >= asked)
             elif last_try and state.is_idle:
-                return
+                if not self._may_get_back:
+                    return
+                self._may_get_back = False  # jobs of a cancelled poll are handed back by now, for another try
             found_all = len(jobs) < asked
 
     def _names(self) -> Sequence[str]:
@@ -166,6 +182,7 @@ class Claimer:
         try:
             return await self._source.wait(entrypoints, asked, LONG_POLL)
         except asyncio.CancelledError:
+            self._may_get_back = True
             if not self._renewing or self._task is None:
                 raise
             self._renewing = False

@@ -249,6 +249,7 @@ class Run:
             raise
         finally:
             await self._end_claims(claiming, job_runner)
+            settling = self._task(self._settle(source, claiming), "last-claim")
             await self._end_handlers(job_runner)
             if isinstance(queue, SupportsWorkers):
                 queue.leave(self._id)  # the commit of the last outcomes removes the record
@@ -256,6 +257,7 @@ class Run:
                 sending = self._task(sender.run(), "outcomes")
                 others.append(sending)
             await self._end_outcomes(sending)
+            await asyncio.wait([settling])
             await _cancelled(others)
 
     def _record(self, at: float) -> WorkerRecord:
@@ -305,6 +307,11 @@ class Run:
         for work in [each for each in self._state.running if each.gathering]:
             job_runner.stop_work(work, "stop")
         await _cancelled([claiming])
+
+    async def _settle(self, source: SingleClaims, claiming: asyncio.Task[None]) -> None:
+        """Wait for jobs that the last claim may still make, and that the queue then hands back."""
+        if claiming.cancelled():
+            await source.settle(tuple(self._config.handlers), min(self._settings.settle, HURRIED_SETTLE))
 
     async def _end_handlers(self, job_runner: JobRunner) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run."""

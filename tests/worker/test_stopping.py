@@ -15,7 +15,7 @@ from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock, run
 from jqueue.worker import RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import QUEUED, broker, direct, only_job, until, working
+from tests.worker.scenes import QUEUED, CountingStorage, broker, direct, only_job, until, working
 
 
 def sleeper(seconds, **options):
@@ -46,6 +46,41 @@ async def test_a_stopped_worker_claims_no_jobs_and_finishes_those_it_has():
             assert RunReport(succeeded=2) == await task
         assert ([0, 1], []) == (ended, cancelled)
         assert [QUEUED] * 3 == [job.status for job in (await queue.read_state()).jobs]
+
+
+class SlowAnswers(CountingStorage):
+    """A store in memory that does each write at once and answers a second later."""
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match)
+        await asyncio.sleep(1)
+        return etag
+
+
+@in_virtual_time
+async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_before_it_ends():
+    worker, work, begun, _, _ = sleeper(1)
+    storage = SlowAnswers()
+    async with working(worker, direct(storage)) as task:
+        await work.enqueue(direct(storage.memory), 1)
+        await until(lambda: storage.writes)  # it is claimed, and nobody here knows
+        worker.stop()
+        assert RunReport() == await task
+    job = await only_job(direct(storage.memory))
+    assert ([], QUEUED, 0) == (begun, job.status, job.failures)
+
+
+@in_virtual_time
+async def test_a_job_that_is_claimed_by_the_last_poll_of_a_drain_is_done():
+    worker, work, _, ended, _ = sleeper(10)
+    storage = SlowAnswers()
+    queue = direct(storage)
+    await work.enqueue(queue, 1)
+    async with working(worker, queue, drain=True) as task:
+        await until(lambda: storage.writes == 3)  # the ack is on its way; the poll shares the commit after it
+        await work.enqueue(queue, 2)
+        await task
+    assert ([1, 2], ()) == (ended, (await direct(storage.memory).read_state()).jobs)
 
 
 @in_virtual_time
