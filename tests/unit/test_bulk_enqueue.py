@@ -9,13 +9,15 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.calls import bulk as bulk_calls
-from jqueue.core.verbs.producer import _First
+from jqueue.core.verbs.producer import PIECE, _First
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, QueueClosedError
 from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import EnqueueStaged
 from jqueue.domain.segments import FOLDER
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
+from tests.staged_jobs import block
 from tests.virtual_world import in_virtual_time
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
@@ -357,6 +359,28 @@ async def test_segments_written_for_a_queue_that_another_writer_has_made_meanwhi
         for each in await storage.list_beside(FOLDER):
             named = each.suffix.removeprefix(FOLDER) in (await other.read_state()).segments
             assert named == (header in await storage.read_object(each.suffix))
+
+
+@in_virtual_time
+async def test_segments_name_their_queue_while_its_content_is_forgotten_after_staged_jobs():
+    storage = store()
+    async with queue_on(storage) as queue, queue_on(storage) as other:
+        await queue.dequeue()
+        assert queue._engine.known_queue  # of the queue that it would have made
+        await other.enqueue("other", b"")
+        await queue.dequeue("none")
+
+        async def given():
+            for number, job in enumerate(numbered(PIECE + 300)):
+                if number == PIECE + 1:
+                    await queue.apply(EnqueueStaged([block("staged")]))
+                yield job
+
+        await queue.enqueue_many(given())
+        header = (await other.read_state()).queue.encode()
+        contents = [await storage.read_object(each.suffix) for each in await storage.list_beside(FOLDER)]
+        assert contents
+        assert all(header in content.partition(b"\n")[0] for content in contents)
 
 
 @in_virtual_time

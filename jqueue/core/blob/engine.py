@@ -154,9 +154,10 @@ class CommitEngine(Engine):
     @property
     def known_queue(self) -> str:
         """The id of the queue; of one that does not exist, the id that this engine will give it."""
+        known = self.draft.header.queue or self.queue_id  # the draft knows none while its content is forgotten
         if self._first_id is None:
-            self._first_id = self.draft.header.queue or self.entropy.new_id()
-        return self.draft.header.queue or self._first_id
+            self._first_id = known or self.entropy.new_id()
+        return known or self._first_id
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""

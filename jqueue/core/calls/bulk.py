@@ -306,9 +306,7 @@ class BulkEnqueue:
     ) -> EncodedSegment:
         rows = self._sizes.chunk_rows
         return await in_turns(
-            encoding_columns(
-                columns, self._engine.known_queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=rows
-            )
+            encoding_columns(columns, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=rows)
         )
 
     async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
