@@ -92,6 +92,19 @@ def test_rare_histories_are_no_violations(seed):
     assert 0 < run_seed(seed, Settings(segments=0.0)).commits
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(33004058, id="a purge removes the jobs of a bulk enqueue in the commit that adds them"),
+        pytest.param(33002835, id="a purged job is enqueued again by its id in the same commit"),
+        pytest.param(33029699, id="the oldest job becomes ready while its age is told"),
+        pytest.param(33007457, id="a commit takes the last rows of a damaged segment, and fires no entry"),
+    ],
+)
+def test_rare_histories_with_segments_are_no_violations(seed):
+    assert 0 < run_seed(seed).commits
+
+
 def test_an_event_left_out_does_not_occur():
     taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
     names = frozenset(

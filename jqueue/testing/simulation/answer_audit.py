@@ -211,7 +211,9 @@ class AnswerAudit:
         if len(added) > len(callers):
             what = f"{job_id} was added in {len(added)} versions by {len(callers)} calls"
             raise Violation(2, what, call=call, version=added[-1])
-        gone_at_once = job_id in self.auditor.by_hand or self.calls.cancelling(job_id, call.ended)
+        gone_at_once = (
+            job_id in self.auditor.by_hand or self.calls.cancelling(job_id, call.ended) or self.calls.purging(call)
+        )
         if call.succeeded and needed and not gone_at_once and not any(version.at <= call.ended for version in added):
             raise Violation(2, f"returned, and {job_id} was in no version by then", call=call)
         if len(callers) > 1 or not added:
@@ -437,9 +439,12 @@ class AnswerAudit:
             return
         during, limit = self._during(call), EPOCH.timestamp() + call.started - call.given["older_than"]
         for job_id, job in during[0].jobs.items():
-            stayed = "created_at" in job and all(
-                status_of(v.jobs.get(job_id, {"status": DEAD})) == QUEUED and job_id not in v.unsure for v in during
+            created = job.get("created_at")  # another one shows that the job has left, and was enqueued again at once
+            stayed = created is not None and all(
+                job_id in v.jobs and status_of(v.jobs[job_id]) == QUEUED and v.jobs[job_id].get("created_at") == created
+                for v in during
             )
+            stayed = stayed and not any(job_id in v.unsure for v in during)
             if stayed and job_id not in self.auditor.by_hand and seconds(job["created_at"]) < limit:
                 raise Violation(2, f"returned, and {job_id} waited all the time", call=call)
 

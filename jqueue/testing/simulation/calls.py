@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from jqueue.domain.models import Claim
-from jqueue.testing.simulation.chain import Version
+from jqueue.testing.simulation.chain import QUEUED, Version
 from jqueue.testing.simulation.history import Call
 
 
@@ -63,6 +63,18 @@ class Calls:
     def cancelling(self, job_id: str, at: float) -> bool:
         """True if a call may have cancelled a job by then."""
         return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
+
+    def purging(self, adding: Call) -> bool:
+        """True if a purge may have removed jobs of a bulk enqueue in the very commit that added them.
+
+        These jobs are as old as the call that adds them. Jobs of other calls are as old as the commit, and no purge
+        finds them old enough.
+        """
+        return adding.verb == "enqueue_many" and any(
+            call.given["status"] == QUEUED and call.process == adding.process
+            for call in self.by_verb["purge"]
+            if call.started <= adding.ended and adding.started <= call.ended and not call.certainly_not_done
+        )
 
     def carried(self, verb: str, version: Version) -> list[Call]:
         """Return the calls of a verb that a version may carry."""

@@ -101,7 +101,8 @@ class CronAudit:
                 self._check_firing(name, *fired[name], old, new, after)
             elif old != new:
                 self._check_entry(name, old, new, after)
-        for job_id, job in () if after.unsure else claimed:  # a damaged segment may hold the job of an entry
+        # a damaged segment may hold the job of an entry, also if the step takes its last rows
+        for job_id, job in () if before.unsure or after.unsure else claimed:
             for name, entry in after.schedules.items():
                 if is_due(entry, seconds(job["heartbeat_at"])):
                     raise Violation(0, f"{job_id} was claimed, and {name} was due and did not fire", version=after)

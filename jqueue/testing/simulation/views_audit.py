@@ -87,12 +87,12 @@ class ViewsAudit:
         if not all("created_at" in job for job in jobs):  # a person has added one
             return True
         early, late = (EPOCH.timestamp() + moment for moment in (call.started - ROUNDED, call.ended + ROUNDED))
-        ready = _ready(jobs, early)
-        if not len(ready) <= told.depth <= len(_ready(jobs, late)):
+        ready, at_end = _ready(jobs, early), _ready(jobs, late)
+        if not len(ready) <= told.depth <= len(at_end):
             return False
         if not ready or told.oldest_ready_age is None:
             return not ready
-        return early - min(ready) <= told.oldest_ready_age.total_seconds() <= late - min(ready)
+        return early - min(ready) <= told.oldest_ready_age.total_seconds() <= late - min(at_end)
 
 
 def _ready(jobs: list[Fields], now: float) -> list[float]:
