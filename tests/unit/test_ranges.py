@@ -322,6 +322,23 @@ async def test_a_stale_range_in_a_damaged_segment_holds_no_other_claim_back():
 
 
 @in_virtual_time
+async def test_an_order_to_requeue_leaves_a_range_in_a_damaged_segment_claimed():
+    storage = faulty()
+    async with queue_on(storage) as queue:
+        await with_rows(queue, 3, max_attempts=1)
+        other = await queue.enqueue("another", b"")
+        claim = await claimed(queue, 3)
+        await queue.dequeue("another")
+        segment = storage.beside(f".segments/{claim.segment}")
+        data, etag = await segment.read()
+        await segment.write(data.replace(b"queued", b"QUEUED"), etag)
+        async with queue_on(storage) as fresh:
+            assert 1 == await fresh.requeue_stale(0)
+            assert [other.id] == [job.id for job in await fresh.dequeue("another")]
+            assert 3 == (await fresh.stats()).entrypoints["t"].in_progress
+
+
+@in_virtual_time
 async def test_a_cancelled_job_that_is_returned_leaves_and_does_not_wait_again():
     async with queue_on(faulty()) as queue:
         ids = await with_rows(queue, 4)

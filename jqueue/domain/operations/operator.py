@@ -277,7 +277,11 @@ class RequeueStale(Operation):
         jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
         stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
         old = [name for name, each in draft.header.ranges.items() if min(each.heartbeat_at, now) <= cutoff]
-        return revoke(draft, stale, now) + sum(revoke_range(draft, name, now) for name in old)
+        revoked = revoke(draft, stale, now)
+        for name in old:
+            with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
+                revoked += revoke_range(draft, name, now)
+        return revoked
 
 
 @dataclass(frozen=True, slots=True)
