@@ -15,15 +15,19 @@ from typing import Any
 from jqueue.domain.history import time_text
 from jqueue.domain.limits import cut_error
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.segments import Span
 from jqueue.domain.sequence_numbers import PlacedJobs
 from jqueue.domain.tallies import ready_since
-from jqueue.domain.transitions import BulkMove, Move, Verb
+from jqueue.domain.transitions import BulkMove, Move, RowsOf, Verb
 
 PAYLOAD_BYTES = 64 << 10
 """Size of the largest payload that an event keeps."""
 
 ERROR_BYTES = 256
 """Size of the largest error text that an event keeps."""
+
+MOST_SPANS = 256
+"""Largest number of spans of rows that an event keeps. An event of more keeps none."""
 
 EVENTS_PER_BATCH = 1000
 """Largest number of events in a batch."""
@@ -32,6 +36,10 @@ _quote = json.encoder.encode_basestring_ascii
 _NO_COLUMNS: list[Any] = [None] * 8
 _WITH_ERROR = frozenset((Verb.NACK, Verb.REVOKE))
 _ENDS_CLAIM = frozenset((Verb.ACK, Verb.NACK, Verb.HAND_BACK, Verb.REVOKE, Verb.DEPART))
+
+
+Places = tuple[tuple[str, tuple[Span, ...]], ...]
+"""Names of segments, each with spans of row numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,8 @@ class HistoryEvent:
         error: of a failure, the error, cut at 256 bytes. It begins with the class if it was an exception.
         payload: of an enqueue, if the history keeps payloads. Not shown by `repr`.
         jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
+        rows: of a bulk enqueue and of ranges, the rows of the jobs: names of segments, each with spans of row numbers.
+            Not shown by `repr`.
     """
 
     number: int
@@ -73,6 +83,7 @@ class HistoryEvent:
     error: str | None = None
     payload: bytes | None = field(default=None, repr=False)
     jobs: int = 1
+    rows: Places = field(default=(), repr=False)
 
 
 def events_in(batch: str) -> list[HistoryEvent]:
@@ -84,15 +95,26 @@ def events_in(batch: str) -> list[HistoryEvent]:
     try:
         first, count, at, kinds, rows = json.loads(batch)
         time = datetime.fromtimestamp(at, UTC)
-        events = [_event(first + row, time, kinds, columns) for row, columns in enumerate(rows)]
-    except (TypeError, IndexError, OverflowError, OSError) as error:
+        places = _places_in(kinds)
+        events = [_event(first + row, time, kinds, columns, places.get(row, ())) for row, columns in enumerate(rows)]
+    except (TypeError, LookupError, AttributeError, OverflowError, OSError) as error:
         raise ValueError(f"it is not a batch of events: {type(error).__name__}") from None
     if len(events) != count:
         raise ValueError(f"it has {len(events)} events, and should have {count}")
     return events
 
 
-def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any]) -> HistoryEvent:
+def _places_in(kinds: list[Any]) -> dict[int, Places]:
+    """Return the rows of the jobs of events, by the places of these events in the batch."""
+    if not kinds or not isinstance(kinds[-1], dict):
+        return {}
+    return {
+        int(place): tuple((str(name), tuple((int(first), int(last)) for first, last in spans)) for name, spans in rows)
+        for place, rows in kinds[-1].get("rows", {}).items()
+    }
+
+
+def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any], rows: Places) -> HistoryEvent:
     kind, job_id, attempt, seconds, age, error, payload, jobs = row + _NO_COLUMNS[len(row) :]
     entrypoint, verb, before, after, holder = kinds[kind] + _NO_COLUMNS[3 + len(kinds[kind]) :]
     claims = verb == Verb.CLAIM
@@ -112,6 +134,7 @@ def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any]) ->
         error=error,
         payload=None if payload is None else a2b_base64(payload),
         jobs=1 if jobs is None else jobs,
+        rows=rows,
     )
 
 
@@ -164,12 +187,13 @@ class _Batch:
         rows: the texts of the events.
     """
 
-    __slots__ = ("_age_text", "_created", "_kinds", "_now", "_payloads", "_seconds_text", "_since", "rows")
+    __slots__ = ("_age_text", "_created", "_kinds", "_now", "_payloads", "_places", "_seconds_text", "_since", "rows")
 
     def __init__(self, now: datetime, *, payloads: bool) -> None:
         self.rows: list[str] = []
         self._kinds: dict[tuple[str, Verb, JobStatus | None, JobStatus | None, str | None], int] = {}
         self._now = now
+        self._places: dict[int, Sequence[RowsOf]] = {}
         self._payloads = payloads
         self._since: datetime | None = None
         self._created: datetime | None = None
@@ -190,6 +214,8 @@ class _Batch:
             seconds = f"{sum(each * jobs for each, jobs in move.seconds) / move.jobs:.3f}"
         if move.created_at is not None:
             age = repr(round((self._now - move.created_at).total_seconds(), 6))
+        if move.rows and sum(len(spans) for _, spans in move.rows) <= MOST_SPANS:
+            self._places[len(self.rows)] = move.rows
         self.rows.append(f"[{kind}, null, {move.attempt}, {seconds}, {age}, null, null, {move.jobs}]")
 
     def add(self, moves: Iterable[Move]) -> None:
@@ -212,7 +238,7 @@ class _Batch:
 
     def text(self, number: int) -> str:
         """Return the batch, given the number of its first event."""
-        kinds = json.dumps(list(self._kinds))
+        kinds = json.dumps([*self._kinds, *([{"rows": self._places}] if self._places else ())])
         return f"[{number}, {len(self.rows)}, {time_text(self._now)}, {kinds}, [{', '.join(self.rows)}]]"
 
     def _payload(self, verb: Verb, job: Job | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -18,6 +19,15 @@ class ReplayedJob(NamedTuple):
     entrypoint: str
     status: JobStatus
     attempt: int
+
+
+class Row(NamedTuple):
+    """The job of a row of a segment, as the segment has it."""
+
+    job_id: str
+    entrypoint: str
+    attempt: int
+    created_at: datetime
 
 
 class Replay:
@@ -40,8 +50,12 @@ class Replay:
         self.jobs[job.id] = ReplayedJob(job.entrypoint, job.status, job.attempt)
         self._created[job.id] = job.created_at
 
-    def undo(self, event: HistoryEvent) -> None:
+    def undo(self, event: HistoryEvent, rows: Sequence[Row] | None = None) -> None:
         """Undo the event before all that were undone.
+
+        Args:
+            event: the event.
+            rows: the jobs of `event.rows`; None if they are not known.
 
         Raises:
             ReplayError: the event does not fit what came after it, an event is missing, or the history begins here.
@@ -50,33 +64,40 @@ class Replay:
             raise ReplayError(f"events {event.number + 1} to {self._next} of the history are missing")
         if event.verb == START:
             raise ReplayError(f"the history of the queue begins at {event.at.isoformat()}: choose a later time")
-        if event.job_id is None and event.verb != Verb.ENQUEUE:
-            raise ReplayError(
-                f"event {event.number} ({event.verb}) is of {event.jobs} jobs that were claimed as a range, and the "
-                f"history does not keep their ids: choose a time after {event.at.isoformat()}"
-            )
-        if event.job_id is None:
+        if event.job_id is not None:
+            self._undo_transition(event, event.job_id, event.entrypoint or "", event.attempt, event.created_at)
+        elif rows is not None:
+            for row in rows:
+                self._undo_transition(event, row.job_id, row.entrypoint, row.attempt + event.attempt, row.created_at)
+        elif event.verb == Verb.ENQUEUE:
             self._undo_lines(event)
         else:
-            self._undo_transition(event, event.job_id)
+            raise ReplayError(
+                f"event {event.number} ({event.verb}) is of {event.jobs} jobs that were claimed as a range, and the "
+                f"segment with their ids is gone: choose a time after {event.at.isoformat()}"
+            )
         self._next -= 1
 
-    def _undo_transition(self, event: HistoryEvent, job_id: str) -> None:
+    def _undo_transition(
+        self, event: HistoryEvent, job_id: str, entrypoint: str, attempt: int, created_at: datetime | None
+    ) -> None:
+        """Undo the transition of one job, of which some facts are only needed if it is not there any longer."""
         there = self.jobs.get(job_id)
-        status, attempt = (None, event.attempt) if there is None else (there.status, there.attempt)
-        if (status, attempt) != (event.after, event.attempt):
+        found = (None, attempt) if there is None else (there.status, there.attempt)
+        if found != (event.after, attempt):
             raise ReplayError(
                 f"event {event.number} ({event.verb}) does not fit: after it, job {shown(job_id)} was "
-                f"{_shown(event.after, event.attempt)}, and by the later events it was {_shown(status, attempt)}. Was "
+                f"{_shown(event.after, attempt)}, and by the later events it was {_shown(*found)}. Was "
                 "the queue edited by hand, or restored from a backup?"
             )
         if event.before is None:
             del self.jobs[job_id]
             return
         if there is None:
-            self._created[job_id] = event.created_at
-        entrypoint = event.entrypoint if there is None else there.entrypoint
-        self.jobs[job_id] = ReplayedJob(entrypoint or "", event.before, event.attempt - (event.verb == Verb.CLAIM))
+            self._created[job_id] = created_at
+        else:
+            entrypoint = there.entrypoint
+        self.jobs[job_id] = ReplayedJob(entrypoint, event.before, attempt - (event.verb == Verb.CLAIM))
 
     def _undo_lines(self, event: HistoryEvent) -> None:
         """Undo a bulk enqueue. Its event names no jobs: they are known by their entrypoint and time of creation."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.segments import Span
 
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = (
     JobStatus.QUEUED,
@@ -39,6 +41,9 @@ class Verb(StrEnum):
     __hash__ = str.__hash__  # see JobStatus
 
 
+RowsOf = tuple[str, Sequence[Span]]
+"""The name of a segment, and rows of it."""
+
 Move = tuple[Verb, Job | None, Job | None]
 """A transition of one job: the verb, and the job before and after; None if it is not in the queue."""
 
@@ -59,6 +64,8 @@ class BulkMove(NamedTuple):
     """Of a claim, the times for which jobs were ready, in seconds, each with a number of jobs; else of the claim."""
     created_at: datetime | None = None
     """Of an enqueue, the time at which the jobs were enqueued."""
+    rows: Sequence[RowsOf] = ()
+    """The rows of the jobs."""
 
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {

@@ -4,7 +4,7 @@ Each takes pytest's `monkeypatch` and breaks one line of the protocol.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -392,6 +392,7 @@ PLANTED = [
     Planted(history.loser_drops_its_own_range, {16}, 100, HISTORY),
     Planted(history.numbers_used_again_after_a_lost_answer, {16}, 50, HISTORY),
     Planted(history.lines_without_an_event, {16}, 50, HISTORY),
+    Planted(history.rows_given_back_counted_as_done, {16}, 50, replace(segments.RANGED, history=1.0)),
     Planted(objects.object_created_after_the_commit, {0, 17}, 50, objects.LARGE),
     Planted(objects.named_object_collected, {0, 17}, 50, objects.LARGE),
     Planted(objects.named_result_collected, {17}, 100, objects.LARGE),

@@ -10,6 +10,8 @@ from jqueue.domain.commits import next_header
 from jqueue.domain.errors import CASConflictError
 from jqueue.domain.events import batches_of
 from jqueue.domain.history import Moved, span_of
+from jqueue.domain.operations import ranges
+from jqueue.domain.operations.returned_ranges import bulk_move
 from jqueue.ports.storage import SupportsObjects
 
 
@@ -78,3 +80,12 @@ def lines_without_an_event(patch):
         "batches_of",
         lambda moves, placed, number, now, **options: batches_of(moves, (), number, now, **options),
     )
+
+
+def rows_given_back_counted_as_done(patch):
+    """The event of the end of a range names the rows that were given back, too"""
+
+    def careless(verb, held, after, spans, now):
+        return bulk_move(verb, held, after, spans, now)._replace(rows=((held.segment, held.spans),))
+
+    patch.setattr(ranges, "bulk_move", careless)

@@ -5,10 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, connect, replay
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, Limits, connect, replay
+from jqueue.core.blob.past_rows import PastRows
+from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import ReplayError
 from jqueue.domain.operations import Enqueue, EnqueueStaged
+from jqueue.domain.replay import Replay
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -120,3 +123,76 @@ async def test_the_queue_may_be_given_as_a_url(tmp_path):
         job = await queue.enqueue("t", b"")
         now = job.created_at + timedelta(minutes=1)
     assert {job.id: ("t", QUEUED, 0)} == await states(path, now)
+
+
+def deep_queue(storage):
+    """Return a queue that keeps every waiting job in segments of a few rows."""
+    queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1, batch_size=5))
+    queue._engine.segments.writer.sizes = SegmentSizes(  # type: ignore[union-attr]
+        hot_bytes=1, fewest_rows=1, chunk_rows=2, merged=100
+    )
+    return queue
+
+
+@in_virtual_time
+async def test_the_jobs_of_ranges_are_found_at_every_moment():
+    storage = InMemoryStorage(clock=VirtualClock())
+    moments, expected = [], []
+    async with deep_queue(storage) as queue:
+        await queue.configure(history=timedelta(days=1))
+
+        async def note():
+            moments.append(VirtualClock().now())
+            jobs = [job async for job in queue.iterate_jobs()]
+            expected.append({job.id: (job.entrypoint, job.status, job.attempt) for job in jobs})
+            await asyncio.sleep(1)
+
+        await note()
+        jobs = await queue.enqueue_many([Enqueue("t", b"%d" % number) for number in range(10)])
+        await note()
+        first = await queue.claim_range("t", 6)
+        await note()
+        await queue.end_range(first, failed={jobs[1].id: "boom"}, returned=[jobs[4].id])
+        await note()
+        second = await queue.claim_range("t", 5)
+        await note()
+        await queue.requeue_stale(0)
+        await note()
+        await queue.end_range(await queue.claim_range("t", 9))
+        await note()
+        assert [0, 10, 10, 6, 6, 6, 5] == [len(each) for each in expected]
+        assert second.held.rows == 1, "the next rows were claimed less often"
+        assert expected == [await states(queue, moment) for moment in moments]
+
+
+@in_virtual_time
+async def test_a_range_whose_segment_is_gone_ends_a_replay():
+    storage = InMemoryStorage(clock=VirtualClock())
+    async with deep_queue(storage) as queue:
+        await queue.configure(history=timedelta(days=1))
+        await queue.enqueue_many([Enqueue("t", b"") for _ in range(10)])
+        before = VirtualClock().now()
+        await asyncio.sleep(1)
+        claim = await queue.claim_range("t", 10)
+        await queue.end_range(claim)
+        assert 10 == len(await states(queue, before))
+        await storage.remove_object(f".segments/{claim.segment}")
+        with pytest.raises(ReplayError, match=r"event 4 \(ack\) is of 10 jobs .* the segment with their ids is gone"):
+            await replay(queue, before)
+
+
+@in_virtual_time
+async def test_jobs_that_were_enqueued_at_one_time_by_several_calls_are_told_apart():
+    async with deep_queue(InMemoryStorage(clock=VirtualClock())) as queue:
+        await queue.configure(history=timedelta(days=1))
+        calls = [queue.enqueue_many([Enqueue("t", b"") for _ in range(10)]) for _ in range(2)]
+        added = [{job.id for job in jobs} for jobs in await asyncio.gather(*calls)]
+        header = (await queue.read_state()).history
+        events = [event async for event in queue.history()]
+        assert [10, 10] == [event.jobs for event in events[:2]]
+        present = Replay(header.last)
+        async for job in queue.iterate_jobs():
+            present.add(job)
+        past = PastRows(queue.storage, queue.options.entropy, 5.0, 5.0)
+        present.undo(events[0], await past.of(events[0]))
+        assert present.jobs.keys() in added

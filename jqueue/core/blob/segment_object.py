@@ -18,6 +18,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from pydantic_core import from_json
@@ -268,6 +269,36 @@ def decode_chunk(
         if segment.offset:
             packed = (*packed[:5], packed[5] + segment.offset, *packed[6:])
         found.append((row, job_id, packed))
+    return found
+
+
+def decode_rows(data: bytes) -> Slices[list[tuple[str, Packed]]]:
+    """Return the job id and the packed job of each row of a whole segment, in slices. The manifest need not have it.
+
+    Sequence numbers are those on the lines.
+
+    Raises:
+        InvalidBlobError: it is damaged.
+    """
+    end = data.find(b"\n{") + 1  # rows begin with a quote
+    try:
+        said = from_json(data[end : data.find(b"\n", end)])
+        offsets = [*(chunk[0] for chunk in said["chunks"]), said["end"]]
+        sums = [chunk[1] for chunk in said["chunks"]]
+        chunks = [data[start:stop] for start, stop in pairwise(offsets)]
+    except (ValueError, TypeError, LookupError):
+        raise InvalidBlobError("its index cannot be read") from None
+    if end == 0 or end != offsets[-1] or [zlib.crc32(chunk) for chunk in chunks] != sums:
+        raise InvalidBlobError(CHANGED)
+    found: list[tuple[str, Packed]] = []
+    names: dict[str, str] = {}
+    for chunk in chunks:
+        for line in chunk.split(b"\n")[:-1]:
+            entry = read_entry(line, names)
+            if isinstance(entry, SetAside):
+                raise InvalidBlobError(f"row {len(found)} of it cannot be read as a job: {entry.reason}")
+            found.append(entry)
+        yield
     return found
 
 

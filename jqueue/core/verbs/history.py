@@ -8,6 +8,7 @@ from contextlib import aclosing
 from datetime import datetime
 
 from jqueue.core.blob.history_reader import HistoryReader
+from jqueue.core.blob.past_rows import PastRows
 from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, check_time, to_seconds
@@ -109,13 +110,17 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         if history is None or history.stopped:
             raise ReplayError("the history of this queue is switched off: configure(history=...) switches it on")
         replay, event = Replay(history.last), None
+        reader = self.history_reader(seconds)
+        past = None
+        if reader.objects is not None:
+            past = PastRows(reader.objects, self.options.entropy, seconds, reader.call_timeout)
         async for job in view.jobs():
             replay.add(job)
-        async with aclosing(self.history_reader(seconds).events(header)) as events:
+        async with aclosing(reader.events(header)) as events:
             async for event in events:
                 if event.at <= at:
                     return replay.jobs
-                replay.undo(event)
+                replay.undo(event, await past.of(event) if past is not None and event.rows else None)
         reaches = "has no events" if event is None else f"goes back only to {event.at.isoformat()}"
         raise ReplayError(f"the history of the queue {reaches}: choose a later time")
 

@@ -9,7 +9,6 @@ its caller gives these jobs to the next try one by one.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,8 +25,8 @@ from jqueue.domain.operations.staged import StagedReceipt
 from jqueue.domain.operations.transactions import Given, is_repeated, last_version, remember
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment
-from jqueue.domain.transitions import BulkMove, Verb
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment, Span, size_of, without
+from jqueue.domain.transitions import BulkMove, RowsOf, Verb
 
 HASHES_PER_SLICE = 4096
 """Number of hashes that are compared in one slice."""
@@ -75,6 +74,11 @@ class NewSegment:
         """Return True if it must be written again for a queue with this `attempt_floor` and id."""
         is_foreign = "" not in (queue, self.queue) and queue != self.queue
         return is_foreign or (self.given and self.segment.attempts < floor)
+
+    @property
+    def spans(self) -> list[Span]:
+        """The rows that are not taken."""
+        return without([(0, self.segment.rows)], ((row, row + 1) for row in self.taken))
 
     @property
     def tables(self) -> tuple[HashTable | None, HashTable | None]:
@@ -176,13 +180,14 @@ class EnqueueSegments(Operation):
             draft.jobs.last_sequence = offset + number - 1
             found[number] = job.change(draft, now, self.created_at)
         draft.jobs.last_sequence = offset + self.jobs
-        added: Counter[str] = Counter()
+        added: dict[str, list[RowsOf]] = {}
         for each in named:
             self._name(each, draft, offset, now)
-            added[each.segment.entrypoint] += each.segment.rows - len(each.taken)
-        for entrypoint, jobs in added.items():
+            added.setdefault(each.segment.entrypoint, []).append((each.name, each.spans))
+        for entrypoint, rows_of in added.items():
+            jobs = sum(size_of(spans) for _, spans in rows_of)
             draft.move_rows(
-                BulkMove(Verb.ENQUEUE, entrypoint, None, JobStatus.QUEUED, jobs, 0, None, (), self.created_at)
+                BulkMove(Verb.ENQUEUE, entrypoint, None, JobStatus.QUEUED, jobs, 0, None, (), self.created_at, rows_of)
             )
         for feature in self.features if named else ():
             draft.require(feature)

@@ -136,6 +136,7 @@ class ClaimRange(Operation):
             held.claims,
             self.holder,
             tuple(waits),
+            rows=((name, held.spans),),
         )
         draft.move_rows(move)
         if draft.header.entrypoints:
@@ -239,8 +240,7 @@ class EndRange(Operation):
             given.change(draft, now)
         if back:
             return_rows(draft, claim.job_id, held, back, now, charge=False)
-        done = size_of(rest) - size_of(back)
-        draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, done, now))
+        draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, without(rest, back), now))
         draft.note(draft.header.finished, claim.job_id, claim.attempt)
         if (floor := held.claims + segment.attempts) > draft.header.attempt_floor:
             draft.note_floor(floor)

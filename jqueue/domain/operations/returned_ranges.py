@@ -31,7 +31,7 @@ def return_rows(
 ) -> None:
     """Queue rows of a range again; the arguments are as in `give_range_back`."""
     verb, failures = (Verb.REVOKE, held.failures) if charge else (Verb.HAND_BACK, held.failures - 1)
-    draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, size_of(spans), now))
+    draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, spans, now))
     segment = draft.header.segments[held.segment]
     back = segment.giving_back(spans, held.claims, failures)
     rank = back.aging if not back.scheduled else None
@@ -42,9 +42,17 @@ def return_rows(
     draft.give_back(range_id, back, held, spans)
 
 
-def bulk_move(verb: Verb, held: Range, after: JobStatus, jobs: int, now: datetime) -> BulkMove:
-    """Return the transition of jobs of a range whose claim ends."""
-    seconds = ((now - held.claimed_at).total_seconds(), jobs)
+def bulk_move(verb: Verb, held: Range, after: JobStatus, spans: Sequence[Span], now: datetime) -> BulkMove:
+    """Return the transition of rows of a range whose claim ends."""
+    jobs = size_of(spans)
     return BulkMove(
-        verb, held.entrypoint, JobStatus.IN_PROGRESS, after, jobs, held.claims, held.holder, (seconds,) if jobs else ()
+        verb,
+        held.entrypoint,
+        JobStatus.IN_PROGRESS,
+        after,
+        jobs,
+        held.claims,
+        held.holder,
+        (((now - held.claimed_at).total_seconds(), jobs),) if jobs else (),
+        rows=((held.segment, spans),),
     )

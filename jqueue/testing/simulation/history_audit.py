@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import ReplayError
-from jqueue.domain.events import HistoryEvent
+from jqueue.domain.events import HistoryEvent, Places
 from jqueue.domain.history import START
 from jqueue.domain.models import Job
 from jqueue.domain.replay import Replay
+from jqueue.domain.replay import Row as ReplayRow
 from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import Fields, Version, attempt_of, status_of
 from jqueue.testing.simulation.overseers import MARK
 from jqueue.testing.simulation.people import OLD_PROGRAM
+from jqueue.testing.simulation.stored_segments import StoredRow, StoredSegment
 
 HISTORY = 16
 """The number of the rule: the history has each transition once."""
@@ -70,18 +72,20 @@ class HistoryAudit:
         states = {job_id: status_of(job) for job_id, job in before.jobs.items()}
         claims, edits, placed = set(), set(), 0
         for row in rows:
-            _, job_id, _, verb, old, new, attempt, _, jobs = row
-            if job_id is None:
+            _, job_id, _, verb, old, new, attempt, _, jobs, places = row
+            if job_id is None and not places:
                 placed += jobs
                 continue
-            if states.get(job_id) != old:
-                what = f"event {row[0]} ({verb}) is of {job_id} as {old}, and it was {states.get(job_id)}"
-                raise Violation(HISTORY, what, version=after)
-            states[job_id] = new
-            if verb == "dequeue":
-                claims.add((job_id, attempt))
-            elif verb == "edit":
-                edits.add(job_id)
+            several = [(job_id, attempt)] if job_id is not None else self._jobs_in(row, before, after)
+            for each, its_attempt in several:
+                if states.get(each) != old:
+                    what = f"event {row[0]} ({verb}) is of {each} as {old}, and it was {states.get(each)}"
+                    raise Violation(HISTORY, what, version=after)
+                states[each] = new
+                if verb == "dequeue":
+                    claims.add((each, its_attempt))
+                elif verb == "edit":
+                    edits.add(each)
         for job_id, job in claimed:
             if (job_id, attempt_of(job)) not in claims:
                 raise Violation(HISTORY, f"{job_id} was claimed without an event", version=after)
@@ -100,6 +104,15 @@ class HistoryAudit:
         if placed:
             raise Violation(HISTORY, f"{placed} jobs were added by an event, and are not there", version=after)
 
+    def _jobs_in(self, row: Row, before: Version, after: Version) -> list[tuple[str, int]]:
+        """Return the id and the attempt of each job of an event of rows."""
+        self.seen["event of rows"] += 1
+        rows = _rows_in(row[9], {**before.stored, **after.stored})
+        if len(rows) != row[8] or any(each.job["entrypoint"] != row[2] for each in rows):
+            what = f"event {row[0]} is of {row[8]} jobs of {row[2]}, and its rows are others"
+            raise Violation(HISTORY, what, version=after)
+        return [(each.job_id, each.job["attempt"] + row[6]) for each in rows]
+
     def check_end(self, read: Sequence[HistoryEvent] | None, versions: Sequence[Version]) -> None:
         """Check that a reader has found every event once, the newest first.
 
@@ -109,8 +122,12 @@ class HistoryAudit:
         """
         if read is None:
             return
-        found = [(each.number, each.job_id, each.verb, each.before, each.after, _time(each.at)) for each in read]
-        there = [(row[0], row[1], row[3], row[4], row[5], round(row[7], 3)) for row in reversed(self._committed)]
+        found = [
+            (each.number, each.job_id, each.verb, each.before, each.after, _time(each.at), each.rows) for each in read
+        ]
+        there = [
+            (row[0], row[1], row[3], row[4], row[5], round(row[7], 3), row[9]) for row in reversed(self._committed)
+        ]
         if found != there:
             wrong = [one for one, other in zip(found, there, strict=False) if one != other][:1]
             what = f"{len(there)} events were committed, and {len(found)} are in the history; the first wrong: {wrong}"
@@ -123,14 +140,17 @@ class HistoryAudit:
             return
         present = [_job(job_id, job) for job_id, job in versions[-1].jobs.items()]
         replay, events = Replay(versions[-1].history["last"]), list(reversed(read))
+        stored = {name: segment for version in versions for name, segment in version.stored.items()}
         for job in present:
             replay.add(job)
         for version in reversed(versions):
             while events and events[-1].number > version.history.get("last", 0):
                 if events[-1].verb == START:
                     return
+                event = events.pop()
+                rows = [_row(each) for each in _rows_in(event.rows, stored)] if event.rows else None
                 try:
-                    replay.undo(events.pop())
+                    replay.undo(event, rows)
                 except ReplayError as error:
                     raise Violation(HISTORY, f"replay: {error}", version=version) from error
             there = {
@@ -153,6 +173,18 @@ def _job(job_id: str, job: Fields) -> Job:
     return Job(id=job_id, entrypoint=job["entrypoint"], payload=b"", **found)
 
 
+def _rows_in(places: Places, stored: Mapping[str, StoredSegment]) -> list[StoredRow]:
+    """Return the rows of an event."""
+    return [
+        stored[name].rows[number] for name, spans in places for first, last in spans for number in range(first, last)
+    ]
+
+
+def _row(row: StoredRow) -> ReplayRow:
+    created = datetime.fromisoformat(row.job["created_at"])
+    return ReplayRow(row.job_id, row.job["entrypoint"], row.job["attempt"], created)
+
+
 def _mark(job: Fields) -> str | None:
     """Return the mark of a job's last edit; None if it was not edited."""
     mark: str | None = job.get("headers", {}).get(MARK)
@@ -164,13 +196,18 @@ def _time(moment: datetime) -> float:
 
 
 def _rows(batch: list[Any]) -> list[Row]:
-    """Return the events of a batch: number, id, entrypoint, verb, status before and after, attempt, time, jobs."""
+    """Return the events of a batch.
+
+    Each has its number, id, entrypoint, verb, status before and after, attempt, time, number of jobs, and rows.
+    """
     first, count, at, kinds, rows = batch
     if len(rows) != count:
         raise Violation(HISTORY, f"the batch of event {first} has {len(rows)} events, and says {count}")
     found = []
+    places = kinds[-1]["rows"] if kinds and isinstance(kinds[-1], dict) else {}
     for number, row in enumerate(rows, first):
         kind, job_id, attempt, *rest = (*row, None, None)[: max(3, len(row))]
         entrypoint, verb, old, new, _ = (*kinds[kind], None, None, None)[:5]
-        found.append([number, job_id, entrypoint, verb, old, new, attempt, at, rest[4] if len(rest) > 4 else 0])
+        there = tuple((name, tuple(map(tuple, spans))) for name, spans in places.get(str(number - first), ()))
+        found.append([number, job_id, entrypoint, verb, old, new, attempt, at, rest[4] if len(rest) > 4 else 0, there])
     return found

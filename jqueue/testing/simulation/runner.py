@@ -219,7 +219,7 @@ class Simulation:
             self.world.segmented = self.world.tells_time = True
             if segments.random() < settings.damage:
                 self.world.damage = Damage(self.schedule, network, network.store)
-            self.world.ranged = segments.random() < settings.ranges and not self.world.keeps_history
+            self.world.ranged = segments.random() < settings.ranges
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
