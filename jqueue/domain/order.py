@@ -194,17 +194,13 @@ class Order:
             self._check_rows(entrypoints, now)
         if self._scheduled.entries:
             self._promote(now)
-        if entrypoints is not None and len(entrypoints) == 1:
-            heap = self._ready.get(entrypoints[0])
-            return None if heap is None or not self.is_open(entrypoints[0], now) else self._pop(heap)
         heap = self._first_heap(entrypoints, now)
         return None if heap is None else self._pop(heap)
 
     def _check_rows(self, entrypoints: tuple[str, ...] | None, now: datetime) -> None:
         """Return if no row that is not loaded comes before the next job."""
         rows = self._rows
-        names = [name for name in rows.unloaded() if entrypoints is None or name in entrypoints]
-        names = [name for name in names if self.is_open(name, now)]
+        names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
         if not names:
             return
         rows.check_due(names, now)
@@ -216,6 +212,8 @@ class Order:
 
     def _first_heap(self, entrypoints: tuple[str, ...] | None, now: datetime) -> LazyHeap | None:
         """Return the heap whose first job is the next job to claim; None if there is none."""
+        if entrypoints is not None and len(entrypoints) == 1:
+            return self._ready.get(entrypoints[0]) if self.is_open(entrypoints[0], now) else None
         if entrypoints is None:
             heaps = [self._ready[name] for name in self.rules if name in self._ready and self.is_open(name, now)]
             if not heaps:

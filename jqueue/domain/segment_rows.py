@@ -93,8 +93,10 @@ class SegmentRows:
         self._claimed: dict[str, tuple[str, int, Packed]] = {}
         self._left: Counter[str] = Counter()
         self._taken: dict[str, set[int]] = {}
+        self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
         self._loaded: dict[str, set[int]] = {}
         self._damaged: dict[str, set[int | None]] = {}
+        self._head_of: dict[str, _Head | None] = {}
         self._ready: dict[str, list[_Head]] | None = None
         self._scheduled: dict[str, list[_Head]] = {}
 
@@ -102,16 +104,25 @@ class SegmentRows:
 
     def adopt(self, segments: Mapping[str, Segment], ranges: Mapping[str, Range]) -> None:
         """Take over another manifest, and forget loaded rows that are taken in it."""
-        before, self.segments = self.committed, segments
+        before, draft, advanced = self.committed, self.segments, self._advanced
+        self.segments, self.committed = segments, dict(segments)
         claimed = [each.segment for range_id, each in ranges.items() if range_id not in self.ranges]
-        self.committed, self.ranges = dict(segments), ranges
+        self.ranges = ranges
         self._claimed = {job_id: place for job_id, place in self._claimed.items() if place[0] in ranges}
         self._taken.clear()
-        self._entrypoints = {**self._entrypoints, **{name: each.entrypoint for name, each in segments.items()}}
+        self._advanced = {}
+        self._entrypoints.update((name, segments[name].entrypoint) for name in segments.keys() - self._entrypoints)
         if before:
-            moved = {name for name, segment in before.items() if segments.get(name) != segment}
-            for job_id, (name, row) in list(self.of.items()) if moved else ():
-                if name in moved and not _is_unmoved(row, before[name], segments.get(name)):
+            changed = ((name, each) for name, each in before.items() if segments.get(name) is not each)
+            moved = {name for name, each in changed if segments.get(name) != each}
+            ours = {  # all that this draft's commit changed of them is that rows were taken, which are not in `of`
+                name
+                for name in moved & advanced.keys()
+                if segments.get(name) is advanced[name] and draft.get(name) is before[name]
+            }
+            doubtful = moved - ours
+            for job_id, (name, row) in list(self.of.items()) if doubtful else ():
+                if name in doubtful and not _is_unmoved(row, before[name], segments.get(name)):
                     self._forget(job_id)
             for name in moved & segments.keys():
                 if segments[name].tried != before[name].tried or segments[name].waiting > before[name].waiting:
@@ -121,10 +132,18 @@ class SegmentRows:
             for name in moved - segments.keys():
                 for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)
-        self.changed()
+            self._changed(moved)
+        self._ready = None
 
     def changed(self) -> None:
         """Note that the manifest, a setting or the loaded rows have changed."""
+        self._head_of.clear()
+        self._ready = None
+
+    def _changed(self, names: Iterable[str]) -> None:
+        """Note that only these segments, or their loaded rows, have changed."""
+        for name in names:
+            self._head_of.pop(name, None)
         self._ready = None
 
     def current(self, name: str) -> Segment | None:
@@ -149,12 +168,10 @@ class SegmentRows:
         in_ranges = {each.segment for each in self.ranges.values()}
         if not self._taken and all(each.next < each.rows or name in in_ranges for name, each in self.segments.items()):
             return self.segments
-        entries = {name: self.current(name) if name in self._taken else each for name, each in self.segments.items()}
-        return {
-            name: segment
-            for name, segment in entries.items()
-            if segment is not None and (segment.next < segment.rows or name in in_ranges)
-        }
+        current = ((name, self.current(name)) for name in self._taken)
+        self._advanced = {name: entry for name, entry in current if entry is not None}
+        entries = {**self.segments, **self._advanced}
+        return {name: segment for name, segment in entries.items() if segment.next < segment.rows or name in in_ranges}
 
     def waiting(self) -> Counter[str]:
         """Return the number of rows that wait and are not loaded, by entrypoint."""
@@ -178,24 +195,25 @@ class SegmentRows:
         segment = self.segments.get(name)
         if segment is None:
             return
-        entries = self._jobs.entries
+        entries, of = self._jobs.entries, self.of
+        before, first, taken, tried = len(of), segment.next, segment.taken, segment.tried
         claims = [(range_id, each) for range_id, each in self.ranges.items() if each.segment == name]
         for row, job_id, entry in rows:
             for range_id, claim in claims:
                 if claim.has(row):
                     self._claimed[job_id] = range_id, row, entry
-            if job_id not in entries and not segment.is_taken(row):
-                self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)))
-                self.of[job_id] = name, row
-                self._left[segment.entrypoint] += 1
+            if row >= first and job_id not in entries and not (taken and segment.is_taken(row)):
+                self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)) if tried else entry)
+                of[job_id] = name, row
+        self._left[segment.entrypoint] += len(of) - before
         self._loaded.setdefault(name, set()).add(chunk)
-        self.changed()
+        self._changed([name])
 
     def load_index(self, name: str, index: SegmentIndex) -> None:
         """Take the index of a segment."""
         if name in self.segments:
             self.indexes[name] = index
-            self.changed()
+            self._changed([name])
 
     def unload(self) -> None:
         """Remove all loaded rows from the table of jobs. The draft must have no changes."""
@@ -207,7 +225,7 @@ class SegmentRows:
     def reload(self, name: str) -> None:
         """Note that rows of a segment are no longer known: it is read again when they are needed."""
         self._loaded.pop(name, None)
-        self.changed()
+        self._changed([name])
 
     def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span], journal: Journal) -> None:
         """Make rows of a range wait again: those that are known at once, and all others when they are read again.
@@ -417,8 +435,10 @@ class SegmentRows:
         Raises:
             RowsMissingError: some are missing.
         """
-        heads, at = self._heads()[1], now.timestamp()
-        self._need(head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at)
+        heads = self._heads()[1]
+        if heads:
+            at = now.timestamp()
+            self._need(head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at)
 
     def check_before(self, entrypoints: Iterable[str], best: tuple[Any, ...] | None, through: int | None) -> None:
         """Return if no ready row of some entrypoints that comes before a place is missing.
@@ -429,19 +449,23 @@ class SegmentRows:
             through: rows with a larger sequence do not count; None: all count.
         """
         heads = self._heads()[0]
-        before = [
-            head
-            for name in entrypoints
-            for head in heads.get(name, ())
-            if (best is None or head[:2] < best) and (through is None or self.segments[head.segment].least <= through)
-        ]
+        before = []
+        for name in entrypoints:
+            for head in heads.get(name, ()):
+                if best is not None and head[:2] >= best:
+                    break
+                if through is None or self.segments[head.segment].least <= through:
+                    before.append(head)
+                    break
         if before:  # once the first is loaded, the others may come later than a known row
             self._need([min(before)])
 
-    def unloaded(self) -> Iterable[str]:
-        """Return the entrypoints that have rows which are not loaded."""
+    def unloaded(self, among: Iterable[str] | None = None) -> Iterable[str]:
+        """Return the entrypoints, of these or of all, that have rows which are not loaded."""
         ready, scheduled = self._heads()
-        return ready.keys() | scheduled.keys()
+        if among is None:
+            return ready.keys() | scheduled.keys()
+        return [name for name in among if name in ready or name in scheduled]
 
     def loaded_of(self, entrypoint: str) -> int:
         """Return the number of loaded rows of an entrypoint that are not taken."""
@@ -450,7 +474,7 @@ class SegmentRows:
     def next_wanted(self, entrypoint: str) -> Wanted | None:
         """Return the next chunk of ready rows of an entrypoint that is not loaded; None if there is none."""
         heads = self._heads()[0].get(entrypoint)
-        return Wanted(*min(heads)[2:]) if heads else None
+        return Wanted(*heads[0][2:]) if heads else None
 
     def next_due(self, now: datetime) -> float | None:
         """Return the earliest `run_at` after a time of the scheduled rows that are not loaded; None if there is none.
@@ -466,13 +490,19 @@ class SegmentRows:
             raise RowsMissingError(wanted)
 
     def _heads(self) -> tuple[dict[str, list[_Head]], dict[str, list[_Head]]]:
+        """Return the first rows of segments that are not loaded, ready ones and scheduled ones, in order."""
         if self._ready is None:
             self._ready, self._scheduled = {}, {}
+            known = self._head_of
             for name, segment in self.segments.items():
-                head = self._head(name, segment)
+                if name not in known:
+                    known[name] = self._head(name, segment)
+                head = known[name]
                 if head is not None:
                     table = self._scheduled if segment.scheduled else self._ready
                     table.setdefault(segment.entrypoint, []).append(head)
+            for heads in (*self._ready.values(), *self._scheduled.values()):
+                heads.sort()
         return self._ready, self._scheduled
 
     def _head(self, name: str, segment: Segment) -> _Head | None:

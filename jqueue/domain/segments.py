@@ -134,7 +134,7 @@ class Segment(BaseModel):
     @property
     def waiting(self) -> int:
         """Number of rows that are not taken."""
-        return self.waiting_before(self.rows)
+        return self.rows - self.next - size_of(self.taken)
 
     def waiting_before(self, row: int) -> int:
         """Return the number of rows before a row that are not taken."""
