@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.job_table import Packed, packed, unpacked
@@ -39,9 +40,12 @@ SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
 """Options of a job that is never in a range: it must be claimed, expire or end by itself."""
 
 
+_single_options, _NO_OPTIONS = attrgetter(*SINGLE), (None,) * len(SINGLE)
+
+
 def is_single(job: Job) -> bool:
     """Return True if a job is never in a range."""
-    return any(getattr(job, name) is not None for name in SINGLE)
+    return _single_options(job) != _NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)

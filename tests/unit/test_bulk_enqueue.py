@@ -417,3 +417,16 @@ async def test_jobs_of_many_entrypoints_are_joined_into_few_segments(monkeypatch
         assert [b"0", b"50", b"100"] == [job.payload for job in await queue.dequeue("of 0", batch_size=3)]
         there = {job.id async for job in queue.iterate_jobs()}
         assert {job.id for job in jobs} == there
+
+
+@in_virtual_time
+async def test_a_segment_lists_the_objects_of_its_rows_in_the_order_of_the_rows():
+    async with queue_on(store(), object_bytes=8) as queue:
+        await queue.enqueue_many([Enqueue("work", b"payload %d" % number, number % 5) for number in range(30)])
+        state = await queue.read_state()
+        [(name, segment)] = state.segments.items()
+        index = await queue._engine.segments.reader.index(name, segment)
+        rows = await queue._engine.segments.reader.chunks(name, segment, index, range(segment.chunks))
+        named = [dict(entry[8])["payload_object"].suffix for _, some in rows for _, _, entry in some]
+        assert tuple(named) == index.objects
+        assert 30 == len(named)

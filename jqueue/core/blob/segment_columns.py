@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import itemgetter, le, lt
 from typing import NamedTuple
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
@@ -40,12 +42,11 @@ class SegmentColumns:
         sequences: sequence number of each row.
         modes: for each row a number that its creator knows the meaning of; empty if no row has one.
         keys: hash of the unique key and number of each row that has a key.
-        objects: suffixes of the objects that the rows name.
+        objects: number of a row and the suffix of an object that it names, for each of them.
         single: numbers of the rows that are never a part of a range.
         attempts: largest `attempt` of a row.
         spare: smallest `spare` of a row.
         size: bytes of the lines.
-        in_order: True if the rows are known to be in the order in which they are served.
     """
 
     def __init__(self, since: float) -> None:
@@ -54,7 +55,7 @@ class SegmentColumns:
         self.sequences = array("Q")
         self.modes = bytearray()
         self.keys: list[tuple[int, int]] = []
-        self.objects: list[str] = []
+        self.objects: list[tuple[int, str]] = []
         self.single: list[int] = []
         self.attempts = 0
         self.spare: int | None = None
@@ -62,7 +63,6 @@ class SegmentColumns:
         self._since = since
         self._priorities = array("q")  # these two are shorter than the others if the last rows are plain
         self._sinces = array("d")
-        self.in_order = True
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -89,16 +89,14 @@ class SegmentColumns:
         """
         self._fill()
         number, key = len(self.lines), row.key
-        behind = not number or key.sequence > self.sequences[-1]
-        if not behind or key.priority or key.since != self._since:
-            self.in_order = False
         self.lines.append(row.line)
         self.ids.append(hash_of(row.job_id))
         self.sequences.append(key.sequence)
         self._priorities.append(key.priority)
         self._sinces.append(key.since)
         self.size += len(row.line)
-        self.objects += row.objects
+        if row.objects:
+            self.objects += [(number, suffix) for suffix in row.objects]
         self.attempts = max(self.attempts, row.attempt)
         if row.unique_key is not None:
             self.keys.append((hash_of(row.unique_key), number))
@@ -110,11 +108,11 @@ class SegmentColumns:
             self.modes += bytes(number - len(self.modes))
             self.modes.append(mode)
 
-    def sorting(self, aging: float | None, *, scheduled: bool) -> Slices[None]:
-        """Put the rows in the order in which they are served, in slices."""
+    def sorting(self, aging: float | None, *, scheduled: bool) -> Slices[Sequence[int]]:
+        """Put the rows in the order in which they are served, in slices. Return the new place of each."""
         self._fill()
-        if self.in_order:
-            return
+        if self._are_in_order(by_time=scheduled or aging is not None):
+            return range(len(self))
         keyed: list[tuple[tuple[float, ...], int]] = []
         for row in range(len(self)):
             keyed.append((self.key(row).place(aging, scheduled=scheduled), row))
@@ -135,7 +133,17 @@ class SegmentColumns:
         self.modes = bytearray([self.modes[row] for row in order]) if self.modes else self.modes
         self.keys = [(hashed, places[row]) for hashed, row in self.keys]
         self.single = [places[row] for row in self.single]
-        self.in_order = True
+        self.objects = sorted(((places[row], suffix) for row, suffix in self.objects), key=itemgetter(0))
+        return places
+
+    def _are_in_order(self, *, by_time: bool) -> bool:
+        """Return True if rows of one priority are in order, as they nearly always come. Others may be in order, too."""
+        first = self._priorities[0] if self._priorities else 0
+        return (
+            len(self._priorities) == self._priorities.count(first)
+            and all(map(lt, self.sequences, islice(self.sequences, 1, None)))
+            and (not by_time or all(map(le, self._sinces, islice(self._sinces, 1, None))))
+        )
 
     def key(self, row: int) -> RowKey:
         """Return the place of a row. Only after `sorting`, all rows have one."""

@@ -17,15 +17,15 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
 from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, read_entry
-from jqueue.core.blob.segment_columns import Row, SegmentColumns
-from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
+from jqueue.core.blob.segment_columns import SegmentColumns
+from jqueue.core.engine.slices import Slices
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
@@ -55,49 +55,6 @@ class EncodedSegment(NamedTuple):
     content: bytes
     entry: Segment
     table: SegmentIndex
-
-
-def encode_segment(
-    rows: Sequence[Row],
-    queue: str,
-    entrypoint: str,
-    *,
-    scheduled: bool,
-    aging: float | None,
-    chunk_rows: int = CHUNK_ROWS,
-) -> EncodedSegment:
-    """Encode jobs as a segment.
-
-    Args:
-        rows: in the order in which they are served; at least one.
-        queue: id of the queue.
-        entrypoint: that of all jobs.
-        scheduled: True if they are sorted by `run_at`.
-        aging: the setting by which they were sorted.
-        chunk_rows: number of rows in each chunk but the last.
-    """
-    return exhaust(encoding_rows(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=chunk_rows))
-
-
-def encoding_rows(
-    rows: Sequence[Row],
-    queue: str,
-    entrypoint: str,
-    *,
-    scheduled: bool,
-    aging: float | None,
-    chunk_rows: int = CHUNK_ROWS,
-) -> Slices[EncodedSegment]:
-    """Run `encode_segment` in slices."""
-    columns = SegmentColumns(rows[0].key.since)
-    for number, row in enumerate(rows, 1):
-        columns.add(row)
-        if number % LINES_PER_SLICE == 0:
-            yield
-    columns.in_order = True
-    return (
-        yield from encoding_columns(columns, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=chunk_rows)
-    )
 
 
 def encoding_columns(
@@ -136,7 +93,7 @@ def encoding_columns(
     ids = yield from _table(zip(columns.ids, range(rows), strict=True))
     keys = yield from _table(columns.keys)
     single = joined((row, row + 1) for row in columns.single)
-    index = SegmentIndex(chunks, offset, ids, keys, columns.objects, single)
+    index = SegmentIndex(chunks, offset, ids, keys, [suffix for _, suffix in columns.objects], single)
     text = _encode_index(index, rows)
     segment = Segment(
         entrypoint=entrypoint,

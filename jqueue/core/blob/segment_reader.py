@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import Slices, in_turns
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.segment_index import SegmentIndex
@@ -63,37 +63,34 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        found: list[tuple[int, Rows]] = []
-        for first, last in _runs(numbers):
-            start, stop = index.bytes_of(first, last)
-            data = await self._read(name, start, stop)
-            found += await in_turns(self._decoding(data, segment, index, first, last, prefix))
-        return found
+        async with aclosing(self._parts(name, index, numbers)) as parts:
+            names = self._names
+            return [(number, decode_chunk(data, number, segment, index, names, prefix)) async for number, data in parts]
+
+    async def lines(
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
+    ) -> AsyncGenerator[tuple[Rows, list[bytes]]]:
+        """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
+        async with aclosing(self._parts(name, index, numbers)) as parts:
+            async for number, data in parts:
+                yield decode_chunk(data, number, segment, index, self._names), data.split(b"\n")[:-1]
 
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
     ) -> list[tuple[int, str]]:
         """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
-        found: list[tuple[int, str]] = []
+        async with aclosing(self._parts(name, index, numbers)) as parts:
+            return [pair async for number, data in parts for pair in ids_in(data, number, segment, index)]
+
+    async def _parts(self, name: str, index: SegmentIndex, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, bytes]]:
+        """Iterate over chunks: the number and the bytes of each. The event loop has a turn between two of them."""
         for first, last in _runs(numbers):
             origin, end = index.bytes_of(first, last)
             data = await self._read(name, origin, end)
             for number in range(first, last + 1):
                 start, stop = index.bytes_of(number, number)
-                found += ids_in(data[start - origin : stop - origin], number, segment, index)
+                yield number, data[start - origin : stop - origin]
                 await asyncio.sleep(0)
-        return found
-
-    def _decoding(
-        self, data: bytes, segment: Segment, index: SegmentIndex, first: int, last: int, prefix: str
-    ) -> Slices[list[tuple[int, Rows]]]:
-        found, origin = [], index.chunks[first].offset
-        for number in range(first, last + 1):
-            start, stop = index.bytes_of(number, number)
-            chunk = data[start - origin : stop - origin]
-            found.append((number, decode_chunk(chunk, number, segment, index, self._names, prefix)))
-            yield
-        return found
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         async with self._observers.limited("fetch", self._call_timeout):

@@ -11,22 +11,24 @@ import asyncio
 import math
 from array import array
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from jqueue.core.blob.lines import encode_job
-from jqueue.core.blob.segment_columns import Row
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_rows
+from jqueue.core.blob.segment_columns import Row, SegmentColumns
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, in_turns
 from jqueue.domain.draft import Draft
-from jqueue.domain.job_table import Packed, objects_of, packed, unpacked
+from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
 from jqueue.domain.range_jobs import is_single, with_tries
+from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment
 from jqueue.ports.clock import Clock
@@ -41,15 +43,13 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 NAMED_WITHIN = timedelta(minutes=5)
 """Longest time from the creation of a segment to the commit that names it."""
 
-Found: TypeAlias = list[tuple[str, Job | Packed]]
-
 
 @dataclass(slots=True)
 class SegmentSizes:
     """The numbers that decide when segments are written. Tests and the simulation make them small."""
 
     hot_bytes: int | None = 256 << 10
-    """Bytes of waiting jobs in the blob above which the last of them are spilled, down to half of it."""
+    """Bytes of waiting jobs in the blob above which the last of them are spilled, down to a quarter of it."""
     fewest_rows: int = 64
     """Number of jobs of one entrypoint below which none is spilled."""
     most_rows: int = 65_536
@@ -218,30 +218,31 @@ class SegmentWriter:
         waiting = hot - len(jobs.claimed)
         if waiting < sizes.fewest_rows or draft.base_bytes * waiting < sizes.hot_bytes * hot:
             return None
-        number = math.ceil(waiting * (1 - sizes.hot_bytes / 2 / (draft.base_bytes * waiting / hot)))
-        rows = jobs.rows.of
-        entries: Found = [pair for pair in jobs.entries.items() if pair[0] not in rows]
+        number = math.ceil(waiting * (1 - sizes.hot_bytes / 4 / (draft.base_bytes * waiting / hot)))
+        rows, entries = jobs.rows.of, jobs.entries
+        ids = [job_id for job_id in entries if job_id not in rows]
+        several = [entries[job_id] for job_id in ids]
         aging = draft.header.settings.aging
-        return lambda: self._spill(entries, queue, min(number, sizes.most_rows), aging)
+        return lambda: self._spill(ids, several, queue, min(number, sizes.most_rows), aging)
 
-    async def _spill(self, entries: Found, queue: str, number: int, aging: float | None) -> Stored | None:
-        chosen = await in_turns(_last_of(entries, number, aging, self._now()))
-        if len(chosen.rows) < min(number, self.sizes.fewest_rows):
+    async def _spill(
+        self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int, aging: float | None
+    ) -> Stored | None:
+        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()))
+        if len(chosen.jobs) < min(number, self.sizes.fewest_rows):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
-        encoded = await in_turns(
-            encoding_rows(
-                [row for row, _ in chosen.rows],
-                queue,
-                chosen.entrypoint,
-                scheduled=chosen.scheduled,
-                aging=aging,
-                chunk_rows=self.sizes.chunk_rows,
-            )
-        )
+        encoded = await self._encoded(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
         name, before = await self._store(encoded)
-        rows = {row.job_id: entry for row, entry in chosen.rows}
-        return Spill(name, encoded.entry, rows, before), encoded
+        return Spill(name, encoded.entry, chosen.jobs, before), encoded
+
+    async def _encoded(
+        self, rows: SegmentColumns, queue: str, entrypoint: str, aging: float | None, *, scheduled: bool
+    ) -> EncodedSegment:
+        size = self.sizes.chunk_rows
+        return await in_turns(
+            encoding_columns(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=size)
+        )
 
     # Merging
 
@@ -251,84 +252,108 @@ class SegmentWriter:
         names = _to_merge(rows, self.sizes)
         if not names:
             return None
-        several = {name: rows.segments[name] for name in names}
+        several = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
         return lambda: self._merge(several, queue, aging)
 
-    async def _merge(self, segments: dict[str, Segment], queue: str, aging: float | None) -> Stored | None:
-        found: list[tuple[tuple[float, ...], str, int, Row]] = []
-        for name, segment in segments.items():
+    async def _merge(
+        self, segments: dict[str, tuple[Segment, SegmentIndex | None]], queue: str, aging: float | None
+    ) -> Stored | None:
+        rows, numbers = SegmentColumns(0.0), {}
+        for name, (segment, index) in segments.items():
             try:
-                index = await self._reader.index(name, segment)
-                chunks = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)]
-                several = await self._reader.chunks(name, segment, index, chunks)
+                numbers[name] = await self._add_rows(rows, name, segment, index)
             except DAMAGED as error:
                 self._merges.wait(LONGEST_PAUSE)
                 logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, error)
                 return None
-            for _, rows in several:
-                for number, job_id, entry in rows:
-                    if not segment.is_taken(number):
-                        row = row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number))))
-                        found.append((row.key.place(aging, scheduled=segment.scheduled), name, number, row))
-                await asyncio.sleep(0)
-        found.sort(key=lambda each: each[0])
-        first = next(iter(segments.values()))
-        encoded = await in_turns(
-            encoding_rows(
-                [row for *_, row in found],
-                queue,
-                first.entrypoint,
-                scheduled=first.scheduled,
-                aging=aging,
-                chunk_rows=self.sizes.chunk_rows,
-            )
-        )
-        places = {name: array("q", [-1]) * segment.rows for name, segment in segments.items()}
-        for place, (_, name, number, _) in enumerate(found):
-            places[name][number] = place
+        first, _ = next(iter(segments.values()))
+        order = iter(await in_turns(rows.sorting(aging, scheduled=first.scheduled)))
+        sources = []
+        for name, (segment, _) in segments.items():
+            places = array("q", [-1]) * segment.rows
+            for number in numbers[name]:
+                places[number] = next(order)
+            sources.append(MergedSegment(name, places, segment.tried))
+        encoded = await self._encoded(rows, queue, first.entrypoint, aging, scheduled=first.scheduled)
         name, before = await self._store(encoded)
-        sources = [MergedSegment(source, places[source], each.tried) for source, each in segments.items()]
         return Merge(name, encoded.entry, sources, before), encoded
+
+    async def _add_rows(
+        self, rows: SegmentColumns, name: str, segment: Segment, index: SegmentIndex | None
+    ) -> Sequence[int]:
+        """Add the rows of a segment that wait, and return their numbers."""
+        known = index if index is not None else await self._reader.index(name, segment)
+        chunks = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)]
+        numbers, as_they_are = array("q"), not (segment.offset or segment.tried)
+        async with aclosing(self._reader.lines(name, segment, known, chunks)) as several:
+            async for found, lines in several:
+                for (number, job_id, entry), line in zip(found, lines, strict=True):
+                    if segment.is_taken(number):
+                        continue
+                    numbers.append(number)
+                    if as_they_are:
+                        rows.add(_row_of_entry(job_id, entry, line))
+                    else:
+                        rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number)))))
+        return numbers
 
 
 @dataclass(slots=True)
 class _Chosen:
+    """The jobs of a spill.
+
+    Attributes:
+        entrypoint, scheduled: of all of them.
+        rows: their rows, in the order in which they are served.
+        jobs: the jobs by id, in the same order.
+    """
+
     entrypoint: str
     scheduled: bool
-    rows: Sequence[tuple[Row, Packed]]
+    rows: SegmentColumns
+    jobs: dict[str, Job | Packed]
 
 
-def _last_of(entries: Found, number: int, aging: float | None, now: datetime) -> Slices[_Chosen]:
-    """Return the last queued jobs of the entrypoint that has most, as rows with the packed jobs, in slices."""
-    groups: dict[tuple[str, bool], list[tuple[tuple[float, ...], str, Job]]] = {}
-    for count, (job_id, entry) in enumerate(entries, 1):
+def _last_of(
+    ids: Sequence[str], entries: Sequence[Job | Packed], number: int, aging: float | None, now: datetime
+) -> Slices[_Chosen]:
+    """Return the last queued jobs of the entrypoint that has most, in slices. Few objects live longer than a slice."""
+    groups: dict[tuple[str, bool], list[tuple[float, ...]]] = {}
+    for place, (job_id, entry) in enumerate(zip(ids, entries, strict=True)):
         job = unpacked(job_id, entry)
         if job.status is JobStatus.QUEUED and not (job.error_dropped or job.result_dropped):  # figures count these
             scheduled = job.run_at is not None and job.run_at > now
-            place = _key(job).place(aging, scheduled=scheduled)
-            groups.setdefault((job.entrypoint, scheduled), []).append((place, job_id, job))
-        if count % LINES_PER_SLICE == 0:
+            in_time = scheduled or aging is not None
+            key = _key(job).place(aging, scheduled=scheduled) if in_time else (job.priority, job.sequence)
+            groups.setdefault((job.entrypoint, scheduled), []).append((*key, place))
+        if (place + 1) % LINES_PER_SLICE == 0:
             yield
     (entrypoint, scheduled), several = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
-    several.sort(key=lambda each: each[:2])
-    names: dict[str, str] = {}
-    rows = []
-    for count, (_, _, job) in enumerate(several[-number:] if number else [], 1):
-        rows.append((row_of(job), packed(job, names)))
+    several.sort()
+    chosen = _Chosen(entrypoint, scheduled, SegmentColumns(0.0), {})
+    for count, (*_, where) in enumerate(several[-number:] if number else [], 1):
+        job_id, entry = ids[int(where)], entries[int(where)]
+        chosen.rows.add(row_of(unpacked(job_id, entry)))
+        chosen.jobs[job_id] = entry
         if count % LINES_PER_SLICE == 0:
             yield
-    return _Chosen(entrypoint, scheduled, rows)
+    return chosen
 
 
 def _key(job: Job) -> RowKey:
     return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
 
 
-def row_of(job: Job) -> Row:
-    """Return the row of a job."""
+def row_of(job: Job, line: bytes | None = None) -> Row:
+    """Return the row of a job.
+
+    Args:
+        job: the job.
+        line: its line, if that is known.
+    """
     return Row(
         job.id,
-        encode_job(job),
+        encode_job(job) if line is None else line,
         _key(job),
         job.unique_key,
         [stored.suffix for stored in objects_of(job)],
@@ -336,6 +361,14 @@ def row_of(job: Job) -> Row:
         attempt=job.attempt,
         spare=None if job.max_attempts is None else max(0, job.max_attempts - job.failures),
     )
+
+
+def _row_of_entry(job_id: str, entry: Packed, line: bytes) -> Row:
+    """Return the row of a packed job that has this line."""
+    if waits_only(entry):
+        _, _, _, priority, created_at, sequence, attempt, *_ = entry
+        return Row(job_id, line, RowKey(priority, sequence, created_at.timestamp()), attempt=attempt)
+    return row_of(unpacked(job_id, entry), line)
 
 
 def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:

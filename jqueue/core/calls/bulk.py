@@ -398,7 +398,6 @@ class BulkEnqueue:
             for row, job in await self._jobs_of(each, range(first.chunks)):
                 changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
                 columns.add(row_of(changed), each.modes[row] if each.modes else 0)
-            columns.in_order = True
             encoded = await self._encoded(
                 columns, queue, first.entrypoint, scheduled=first.scheduled, aging=first.aging
             )

@@ -32,13 +32,13 @@ class Spill(Operation):
     Attributes:
         name: of the segment, which exists.
         segment: its entry in the manifest.
-        rows: the packed jobs by id, in the order of the rows.
+        rows: the jobs by id, packed or not, in the order of the rows.
         before: time until which a commit may name the segment.
     """
 
     name: str
     segment: Segment
-    rows: Mapping[str, Packed] = field(repr=False)
+    rows: Mapping[str, Job | Packed] = field(repr=False)
     before: datetime
 
     def change(self, draft: Draft, now: datetime) -> int:
@@ -50,9 +50,8 @@ class Spill(Operation):
         moved, taken = [], []
         for row, (job_id, entry) in enumerate(self.rows.items()):
             here = hot.get(job_id)
-            if isinstance(here, Job):
-                here = packed(here, names)
-            if here == entry and job_id not in rows:
+            same = here is entry or (here is not None and _packed(here, names) == _packed(entry, names))
+            if same and job_id not in rows:
                 moved.append(job_id)
             else:
                 taken.append(row)
@@ -61,6 +60,10 @@ class Spill(Operation):
         for job_id in moved:
             draft.spill(job_id)
         return len(moved)
+
+
+def _packed(entry: Job | Packed, names: dict[str, str]) -> Packed:
+    return entry if entry.__class__ is tuple else packed(entry, names)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class Merge(Operation):
             if source.name in draft.header.segments:
                 there.append(source.name)
             spans = [(0, len(source.rows))] if current is None else [(0, current.next), *current.taken]
-            taken += [source.rows[row] for first, last in spans for row in range(first, last) if source.rows[row] >= 0]
+            taken += [row for first, last in spans for row in source.rows[first:last] if row >= 0]
         in_ranges = {each.segment for each in draft.header.ranges.values()}
         changed = [each for each in self.sources if each.name in there and self._is_tried(each, draft)]
         if not there or changed or in_ranges.intersection(there):
