@@ -1,4 +1,4 @@
-"""`jqueue spark enqueue|run|snapshot|report` at 80 columns: their output and their effect, before and on Spark."""
+"""`jqueue spark enqueue|run|snapshot|archive|report` at 80 columns: output and effect, before and on Spark."""
 
 import asyncio
 import json
@@ -35,6 +35,7 @@ COMMANDS = {
     "enqueue": ["jobs.csv", "queue.json"],
     "run": ["program:worker", "queue.json"],
     "snapshot": ["queue.json"],
+    "archive": ["queue.json", "lake"],
     "report": ["queue.json"],
 }
 """Each command with its required arguments."""
@@ -315,6 +316,16 @@ def test_a_snapshot_in_a_file_has_all_fields_in_each_format(on_spark, spark, kin
     assert ("double", payload, "queued") == (row[0], bytes(row[1]) if kind == "parquet" else row[1], row[2])
     said("snapshot", "queue.json", f"out.{kind}", "--mode", "append")
     assert 2 == reader.load(str(on_spark / f"out.{kind}")).count()
+
+
+def test_the_history_is_archived_once(on_spark):
+    asyncio.run(DirectQueue(LocalFileSystemStorage("queue.json")).configure(history=3600))
+    assert "1 event of 1 queue added, 1 in 1 file, in " in said("archive", "queue.json", "lake")
+    found = json.loads(said("archive", "queue.json", "lake", "--json"))
+    assert (0, 1, str(on_spark / "lake")) == (found["added"], found["events"], found["lake"])
+    asyncio.run(DirectQueue(LocalFileSystemStorage("plain.json")).enqueue("double", b""))
+    line = refused("archive", "plain.json", "lake")
+    assert f"{on_spark}/plain.json keeps no history: switch it on with configure(history=...)" == line
 
 
 def test_a_fleet_is_shown_with_the_names_of_its_queues(on_spark):
