@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jqueue.domain.events import HistoryEvent
+from jqueue.domain.events import HistoryEvent, Places
 
+_SPAN = pa.struct([("first", pa.int64()), ("last", pa.int64())])
 _TIME = pa.timestamp("us", tz="UTC")
 
 ROWS = pa.schema(
@@ -34,6 +35,7 @@ ROWS = pa.schema(
         ("created_at", _TIME),
         ("error", pa.string()),
         ("payload", pa.binary()),
+        ("rows", pa.list_(pa.struct([("segment", pa.string()), ("spans", pa.list_(_SPAN))]))),
     ]
 )
 """The columns of a file."""
@@ -41,7 +43,8 @@ ROWS = pa.schema(
 DDL = (
     "queue string, queue_id string, number long, at timestamp, verb string, job_id string, jobs long, before string, "
     "after string, attempt long, holder string, wait_seconds double, run_seconds double, created_at timestamp, "
-    "error string, payload binary, day date, entrypoint string"
+    "error string, payload binary, rows array<struct<segment:string,spans:array<struct<first:long,last:long>>>>, "
+    "day date, entrypoint string"
 )
 """The columns of a lake: those of its files, and those in the names of folders."""
 
@@ -109,7 +112,17 @@ def table_of(events: Sequence[tuple[str, str, HistoryEvent]]) -> pa.Table:
     only = [event for _, _, event in events]
     for name in ROWS.names[len(columns) :]:
         columns[name] = [getattr(event, name) for event in only]
+    columns["rows"] = [rows_of(each) for each in columns["rows"]]
     return pa.table([pa.array(columns[field.name], field.type) for field in ROWS], schema=ROWS)
+
+
+def rows_of(places: Places) -> list[dict[str, Any]] | None:
+    """Return the rows of the jobs of an event, as a value of the column `rows`."""
+    if not places:
+        return None
+    return [
+        {"segment": name, "spans": [{"first": first, "last": last} for first, last in spans]} for name, spans in places
+    ]
 
 
 def parquet_of(table: pa.Table) -> bytes:

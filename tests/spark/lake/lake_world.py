@@ -15,7 +15,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue
 from jqueue.spark.lake.archive import Archiver
-from jqueue.spark.lake.events import NO_ENTRYPOINT, ROWS
+from jqueue.spark.lake.events import NO_ENTRYPOINT, ROWS, rows_of
 from jqueue.spark.lake.marker import decode
 from jqueue.spark.lake.store import MARKER, FolderFile, LakeStore, open_lake
 
@@ -64,9 +64,13 @@ def history_of(path, name=None):
     queue, events = asyncio.run(read())
     found = []
     for event in reversed(events):
-        values = [getattr(event, column) for column in ROWS.names[2:]]
-        found.append((str(name or path), queue, *values, event.at.date().isoformat(), event.entrypoint))
+        found.append((str(name or path), queue, *values_of(event), event.at.date().isoformat(), event.entrypoint))
     return found
+
+
+def values_of(event):
+    """An event in the columns of a lake, but for its queue."""
+    return *(getattr(event, column) for column in ROWS.names[2:-1]), rows_of(event.rows)
 
 
 def rows_in(lake, names):

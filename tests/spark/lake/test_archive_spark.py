@@ -16,7 +16,7 @@ from jqueue.domain.errors import InvalidURLError, StorageFatalError
 from jqueue.spark.lake import archive, read_lake
 from jqueue.spark.lake.events import DDL, ROWS
 from tests.spark.enqueue.bulk import STORES, url_on
-from tests.spark.lake.lake_world import committed, history_of, some_jobs, work
+from tests.spark.lake.lake_world import committed, history_of, some_jobs, values_of, work
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["mail", "a/b", "日本", "x=y%20", "__HIVE_DEFAULT_PARTITION__", "{*}[?]", "2026-01-01", "42", "e" * 300]
@@ -33,6 +33,8 @@ def rows_of(frame):
             if cells[name] is not None:
                 cells[name] = cells[name].astimezone(UTC)  # it comes in the time of this machine, without a zone
         cells["payload"] = None if cells["payload"] is None else bytes(cells["payload"])
+        if cells["rows"] is not None:
+            cells["rows"] = [each.asDict(recursive=True) for each in cells["rows"]]
         rows.append((*(cells[name] for name in ROWS.names), str(cells["day"]), cells["entrypoint"]))
     return rows
 
@@ -54,7 +56,7 @@ def test_a_lake_has_the_events_of_the_history(request, tmp_path, spark, store):
         done = archive(spark, url, lake)
         assert len(events) == done.events
     found = rows_of(read_lake(spark, lake))
-    expected = [tuple(getattr(event, name) for name in ROWS.names[2:]) for event in reversed(events)]
+    expected = [values_of(event) for event in reversed(events)]
     assert expected == [row[2:-2] for row in found]
     assert [event.entrypoint for event in reversed(events)] == [row[-1] for row in found]
     assert {event.at.date().isoformat() for event in events} == {row[-2] for row in found}
