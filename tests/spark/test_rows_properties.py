@@ -3,6 +3,7 @@
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 import pytest
 
@@ -18,7 +19,7 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
 from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
 from jqueue.spark.snapshot.line_rows import LineCounts, batches_of
-from jqueue.spark.snapshot.reader import cut
+from jqueue.spark.snapshot.reader import BlobLines, cut
 from tests.fuzz.choices import Choices
 from tests.fuzz.edits import edit
 from tests.fuzz.oracles import is_deep
@@ -37,8 +38,8 @@ def rows_of(data, job_filter=ALL, parts=3):
     """The rows that a snapshot makes of a blob, and the number of unreadable lines."""
     lines, counts = job_lines(data, job_filter), LineCounts()
     found = []
-    for part in cut([("q", lines.text)], parts):
-        for _, text in part:
+    for part in cut([BlobLines("q", lines.text)], parts):
+        for text, _ in chain.from_iterable(piece.lines() for piece in part):
             for batch in batches_of(text, SNAPSHOT_SCHEMA, None, counts):
                 found += batch.to_pylist()
     return [undated(row) for row in found], lines.set_aside + counts.set_aside

@@ -271,11 +271,7 @@ class SegmentJobs:
     def _job(self, name: str, row: int, job_id: str, entry: Packed) -> Job | None:
         """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left."""
         segment = self.segments.get(name)
-        if segment is None:
-            return None
-        if not segment.is_taken(row):
-            return unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
-        return next((in_progress(unpacked(job_id, entry), each) for each in self._held(name) if each.has(row)), None)
+        return None if segment is None else job_of_row(segment, self._held(name), row, job_id, entry)
 
     async def _index(self, name: str, segment: Segment) -> SegmentIndex:
         reading = self.source.reader.index
@@ -283,6 +279,21 @@ class SegmentJobs:
 
     async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
         return await read_until(self.deadline, read, self.source.entropy, f"segment {FOLDER}{name}")
+
+
+def job_of_row(segment: Segment, held: Sequence[Range], row: int, job_id: str, entry: Packed) -> Job | None:
+    """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left.
+
+    Args:
+        segment: the entry of the segment in the manifest.
+        held: the claims of ranges of the segment.
+        row: the number of the row.
+        job_id: the id on its line.
+        entry: the job on its line.
+    """
+    if not segment.is_taken(row):
+        return unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
+    return next((in_progress(unpacked(job_id, entry), each) for each in held if each.has(row)), None)
 
 
 def _pieces_of(segment: Segment, index: SegmentIndex, ranges: Sequence[Range]) -> list[list[int]]:

@@ -75,6 +75,15 @@ class SegmentReader:
             async for number, data in parts:
                 yield decode_chunk(data, number, segment, index, self._names), data.split(b"\n")[:-1]
 
+    async def text(self, name: str, index: SegmentIndex, first: int, last: int) -> bytes:
+        """Return the bytes of chunks that follow each other, from the first to the last one, unchecked.
+
+        Raises:
+            ObjectMissingError: the segment does not exist.
+            StorageError: the store failed.
+        """
+        return await self._read(name, *index.bytes_of(first, last))
+
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
     ) -> list[tuple[int, str]]:

@@ -1,39 +1,31 @@
-"""One version of each queue, as bytes. The queues of a fleet are read concurrently, and failed requests are repeated.
+"""One version of each queue, as bytes, with the names of its segments.
 
-The object of a queue is not read by the engine, which would make a model of every job. Its segments are read one after
-the other.
+The queues of a fleet are read concurrently, and failed requests are repeated. The object of a queue is not read by the
+engine, which would make a model of every job. Its segments are not read here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from typing import NamedTuple
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.blob.codec import parse_blob
-from jqueue.core.blob.lines import encode_job
-from jqueue.core.blob.pages import SEPARATOR
-from jqueue.core.blob.segment_jobs import RowSource
-from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.engine.engine import TRANSIENT
-from jqueue.core.engine.observers import Observers
 from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.errors import (
     BlobMissingError,
     DeadlineExceededError,
     InvalidBlobError,
     InvalidURLError,
-    JobsUnreadableError,
     StorageFatalError,
     StorageThrottledError,
 )
-from jqueue.domain.models import JobStatus
-from jqueue.ports.storage import SupportsObjects
-from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
 from jqueue.spark.snapshot.blob_lines import JobFilter
+from jqueue.spark.snapshot.segment_rows import SegmentRows, rows_of
 
 DEADLINE = 30.0
 """Seconds to read a queue, as for any call of a queue."""
@@ -48,8 +40,8 @@ class Content(NamedTuple):
     name: str
     """Its name."""
     blob: bytes
-    rows: bytes
-    """The lines of the wanted jobs in its segments, joined as in the blob."""
+    rows: list[SegmentRows]
+    """The rows of its segments that may be wanted. They are not read."""
 
 
 async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Content]:
@@ -63,7 +55,7 @@ async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Cont
         InvalidURLError: an address is wrong, or no queue matches.
         BlobMissingError: one of the queues does not exist.
         InvalidBlobError: the object is not a queue that this version can read.
-        StorageError: a queue could not be read, or a segment of it. The message names it.
+        StorageError: a queue could not be read. The message names it.
     """
     queues = await find_all(addresses)
     room = asyncio.Semaphore(AT_ONCE)
@@ -71,7 +63,7 @@ async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Cont
     async def read(queue: FleetQueue) -> Content:
         async with room:
             blob = await _read(queue)
-            return Content(queue.name, blob, await _read_rows(queue, blob, job_filter))
+            return Content(queue.name, blob, _segments(queue, blob, job_filter))
 
     try:
         return await asyncio.gather(*map(read, queues))
@@ -90,26 +82,15 @@ async def _read(queue: FleetQueue) -> bytes:
     return data
 
 
-async def _read_rows(queue: FleetQueue, blob: bytes, job_filter: JobFilter) -> bytes:
-    """Return the lines of the wanted jobs in the segments of a queue."""
+def _segments(queue: FleetQueue, blob: bytes, job_filter: JobFilter) -> list[SegmentRows]:
+    """Return the rows of the wanted segments, as the manifest of the queue has them."""
     if b'"segments"' not in blob:
-        return b""
+        return []
     try:
         header = parse_blob(blob).header
     except InvalidBlobError as error:
         raise InvalidBlobError(f"{queue.name}: {error}") from None
-    if not header.segments:
-        return b""
-    if not isinstance(queue.storage, SupportsObjects):
-        raise InvalidBlobError(f"{queue.name}: the queue keeps jobs in segments, which this storage cannot read")
-    reader = SegmentReader(queue.storage, Observers(SystemClock()), call_timeout=DEADLINE)
-    source = RowSource(reader, SystemEntropy()).jobs_of(header, DEADLINE)
-    statuses, names = frozenset(map(JobStatus, job_filter.statuses or ())), frozenset(job_filter.entrypoints or ())
-    try:
-        async with aclosing(source.rows(statuses, names, "")) as jobs:
-            return SEPARATOR.join([encode_job(job) async for job in jobs])
-    except JobsUnreadableError as error:
-        raise StorageFatalError(f"{queue.name}: {error}") from None
+    return rows_of(queue, header, job_filter)
 
 
 async def _read_with_retries(queue: FleetQueue) -> tuple[bytes, str | None]:

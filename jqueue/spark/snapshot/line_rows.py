@@ -15,6 +15,7 @@ from functools import cache
 from typing import Annotated, Any
 
 import pyarrow as pa
+from pyarrow import compute
 from pydantic import TypeAdapter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
@@ -82,6 +83,14 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, counts: LineC
             continue
         cells[QUEUE] = [queue] * rows
         yield batch_of(cells, rows, arrow)
+
+
+def with_offset(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+    """Return a batch with a number added to its sequence numbers."""
+    place = batch.schema.get_field_index("sequence")
+    if not offset or place < 0:
+        return batch
+    return batch.set_column(place, batch.schema.field(place), compute.add(batch.column(place), offset))
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:

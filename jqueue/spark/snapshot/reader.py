@@ -1,13 +1,15 @@
 """`spark.read.format("jqueue")`: one version of a queue, or of each queue of a fleet, as a table.
 
-A blob is read once for each action, by the process that plans it, and its lines travel with the partitions. If every
+A blob is read once for each load, by the process that plans it, and its lines travel with the partitions. If every
 task read the blob by itself, each would see another version, and a job that moved would appear twice or not at all.
+Jobs in segments do not travel: each task reads its own rows, which never change.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -23,6 +25,7 @@ from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_option
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
 from jqueue.spark.snapshot.contents import Content, read_all
+from jqueue.spark.snapshot.segment_rows import Lines, SegmentRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,18 +50,46 @@ KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPar
 """The options besides the path."""
 
 
-class LinesPartition(InputPartition):
-    """Some lines of one version of a queue, or of several queues.
+@dataclass(frozen=True)
+class BlobLines:
+    """Lines of the object of a queue.
 
-    Args:
-        runs: the name of each queue, and its lines, joined as in the blob.
+    Attributes:
+        queue: name of the queue.
+        text: the lines, joined as in the blob.
     """
 
-    def __init__(self, runs: tuple[tuple[str, bytes], ...]) -> None:
-        super().__init__(runs)
+    queue: str
+    text: bytes = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes, with the end of the last line."""
+        return len(self.text) + len(SEPARATOR) if self.text else 0
+
+    def split(self, size: int) -> tuple[BlobLines, BlobLines | None]:
+        """Return the first lines, of about `size` bytes and at least one, and all others."""
+        end = self.text.find(SEPARATOR, max(0, size - len(SEPARATOR)))
+        if end < 0:
+            return self, None
+        return replace(self, text=self.text[:end]), replace(self, text=self.text[end + len(SEPARATOR) :])
+
+    def lines(self) -> Iterator[Lines]:
+        """Yield the lines."""
+        yield Lines(self.text, 0)
+
+
+Piece = BlobLines | SegmentRows
+
+
+class SnapshotPartition(InputPartition):
+    """Pieces of one version of a queue, or of several queues."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(pieces)
 
     def __repr__(self) -> str:
-        return f"LinesPartition({sum(len(text) for _, text in self.value)} bytes)"
+        return f"SnapshotPartition({sum(piece.size for piece in self.value)} bytes)"
 
 
 class SnapshotReader(DataSourceReader):
@@ -87,7 +118,7 @@ class SnapshotReader(DataSourceReader):
         Raises:
             StorageError: a queue could not be read, or does not exist. The message names it.
         """
-        runs = []
+        pieces: list[Piece] = []
         contents: list[Content] = []
 
         async def read() -> None:  # `asyncio.run` would print a returned value with an error
@@ -100,17 +131,23 @@ class SnapshotReader(DataSourceReader):
             except InvalidBlobError as error:
                 raise InvalidBlobError(f"{name}: {error}") from None
             _warn(name, lines.set_aside)
-            runs += [(name, lines.text), (name, rows)]
-        return [LinesPartition(part) for part in cut(runs, self.count)]
+            pieces += [BlobLines(name, lines.text), *rows]
+        return [SnapshotPartition(part) for part in cut(pieces, self.count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one partition. A line that is not a job becomes no row."""
-        from jqueue.spark.snapshot.line_rows import LineCounts, batches_of
+        """Return the rows of one partition. A line that is not a job becomes no row.
 
-        for name, text in partition.value:
+        Raises:
+            StorageError: a segment could not be read. The message names it.
+        """
+        from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, with_offset
+
+        for piece in partition.value:
             counts = LineCounts()
-            yield from batches_of(text, self.schema, name, counts)
-            _warn(name, counts.set_aside)
+            for text, offset in piece.lines():
+                for batch in batches_of(text, self.schema, piece.queue, counts):
+                    yield with_offset(batch, offset)
+            _warn(piece.queue, counts.set_aside)
 
 
 def _warn(name: str, set_aside: int) -> None:
@@ -118,31 +155,26 @@ def _warn(name: str, set_aside: int) -> None:
         logger.warning("%s: %s left out: not readable as jobs", name, counted(set_aside, "line was", "lines were"))
 
 
-Run = tuple[str, bytes]
-
-
-def cut(runs: list[Run], count: int | None) -> list[tuple[Run, ...]]:
-    """Cut runs of lines at line ends, and combine them into parts of about the same size.
+def cut(pieces: Iterable[Piece], count: int | None) -> list[tuple[Piece, ...]]:
+    """Cut pieces, and combine them into parts of about the same size.
 
     Args:
-        runs: the name of each queue, and its lines.
-        count: number of parts, if there are as many lines; None: chosen by the size.
+        pieces: of one queue or several.
+        count: number of parts, if there are as many lines and chunks; None: chosen by the size.
     """
-    runs = [(name, text) for name, text in runs if text]
-    total = sum(len(text) + len(SEPARATOR) for _, text in runs)
+    left = [piece for piece in pieces if piece.size]
+    total = sum(piece.size for piece in left)
     if count is None:
         count = max(1, min(PARTITIONS, total // SMALLEST), -(-total // LARGEST))
-    parts: list[list[Run]] = [[]]
+    parts: list[list[Piece]] = [[]]
     done = 0
-    for name, text in runs:
-        begin = 0
-        while begin < len(text):
-            room = total * len(parts) // count - done
-            end = text.find(SEPARATOR, max(begin, room - len(SEPARATOR)))
-            end = len(text) if end < 0 else end
-            parts[-1].append((name, text[begin:end]))
-            begin = end + len(SEPARATOR)
-            if begin >= room:
+    for piece in left:
+        rest: Piece | None = piece
+        while rest is not None:
+            part, following = rest.split(total * len(parts) // count - done)
+            parts[-1].append(part)
+            done += rest.size - (following.size if following else 0)
+            rest = following
+            if done >= total * len(parts) // count:
                 parts.append([])
-        done += begin
     return [tuple(part) for part in parts if part] or [()]

@@ -11,13 +11,13 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage, StorageError, connect
+from jqueue import DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage, StorageError, connect
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError, StorageFatalError
 from jqueue.operations import Enqueue
 from jqueue.spark.fleet import FleetQueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot import contents
-from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, SnapshotReader, cut
+from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, BlobLines, SnapshotReader, cut
 from tests.tiny_segments import spilled, tiny_queue
 
 JOBS = 50
@@ -103,6 +103,35 @@ def test_jobs_in_segments_are_rows_of_the_snapshot_as_those_of_the_object_are(tm
     with pytest.raises(StorageFatalError, match=rf"queue\.json.*{segment}"):
         found()
     assert 5 == len(found(entrypoint="mail"))
+
+
+@pytest.mark.parametrize(("returned", "claimed"), [(20, 2), (1, 6)])
+def test_rows_that_the_manifest_changes_are_read_as_the_queue_has_them(tmp_path, returned, claimed):
+    """Rows of a bulk enqueue, of a claimed range, and of a range that came back; some are taken."""
+    path = tmp_path / "queue.json"
+
+    async def work():
+        async with tiny_queue(LocalFileSystemStorage(path), Limits(batch_size=10)) as queue:
+            await queue.enqueue("mail", b"")
+            await queue.enqueue_many(Enqueue("resize", b"%d" % each, max_attempts=9) for each in range(60))
+            await spilled(queue)
+            back = await queue.claim_range("resize", returned)
+            assert back is not None
+            await queue.end_range(back, nothing_done=True)
+            await queue.dequeue("resize", batch_size=claimed)
+            assert await queue.claim_range("resize", 1, holder="me") is not None
+            return [job async for job in queue.iterate_jobs()], await queue.read_state()
+
+    jobs, state = asyncio.run(work())
+    assert any(segment.offset for segment in state.segments.values())
+    assert any(segment.tried for segment in state.segments.values())
+    columns = StructType([field for field in SNAPSHOT_SCHEMA if field.name not in {"headers", "result"}])
+    for options in ({"numPartitions": "8"}, {"status": "in_progress"}, {"status": "queued"}):
+        rows = rows_of(reader_of(path, columns, **options))
+        expected = [job for job in jobs if job.status == options.get("status", job.status)]
+        named = {job.id: tuple(getattr(job, name) for name in columns.names) for job in expected}
+        assert named == {row["id"]: tuple(row.values()) for row in rows}
+        assert len(expected) == len(rows)
 
 
 def test_each_row_of_a_fleet_names_its_queue(url):
@@ -226,7 +255,7 @@ def test_filters_are_left_to_spark():
 def test_a_partition_shows_no_payload(tmp_path):
     fill(tmp_path / "queue.json", 1)
     [part] = reader_of(tmp_path / "queue.json").partitions()
-    assert "LinesPartition(" in repr(part)
+    assert "SnapshotPartition(" in repr(part)
     assert "payload" not in repr(part)
 
 
@@ -261,8 +290,8 @@ async def test_a_read_that_fails_until_the_deadline_reports_its_last_error(monke
         await contents._read_with_retries(FleetQueue("", storage))
 
 
-def joined(runs):
-    return b",\n".join(text for _, text in runs)
+def joined(pieces):
+    return b",\n".join(text for piece in pieces for text, _ in piece.lines())
 
 
 def lines(*sizes):
@@ -285,9 +314,10 @@ def lines(*sizes):
     ],
 )
 def test_lines_are_cut_into_parts_of_about_the_same_size(runs, count, expected):
-    parts = cut(runs, count)
-    assert expected == [[len(line) for _, text in part for line in text.split(b",\n")] for part in parts]
-    assert joined(run for part in parts for run in part) == joined(run for run in runs if run[1])
+    pieces = [BlobLines(*run) for run in runs]
+    parts = cut(pieces, count)
+    assert expected == [[len(line) for line in joined(part).split(b",\n") if part] for part in parts]
+    assert joined(piece for part in parts for piece in part) == joined(piece for piece in pieces if piece.text)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +325,6 @@ def test_lines_are_cut_into_parts_of_about_the_same_size(runs, count, expected):
     [(1000, 1), (SMALLEST, 1), (3 * SMALLEST + 1000, 3), (16 * SMALLEST, 4), (4 * LARGEST, 4), (5 * LARGEST, 5)],
 )
 def test_the_default_number_of_parts_follows_from_the_size(size, count):
-    parts = cut([("a", b",\n".join([b"x" * 998] * (size // 1000)))], None)
+    parts = cut([BlobLines("a", b",\n".join([b"x" * 998] * (size // 1000)))], None)
     assert count == len(parts)
-    assert max(len(text) for part in parts for _, text in part) <= LARGEST + 1000
+    assert max(piece.size for part in parts for piece in part) <= LARGEST + 1000

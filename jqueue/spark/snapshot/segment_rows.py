@@ -1,0 +1,186 @@
+"""The rows of a segment in a snapshot. The process that plans the read names them, and each task reads its own.
+
+Segments never change, so a task reads the rows of the version that was planned, however many versions followed it. The
+planning process looks at the manifest only: it reads neither a row nor an index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
+
+from jqueue.connect import connect_storage
+from jqueue.core.blob.lines import encode_job
+from jqueue.core.blob.pages import SEPARATOR
+from jqueue.core.blob.segment_jobs import job_of_row
+from jqueue.core.blob.segment_object import CHANGED, decode_chunk
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
+from jqueue.core.engine.engine import read_until
+from jqueue.core.engine.observers import Observers
+from jqueue.domain.errors import InvalidBlobError, StorageFatalError
+from jqueue.domain.models import JobStatus, QueueState
+from jqueue.domain.ranges import Range
+from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.segments import FOLDER, Segment, Span
+from jqueue.ports.storage import SupportsObjects, SupportsRelease
+from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.spark.fleet import FleetQueue
+from jqueue.spark.snapshot.blob_lines import JobFilter
+from jqueue.spark.staging import absolute
+
+DEADLINE = 60.0
+"""Seconds for a read of a segment, with its repetitions. A task reads up to 16 MiB at once."""
+
+
+class Lines(NamedTuple):
+    """Lines of jobs."""
+
+    text: bytes
+    """The lines, joined as in the blob."""
+    offset: int
+    """Number to add to their sequence numbers."""
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """Chunks of one segment that one task reads.
+
+    Attributes:
+        queue: name of the queue.
+        url: any process can open the queue by it. It may hold secrets.
+        name: of the segment.
+        segment: its entry in the manifest.
+        ranges: the current claims of its rows.
+        statuses: the wanted statuses; empty for any.
+        chunks: number of the first chunk, and of the chunk behind the last.
+    """
+
+    queue: str
+    url: str = field(repr=False)
+    name: str
+    segment: Segment = field(repr=False)
+    ranges: tuple[Range, ...] = field(repr=False)
+    statuses: frozenset[JobStatus]
+    chunks: Span
+
+    @property
+    def size(self) -> int:
+        """About the number of bytes to read."""
+        return (self.chunks[1] - self.chunks[0]) * self._bytes_of_a_chunk
+
+    def split(self, size: int) -> tuple[SegmentRows, SegmentRows | None]:
+        """Return the first chunks, of about `size` bytes and at least one, and all others."""
+        first, last = self.chunks
+        middle = first + max(1, -(-size // self._bytes_of_a_chunk))
+        if middle >= last:
+            return self, None
+        return replace(self, chunks=(first, middle)), replace(self, chunks=(middle, last))
+
+    def lines(self) -> Iterator[Lines]:
+        """Read the chunks, and yield the lines of the wanted jobs. Errors are as for `SegmentReader.index`."""
+        segment, wanted = self.segment, self._wanted()
+        if not wanted:
+            return
+        try:
+            found: list[tuple[SegmentIndex, bytes]] = []  # `asyncio.run` makes a text of a returned value
+            asyncio.run(self._read(wanted, found))
+            [(index, data)] = found
+            start = index.chunks[wanted[0]].offset
+            for changed, numbers in groupby(wanted, self._is_changed):
+                texts = []
+                for number in numbers:
+                    first, last = index.bytes_of(number, number)
+                    texts.append((number, data[first - start : last - start]))
+                    if zlib.crc32(texts[-1][1]) != index.chunks[number].crc:
+                        raise InvalidBlobError(CHANGED)
+                if changed:
+                    yield Lines(self._as_they_are(texts, index), 0)
+                else:
+                    yield Lines(b"".join([text for _, text in texts])[:-1].replace(b"\n", SEPARATOR), segment.offset)
+        except DAMAGED as error:
+            raise StorageFatalError(
+                f"{self.queue}: segment {FOLDER}{self.name}: {error}. If the table was loaded more than an hour ago, "
+                "load it again; otherwise restore the segment from a backup"
+            ) from None
+
+    @property
+    def _bytes_of_a_chunk(self) -> int:
+        return max(1, self.segment.index // self.segment.chunks)
+
+    def _wanted(self) -> list[int]:
+        """Return the numbers of the chunks that may have wanted jobs."""
+        waiting = not self.statuses or JobStatus.QUEUED in self.statuses
+        claimed = [(each.first, each.last) for each in self.ranges]
+        return [
+            number
+            for number in range(*self.chunks)
+            if (waiting and not self.segment.is_chunk_taken(number)) or self._meets(claimed, number)
+        ]
+
+    def _is_changed(self, number: int) -> bool:
+        """Return True if jobs of a chunk differ from their lines, or have left."""
+        segment = self.segment
+        tried = [(first, last) for first, last, *_ in segment.tried]
+        return self._meets([(0, segment.next), *segment.taken, *tried], number)
+
+    def _meets(self, spans: Collection[Span], number: int) -> bool:
+        """Return True if a row of a chunk is in one of the spans."""
+        first = number * self.segment.chunk_rows
+        return any(start < first + self.segment.chunk_rows and end > first for start, end in spans)
+
+    def _as_they_are(self, texts: list[tuple[int, bytes]], index: SegmentIndex) -> bytes:
+        """Return the lines of the wanted jobs of chunks, with the changes that the manifest has."""
+        names: dict[str, str] = {}
+        found = [
+            job_of_row(self.segment, self.ranges, *row)
+            for number, text in texts
+            for row in decode_chunk(text, number, self.segment, index, names)
+        ]
+        wanted = [job for job in found if job is not None and (not self.statuses or job.status in self.statuses)]
+        return SEPARATOR.join(map(encode_job, wanted))
+
+    async def _read(self, wanted: list[int], found: list[tuple[SegmentIndex, bytes]]) -> None:
+        """Read the index, and the bytes from the first wanted chunk to the last."""
+        storage = connect_storage(self.url)
+        assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
+        reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
+
+        async def read() -> tuple[SegmentIndex, bytes]:
+            index = await reader.index(self.name, self.segment)
+            return index, await reader.text(self.name, index, wanted[0], wanted[-1])
+
+        try:
+            found.append(
+                await read_until(DEADLINE, read, SystemEntropy(), f"{self.queue}: segment {FOLDER}{self.name}")
+            )
+        finally:
+            if isinstance(storage, SupportsRelease):
+                await storage.release()
+
+
+def rows_of(queue: FleetQueue, header: QueueState, job_filter: JobFilter) -> list[SegmentRows]:
+    """Return the rows of the wanted segments of a queue.
+
+    Args:
+        queue: the queue.
+        header: of one of its versions.
+        job_filter: the wanted jobs.
+
+    Raises:
+        InvalidBlobError: the storage of the queue cannot hold segments.
+    """
+    if header.segments and not isinstance(queue.storage, SupportsObjects):
+        raise InvalidBlobError(f"{queue.name}: the queue keeps jobs in segments, which this storage cannot read")
+    statuses = frozenset(map(JobStatus, job_filter.statuses or ()))
+    found = []
+    for name, segment in header.segments.items():
+        ranges = tuple(each for each in header.ranges.values() if each.segment == name)
+        if job_filter.entrypoints is None or segment.entrypoint in job_filter.entrypoints:
+            first = min([segment.next, *(each.first for each in ranges)])
+            chunks = segment.chunk_of(first), segment.chunks
+            found.append(SegmentRows(queue.name, absolute(queue.url), name, segment, ranges, statuses, chunks))
+    return found
