@@ -68,6 +68,23 @@ class Range(BaseModel):
         """Number of rows."""
         return size_of(self.spans)
 
+    def among(self, first: int, last: int) -> Range | None:
+        """Return the claim on those of its rows that are from a first row up to a last; None if there are none."""
+        spans = [(max(first, start), min(last, end)) for start, end in self.spans if start < last and end > first]
+        if not spans:
+            return None
+        whole = (spans[0][0], spans[-1][1])
+        changes = {"first": whole[0], "last": whole[1], "without": tuple(without([whole], spans))}
+        return self.model_copy(update=changes)
+
+    def row_behind(self, jobs: int) -> int:
+        """Return the number of the first row behind a number of jobs at its start."""
+        for first, last in self.spans:
+            if jobs <= last - first:
+                return first + jobs
+            jobs -= last - first
+        return self.last
+
     def has(self, row: int) -> bool:
         """Return True if a row is in the range."""
         return self.first <= row < self.last and not any(first <= row < last for first, last in self.without)

@@ -182,6 +182,7 @@ class SupportsRanges(Protocol):
         entrypoint: str,
         rows: int,
         *,
+        least: int = 1,
         claim_timeout: Duration | None = None,
         holder: str | None = None,
         deadline: Duration | None = None,
@@ -194,6 +195,7 @@ class SupportsRanges(Protocol):
         Args:
             entrypoint: of the jobs.
             rows: maximum number of jobs. Limits and rates of the entrypoint may allow fewer.
+            least: minimum number of jobs. If fewer can be claimed, none is.
             claim_timeout: time that the claim lasts without a heartbeat; the queue's `stale_timeout` by default.
             holder: name kept with the claim; the queue's `holder` by default.
             deadline: maximum time for the call.
@@ -221,7 +223,9 @@ class SupportsRanges(Protocol):
         *,
         failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
         returned: Iterable[str] = (),
+        kept: Iterable[str] = (),
         nothing_done: bool = False,
+        jobs: int | None = None,
         deadline: Duration | None = None,
     ) -> None:
         """End the claim on a range: its jobs are done, but for some. Repeating it soon after changes nothing.
@@ -231,12 +235,16 @@ class SupportsRanges(Protocol):
             failed: errors by job id, each with a delay and more if it is a `RangeFailure`. These jobs are tried again,
                 or are dead, as after a nack.
             returned: ids of jobs that were not worked on. They wait again in their places, uncharged.
-            nothing_done: True if only `failed` jobs were worked on: all others are given back.
+            kept: ids of jobs that stay in progress. From now on each has a claim of its own, which is that of the job
+                as it was read, and is kept alive and ended by itself.
+            nothing_done: True if only `failed` and `kept` jobs were worked on: all others are given back.
+            jobs: number of jobs to end, from the start of the range as it was claimed. The claim goes on for the
+                others. None means all.
             deadline: maximum time for the call.
 
         Raises:
             ClaimLostError: the claim became stale, or was ended otherwise. Nothing changed.
-            JobNotFoundError: a job of `failed` or `returned` is not in the range. Nothing changed.
+            JobNotFoundError: a job of `failed`, `returned` or `kept` is not among those that end. Nothing changed.
         """
 
 

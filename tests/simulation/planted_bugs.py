@@ -423,5 +423,8 @@ PLANTED = [
     Planted(segments.taken_rows_counted, {3}, 100, segments.SEGMENTED),
     Planted(segments.range_ended_by_a_stale_holder, {1, 2, 6}, 400, segments.RANGED),
     Planted(segments.failures_of_a_range_forgotten, {1, 2}, 50, segments.RANGED),
+    Planted(segments.range_ended_with_its_first_jobs, {1, 3, 6}, 50, segments.RANGED),
+    Planted(segments.kept_jobs_of_a_range_forgotten, {1}, 50, segments.RANGED),
+    Planted(segments.repeated_end_ends_the_next_jobs, {1, 3, 6}, 50, segments.RANGED),
     Planted(segments.damaged_rows_believed, {1}, 50, segments.DAMAGED),
 ]

@@ -197,3 +197,25 @@ def failures_of_a_range_forgotten(patch):
     """The end of a range takes its failed jobs for done"""
     change = EndRange.change
     patch.setattr(EndRange, "change", lambda self, draft, now: change(replace(self, failed={}), draft, now))
+
+
+def range_ended_with_its_first_jobs(patch):
+    """The end of the first jobs of a range ends all of its jobs"""
+    change = EndRange.change
+    patch.setattr(EndRange, "change", lambda self, draft, now: change(replace(self, jobs=None), draft, now))
+
+
+def kept_jobs_of_a_range_forgotten(patch):
+    """The end of a range takes the jobs that stay in progress for done"""
+    change = EndRange.change
+    patch.setattr(EndRange, "change", lambda self, draft, now: change(replace(self, kept=()), draft, now))
+
+
+def repeated_end_ends_the_next_jobs(patch):
+    """A repeated end of the first jobs of a range counts them from the first job that is left"""
+
+    def careless(self, draft, held):
+        row = held.row_behind(self.jobs) if self.jobs is not None else held.last
+        return held.among(0, row), held.among(row, held.last)
+
+    patch.setattr(EndRange, "_parts", careless)

@@ -346,3 +346,70 @@ async def test_a_cancelled_job_that_is_returned_leaves_and_does_not_wait_again()
         await queue.cancel(ids[1], running=True)
         await queue.end_range(claim, returned=[ids[1], ids[2]])
         assert [ids[2]] == [job.id for job in await queue.dequeue("t", batch_size=5)]
+
+
+@in_virtual_time
+async def test_the_first_jobs_of_a_range_end_and_the_claim_goes_on_for_the_others():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 10)
+        claim = await claimed(queue, 9)
+        for _ in range(2):  # repeating it changes nothing
+            await queue.end_range(claim, jobs=4, failed={ids[1]: "boom"}, returned=[ids[3]])
+        stats = await queue.stats()
+        assert (2, 5) == (stats.totals.done, stats.in_progress)
+        assert {ids[1], ids[3], ids[9]} == {job.id for job in await queue.dequeue("t", batch_size=9)}
+        with pytest.raises(JobNotFoundError):
+            await queue.end_range(claim, jobs=6, failed={ids[0]: "it has ended"})
+        await queue.heartbeat(claim.claim)
+        await asyncio.sleep(200)
+        assert [] == await queue.dequeue("none")  # a look at the queue, by which the silence of the claim counts
+        with pytest.raises(ClaimLostError):
+            await queue.end_range(claim, jobs=4)
+        again = await queue.claim_range("t", 9)
+        assert [(job_id, 2, 2) for job_id in ids[4:9]] == [
+            (job.id, job.attempt, job.failures) for job in await jobs_of(queue, again)
+        ]
+
+
+@in_virtual_time
+async def test_a_range_may_end_in_parts_around_gaps_and_is_over_with_the_last():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 10)
+        await queue.cancel(ids[2])
+        await queue.cancel(ids[5])
+        claim = await claimed(queue, 10)
+        for jobs in (2, 3, 5, 8):
+            await queue.end_range(claim, jobs=jobs)
+            assert (jobs, 8 - jobs) == ((stats := await queue.stats()).totals.done, stats.in_progress)
+        await queue.end_range(claim)
+        await queue.end_range(claim, jobs=3)
+        assert 8 == (await queue.stats()).totals.done
+
+
+@in_virtual_time
+async def test_a_kept_job_stays_in_progress_with_a_claim_of_its_own():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 5)
+        claim = await claimed(queue, 5)
+        jobs = await jobs_of(queue, claim)
+        await queue.cancel(ids[4], running=True)
+        await queue.end_range(claim, kept=[ids[1], ids[4]])
+        assert (3, 2) == ((stats := await queue.stats()).totals.done, stats.in_progress)
+        assert [ids[4]] == [error.job_id for error in await queue.heartbeat_many(jobs[1::3])]
+        await queue.nack(jobs[1], error="boom")
+        await queue.nack(jobs[4])
+        [left] = await queue.dequeue("t", batch_size=9)
+        assert (ids[1], 2, 2, "boom") == (left.id, left.attempt, left.failures, left.error)
+
+
+@in_virtual_time
+async def test_cancelled_jobs_of_a_range_are_told_to_the_part_that_has_them():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 8)
+        claim = await claimed(queue, 8)
+        for job_id in (ids[1], ids[6]):
+            await queue.cancel(job_id, running=True)
+        await queue.end_range(claim, jobs=4)  # an ack finishes a cancelled job
+        assert [ids[6]] == [error.job_id for error in await queue.heartbeat_many([claim.claim])]
+        await queue.end_range(claim, nothing_done=True)
+        assert {*ids[4:]} - {ids[6]} == {job.id for job in await queue.dequeue("t", batch_size=9)}

@@ -33,12 +33,15 @@ class RangeVerbs(QueueBase, SupportsRanges):
         entrypoint: str,
         rows: int,
         *,
+        least: int = 1,
         claim_timeout: Duration | None = None,
         holder: str | None = None,
         deadline: Duration | None = None,
     ) -> RangeClaim | None:
         self.capabilities.require("ranges")
-        operation = self._prepared(ClaimRange(entrypoint, rows, claim_timeout=claim_timeout, holder=holder))
+        operation = self._prepared(
+            ClaimRange(entrypoint, rows, least=least, claim_timeout=claim_timeout, holder=holder)
+        )
         [found] = await self._submit((operation,), deadline)
         return found[0] if found else None
 
@@ -48,11 +51,14 @@ class RangeVerbs(QueueBase, SupportsRanges):
         *,
         failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
         returned: Iterable[str] = (),
+        kept: Iterable[str] = (),
         nothing_done: bool = False,
+        jobs: int | None = None,
         deadline: Duration | None = None,
     ) -> None:
         self.capabilities.require("ranges")
-        operation = self._prepared(EndRange(claim, failed or {}, tuple(returned), nothing_done))
+        ended = EndRange(claim, failed or {}, tuple(returned), nothing_done, kept=tuple(kept), jobs=jobs)
+        operation = self._prepared(ended)
         await self._submit((operation,), deadline, convert=nothing)
 
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:

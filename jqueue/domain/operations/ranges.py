@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar
@@ -38,6 +38,7 @@ class ClaimRange(Operation):
     Attributes:
         entrypoint: of the jobs.
         rows: largest number of jobs.
+        least: smallest number of jobs; if fewer can be claimed, none is.
         claim_timeout: time that the claim lasts without a heartbeat; None means the queue's own.
         holder: name kept with the claim; None: the queue object's own.
         enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
@@ -50,6 +51,7 @@ class ClaimRange(Operation):
     entrypoint: str
     rows: int
     _: KW_ONLY
+    least: int = 1
     claim_timeout: Duration | None = None
     holder: str | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
@@ -62,6 +64,7 @@ class ClaimRange(Operation):
         return ClaimRange(
             check_name("entrypoint", self.entrypoint, preparation.limits),
             check_integer("rows", self.rows, 1, COUNT_MAX),
+            least=check_integer("least", self.least, 1, COUNT_MAX),
             claim_timeout=to_seconds("claim_timeout", timeout),
             holder=None if holder is None else check_name("holder", holder, preparation.limits),
             enqueue_bytes=preparation.limits.enqueue_bytes,
@@ -77,7 +80,7 @@ class ClaimRange(Operation):
         entry = draft.jobs.order.next_entry(self.entrypoint, now)
         place = None if entry is None else draft.jobs.rows.of.get(entry[-1])
         allowed = draft.jobs.order.claims_allowed(self.entrypoint, now, self.rows)
-        if place is None or not allowed:
+        if place is None or allowed < self.least:
             return []
         name, row = place
         segment = draft.jobs.rows.current(name)
@@ -85,7 +88,7 @@ class ClaimRange(Operation):
         if segment is None or index is None:
             raise RowsMissingError([Wanted(name, None)])
         spans = _spans_from(row, allowed, segment, index)
-        if not spans or spans[0][0] != row or segment.scheduled:
+        if not spans or spans[0][0] != row or segment.scheduled or size_of(spans) < self.least:
             return []
         held = self._held(name, segment, index, spans, now)
         self._claim(draft, name, segment, index, held, now)
@@ -172,7 +175,7 @@ def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex) -> l
 @checks_option_names
 @dataclass(frozen=True, slots=True)
 class EndRange(Operation):
-    """End the claim on a range: all jobs are done, but for some that failed and some that are given back.
+    """End the claim on a range, or on its first jobs: they are done, but for some that failed and some given back.
 
     Repeating it soon after, with the same claim, changes nothing.
 
@@ -180,7 +183,10 @@ class EndRange(Operation):
         claim: of the range.
         failed: the failures, by job id.
         returned: ids of jobs that were not worked on. They wait again in their places, uncharged.
-        nothing_done: True if no job was worked on: all but the failed ones are given back.
+        kept: ids of jobs that stay in progress. From now on, the claim of each is its own.
+        nothing_done: True if no job was worked on: all but the failed and the kept ones are given back.
+        jobs: number of jobs at the start of the range, as it was claimed, that end; None means all. The claim on the
+            others goes on.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
 
@@ -192,12 +198,22 @@ class EndRange(Operation):
     failed: Mapping[str, RangeFailure | BaseException | str | None] = field(default_factory=dict, repr=False)
     returned: Sequence[str] = field(default=(), repr=False)
     nothing_done: bool = False
+    _: KW_ONLY
+    kept: Sequence[str] = field(default=(), repr=False)
+    jobs: int | None = None
     blob_bytes: int = Limits().blob_bytes
+
+    @property
+    def _is_whole(self) -> bool:
+        """True if it ends the range, and not only its first jobs."""
+        return self.jobs is None or self.jobs >= self.claim.rows
 
     def prepared(self, preparation: Preparation) -> EndRange:
         """Return the operation, checked, with errors as texts and delays in seconds."""
         if not isinstance(self.claim, RangeClaim):
             raise InvalidJobError(f"end_range takes what claim_range returned, got {type(self.claim).__name__}")
+        if self.jobs is not None:
+            check_integer("jobs", self.jobs, 1, COUNT_MAX)
         failed = {}
         for job_id, failure in self.failed.items():
             given = failure if isinstance(failure, RangeFailure) else RangeFailure(failure)
@@ -207,17 +223,18 @@ class EndRange(Operation):
                 given.dead,
                 given.charge,
             )
-        both = failed.keys() & set(self.returned)
-        if both:
-            raise InvalidJobError("a job of a range is either failed or returned, not both")
-        return replace(self, failed=failed, returned=tuple(self.returned), blob_bytes=preparation.limits.blob_bytes)
+        returned, kept = tuple(dict.fromkeys(self.returned)), tuple(dict.fromkeys(self.kept))
+        if len({*failed, *returned, *kept}) < len(failed) + len(returned) + len(kept):
+            raise InvalidJobError("a job of a range is either failed, returned or kept")
+        limit = preparation.limits.blob_bytes
+        return replace(self, failed=failed, returned=returned, kept=kept, blob_bytes=limit)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """End the claim.
 
         Raises:
             ClaimLostError: the range was given back, or ended otherwise.
-            JobNotFoundError: a failed or returned job is not in the range.
+            JobNotFoundError: a job that is named is not among those that end.
         """
         claim = self.claim.claim
         held = draft.header.ranges.get(claim.job_id)
@@ -225,45 +242,74 @@ class EndRange(Operation):
             if draft.header.finished.get(claim.job_id) == claim.attempt:
                 return
             raise ClaimLostError(*claim, "the range was ended, or its claim became stale")
-        segment = draft.header.segments[held.segment]
-        cancelled = self._cancelled(held)
-        failed = [self._job(draft, job_id) for job_id in {**self.failed, **cancelled}]
-        rest = without(held.spans, [(row, row + 1) for row in self._rows(draft, held, [job.id for job in failed])])
+        part, others = self._parts(draft, held)
+        if part is None:
+            return
+        segment = draft.header.segments[part.segment]
+        cancelled = self._cancelled(part)
+        failed, kept = self._found(draft, {**self.failed, **cancelled}), self._found(draft, self.kept)
+        alone = [row for job in (*failed, *kept) for row in self._rows(draft, part, [job.id])]
+        rest = without(part.spans, [(row, row + 1) for row in alone])
         returned = [job_id for job_id in self.returned if job_id not in cancelled]
-        back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, held, returned))
-        draft.set_range(claim.job_id, None)
-        for job in failed:
+        back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, part, returned))
+        draft.set_range(claim.job_id, others)
+        for job in (*failed, *kept):
             draft.admit(job)
+        for job in failed:
             failure = self.failed.get(job.id, RangeFailure(charge=False))
             assert isinstance(failure, RangeFailure)
             given = Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, self.blob_bytes)
             given.change(draft, now)
         if back:
-            return_rows(draft, claim.job_id, held, back, now, charge=False)
-        draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, without(rest, back), now))
-        draft.note(draft.header.finished, claim.job_id, claim.attempt)
-        if (floor := held.claims + segment.attempts) > draft.header.attempt_floor:
+            return_rows(draft, claim.job_id, part, back, now, charge=False)
+        draft.move_rows(bulk_move(Verb.ACK, part, JobStatus.COMPLETED, without(rest, back), now))
+        if others is None:
+            draft.note(draft.header.finished, claim.job_id, claim.attempt)
+        if (floor := part.claims + segment.attempts) > draft.header.attempt_floor:
             draft.note_floor(floor)
+
+    def _parts(self, draft: Draft, held: Range) -> tuple[Range | None, Range | None]:
+        """Return the claim on the jobs that end, and the claim on the others; None for no jobs."""
+        if self.jobs is None:
+            return held, None
+        row = self.claim.held.row_behind(self.jobs)
+        part, others = held.among(0, row), held.among(row, held.last)
+        if not held.cancelled or part is None or others is None:
+            return part, others
+        index = self._index(draft, held)
+        first = [job_id for job_id in held.cancelled if any(part.has(row) for row in index.ids.find(job_id))]
+        last = [job_id for job_id in held.cancelled if job_id not in first]
+        return (
+            part.model_copy(update={"cancelled": tuple(first)}),
+            others.model_copy(update={"cancelled": tuple(last)}),
+        )
 
     def _cancelled(self, held: Range) -> dict[str, None]:
         """Return the cancelled jobs that were not done: they leave the queue."""
-        return (
-            dict.fromkeys(held.cancelled) if self.nothing_done else dict.fromkeys({*held.cancelled} & {*self.returned})
-        )
+        given_back = {*held.cancelled} - {*self.kept} if self.nothing_done else {*held.cancelled} & {*self.returned}
+        return dict.fromkeys(job_id for job_id in held.cancelled if job_id in given_back)
 
-    def _job(self, draft: Draft, job_id: str) -> Job:
-        job = draft.jobs.find(job_id)
-        if job is None or draft.jobs.rows.range_of(job_id) != self.claim.id:
-            raise JobNotFoundError(job_id)
-        return job
+    def _found(self, draft: Draft, job_ids: Iterable[str]) -> list[Job]:
+        """Return jobs of the range as they are in progress."""
+        found = []
+        for job_id in job_ids:
+            job = draft.jobs.find(job_id)
+            if job is None or draft.jobs.rows.range_of(job_id) != self.claim.id:
+                raise JobNotFoundError(job_id)
+            found.append(job)
+        return found
+
+    def _index(self, draft: Draft, held: Range) -> SegmentIndex:
+        index = draft.jobs.rows.indexes.get(held.segment)
+        if index is None:
+            raise RowsMissingError([Wanted(held.segment, None)])
+        return index
 
     def _rows(self, draft: Draft, held: Range, job_ids: Sequence[str]) -> list[int]:
         """Return the rows of jobs of the range."""
         if not job_ids:
             return []
-        index = draft.jobs.rows.indexes.get(held.segment)
-        if index is None:
-            raise RowsMissingError([Wanted(held.segment, None)])
+        index = self._index(draft, held)
         found = []
         for job_id in job_ids:
             rows = [row for row in index.ids.find(job_id) if held.has(row)]
@@ -278,4 +324,5 @@ class EndRange(Operation):
 
     def tell(self, claims: ClaimLog, result: None) -> None:
         """Report that the claim is ended: a heartbeat that comes later does not count as lost."""
-        claims.end(self.claim.claim)
+        if self._is_whole:
+            claims.end(self.claim.claim)

@@ -9,7 +9,7 @@ from typing import Any
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
 from jqueue.domain.models import Claim
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.testing.simulation.actors import CLAIM_TIMEOUTS
+from jqueue.testing.simulation.actors import CLAIM_TIMEOUTS, LOST
 from jqueue.testing.simulation.chain import jobs_of_range
 from jqueue.testing.simulation.network import HonestStore
 from jqueue.testing.simulation.workload import Actor
@@ -62,8 +62,15 @@ class Ranger(Actor):
         for _ in range(dice.choice([0, 0, 1, 3])):
             await asyncio.sleep(dice.choice([0.1, 0.5, 1.5]) * tag / 3)
             await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=claims)
+        first = dice.randrange(1, len(jobs)) if len(jobs) > 1 and dice.random() < 0.4 else 0
+        if first:
+            if not await self._end(held, jobs[:first], first):
+                return  # perhaps it was not done: an end of the range would end these jobs otherwise
+            await asyncio.sleep(dice.choice([0.0, 0.5, 1.5]) * tag / 3)
+            rest = tuple(job.claim for job in jobs[first:])
+            await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=rest)
         if dice.random() > 0.1:  # otherwise it becomes stale
-            await self._end(held, jobs)
+            await self._end(held, jobs[first:])
 
     async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[RangeJob]:
         found = await self.queue.claim_range(entrypoint, rows, claim_timeout=tag)
@@ -73,8 +80,17 @@ class Ranger(Actor):
         assert isinstance(store, HonestStore)
         return [RangeJob(*each) for each in jobs_of_range(found.held.model_dump(), store.created)]
 
-    async def _end(self, held: RangeClaim, jobs: list[RangeJob]) -> None:
-        """End the claim: most jobs are done, some have failed, and some are given back."""
+    async def _end(self, held: RangeClaim, jobs: list[RangeJob], first: int | None = None) -> bool:
+        """End the claim: most jobs are done, some have failed, some are given back, and some are kept for a moment.
+
+        Args:
+            held: the claim.
+            jobs: those that end.
+            first: their number, if others are left in the range.
+
+        Returns:
+            True if the queue has answered.
+        """
         dice, tag = self.dice, f"nack {self.world.tag()}"
         charge = dice.random() < 0.7
         given: dict[str, Any] = {
@@ -83,14 +99,30 @@ class Ranger(Actor):
             "delay": dice.choice([None, None, 3.0]),
         }
         failure = RangeFailure(tag, given["delay"], given["dead"], given["charge"])
-        ends = [self.pick((70, "done"), (20, "failed"), (10, "returned")) for _ in jobs]
-        failed = {job.id: failure for job, end in zip(jobs, ends, strict=True) if end == "failed"}
+        chosen = [self.pick((70, "done"), (18, "failed"), (8, "returned"), (4, "kept")) for _ in jobs]
         nothing = dice.random() < 0.15
-        returned = [job.id for job, end in zip(jobs, ends, strict=True) if end == "returned" and not nothing]
-        back = {job.id for job in jobs} - failed.keys() if nothing else set(returned)
-        details: dict[str, Any] = {"claims": tuple(job.claim for job in jobs), "tag": tag, "given": given}
-        details["results"] = {job.claim: None for job in jobs if job.id not in back and job.id not in failed}
+        ends = {job: "returned" if nothing and end == "done" else end for job, end in zip(jobs, chosen, strict=True)}
+        failed = {job.id: failure for job, end in ends.items() if end == "failed"}
+        back = tuple(job.id for job, end in ends.items() if end == "returned")
+        kept = [job for job, end in ends.items() if end == "kept"]
+        ended = tuple(job.claim for job in jobs if job not in kept)
+        details: dict[str, Any] = {"claims": ended, "tag": tag, "given": given}
+        details["results"] = {job.claim: None for job, end in ends.items() if end == "done"}
         details |= {"job_ids": tuple(sorted(back)), "delayed": given["delay"] is not None, "operations": len(jobs)}
+        answered = False
         for _ in range(dice.choice([1, 1, 1, 2])):  # repeating it changes nothing
-            work = self.queue.end_range(held, failed=failed, returned=returned, nothing_done=nothing)
-            await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)
+            work = self.queue.end_range(
+                held,
+                failed=failed,
+                returned=() if nothing else back,
+                kept=[job.id for job in kept],
+                nothing_done=nothing,
+                jobs=first,
+            )
+            error = await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)
+            answered = answered or not isinstance(error, Exception)
+        for job in kept if answered else ():
+            results = {job.claim: None}
+            work = self.queue.ack(job.claim)
+            await self.call("ack", work, claims=(job.claim,), results=results, expected=LOST)
+        return answered
