@@ -13,7 +13,7 @@ from typing import Protocol
 
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
-from jqueue.worker.run_state import Work
+from jqueue.worker.held_jobs import Work
 
 logger = logger_of("jqueue.worker")
 

@@ -9,15 +9,18 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from jqueue.core.queue_options import options_of
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobCancelledError, JobNotFoundError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
+from jqueue.worker.held_jobs import HeldJob
+from jqueue.worker.held_ranges import HeldRange
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
-from jqueue.worker.run_state import HeldJob, RunState
+from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
 
@@ -59,26 +62,33 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         pause = None
         while True:
-            while not self._state.held:
+            while not self._has_claims:
                 self._failures.forget()
                 await self._state.claimed.wait()
             await asyncio.sleep(interval_of(self._shortest_timeout()) if pause is None else pause)
-            if not self._state.held:
+            if not self._has_claims:
                 continue
             pause = None
             timeout = self._shortest_timeout()
-            jobs = list(self._state.held)
+            jobs, ranges = list(self._state.held), list(self._state.ranges)
+            claims = [held.claim for held in jobs if held.range is None] + [each.claim.claim for each in ranges]
             try:
-                errors = await self._send([held.claim for held in jobs], timeout)
+                errors = await self._send(claims, timeout)
             except RETRIED_ERRORS as error:
                 self._failures.add(error)
                 self._lose_old(loop.time(), timeout)
-                oldest = min((held.confirmed for held in self._state.held), default=loop.time())
+                held = (*self._state.held, *self._state.ranges)
+                oldest = min((each.confirmed for each in held), default=loop.time())
                 left = oldest + timeout - loop.time()
                 pause = max(SHORTEST_INTERVAL, min(interval_of(timeout), left / BEATS_PER_TIMEOUT))
                 continue
             self._failures.clear()
+            self._handle_ranges(ranges, errors, loop.time())
             self._handle_answer(jobs, errors, loop.time())
+
+    @property
+    def _has_claims(self) -> bool:
+        return bool(self._state.held or self._state.ranges)
 
     async def _send(self, claims: list[Claim], timeout: float) -> Sequence[JobNotFoundError]:
         deadline = max(SHORTEST_INTERVAL, timeout / 2)
@@ -88,13 +98,24 @@ class Heartbeats:
             errors += await self._queue.heartbeat_many(batch, deadline=deadline)
         return errors
 
+    def _handle_ranges(self, ranges: Iterable[HeldRange], errors: Sequence[JobNotFoundError], now: float) -> None:
+        """Stop the handlers of lost ranges, and remember the cancelled jobs of the others."""
+        cancelled = {error.job_id for error in errors if isinstance(error, JobCancelledError)}
+        lost = {error.job_id for error in errors if not getattr(error, "ended_here", False)} - cancelled
+        for each in ranges:
+            if each.claim.id not in lost:
+                each.confirmed = now
+                each.cancelled |= cancelled
+            elif each in self._state.ranges:
+                self._lose_range(each, "another worker has them, or they were removed")
+
     def _handle_answer(self, jobs: Iterable[HeldJob], errors: Sequence[JobNotFoundError], now: float) -> None:
         """Stop the handlers of lost claims and of cancelled jobs."""
         refused = {error.job_id: error for error in errors}
         for held in jobs:
             error = refused.get(held.job.id)
             attempt = getattr(error, "attempt", None)
-            if error is None or attempt not in (None, held.job.attempt):
+            if error is None or attempt not in (None, held.claim.attempt):
                 held.confirmed = now
             elif isinstance(error, JobCancelledError):
                 held.confirmed = now
@@ -105,8 +126,11 @@ class Heartbeats:
     def _lose_old(self, now: float, timeout: float) -> None:
         """Give up claims that were not confirmed within the timeout: other workers may have their jobs by now."""
         for held in list(self._state.held):
-            if now - held.confirmed >= timeout:
+            if now - held.confirmed >= timeout and held.range is None:
                 self._lose(held, f"the store confirmed no heartbeat for {timeout:g} s")
+        for each in self._state.ranges:
+            if now - each.confirmed >= timeout:
+                self._lose_range(each, f"the store confirmed no heartbeat for {timeout:g} s")
 
     def _lose(self, held: HeldJob, why: str) -> None:
         if held.decided or held.reason == "lost":
@@ -115,8 +139,14 @@ class Heartbeats:
         logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.tries, why, extra=about(job))
         self._job_runner.lose(held)
 
+    def _lose_range(self, held: HeldRange, why: str) -> None:
+        claim = held.claim
+        logger.warning("%s of %s claimed together are lost: %s", counted(claim.rows, "job"), claim.entrypoint, why)
+        self._job_runner.lose_range(held)
+
     def _shortest_timeout(self) -> float:
         timeouts = [held.job.claim_timeout for held in self._state.held if held.job.claim_timeout]
+        timeouts += [each.claim.held.claim_timeout for each in self._state.ranges]
         usual = DEFAULT_CLAIM_TIMEOUT.total_seconds() if self._timeout is None else self._timeout
         return min(timeouts, default=usual)
 

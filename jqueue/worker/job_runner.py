@@ -24,6 +24,8 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_errors import check_awaited, frames_of, traceback_of
 from jqueue.worker.handlers import Handler
+from jqueue.worker.held_jobs import HeldJob, Outcome, Reason, Work
+from jqueue.worker.held_ranges import HeldRange
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke
@@ -39,7 +41,7 @@ from jqueue.worker.retries import (
     error_text,
     is_spent,
 )
-from jqueue.worker.run_state import HeldJob, Outcome, Reason, RunState, Work
+from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
 
@@ -144,6 +146,7 @@ class JobRunner:
         """Hold a job. If it has no attempts left, it is dead without being run."""
         held = HeldJob(job, work, now)
         self._state.held.add(held)
+        self._state.ranges.hold(held)
         work.holds += 1  # until its outcome is sent; its handler holds the slot already
         if job.failures > 1 and is_spent(job, work.handler.options.max_attempts):
             times = counted(job.failures, "time")
@@ -152,6 +155,8 @@ class JobRunner:
         else:
             work.jobs.append(held)
             work.unstopped += 1
+            if held.range is not None and job.id in held.range.cancelled:
+                self._mark(held, "cancelled")
         return held
 
     def _start(self, work: Work) -> None:
@@ -202,6 +207,18 @@ class JobRunner:
         if work.started and work.task is not None:
             work.task.cancel()
         work.timer = self._loop.call_later(self.cancel_grace, self.give_up, work)
+
+    def lose_range(self, held: HeldRange) -> None:
+        """Stop the work on the jobs of a range whose claim is lost. Nothing more is sent for them."""
+        state = self._state
+        outcomes, undecided = held.lose()
+        state.ranges.remove(held)
+        for outcome in outcomes:
+            state.finish(outcome.held, outcome.kind if held.uncertain else "lost")
+        state.sending -= len(outcomes)
+        for each in undecided:
+            self.lose(each)
+        state.wake_waiting()
 
     def lose(self, held: HeldJob) -> None:
         """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
@@ -269,7 +286,7 @@ class JobRunner:
 
     def _call(self, work: Work, payload: Any) -> Awaitable[Any]:
         """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
-        call = work.call
+        call, work.began = work.call, self._loop.time()
         if isinstance(call, ProcessCall):
             return self._in_process(work, call)
         seconds = work.handler.options.seconds
@@ -422,6 +439,10 @@ class JobRunner:
         if work.timer is not None:
             work.timer.cancel()
         work.ended = True
+        if work.batch is not None and work.began is not None:
+            slots = min(self._state.concurrency, len(self._state.running) + 1)
+            seconds = (self._loop.time() - work.began) / slots
+            self._state.ranges.note_speed(work.handler.entrypoint, len(work.jobs), seconds)
         if work.gathering:
             self._state.end_gathering(work)
         if work in self._state.running:

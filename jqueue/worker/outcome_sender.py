@@ -24,10 +24,12 @@ from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
+from jqueue.worker.held_jobs import HeldJob, Outcome
+from jqueue.worker.held_ranges import HeldRange, RangeEnd
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
-from jqueue.worker.run_state import HeldJob, Outcome, RunState
+from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
 
@@ -59,17 +61,18 @@ class OutcomeSender:
         self._failures = CallFailures("sending outcomes of jobs", entropy, health)
         self._own_tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Send outcomes as they come, until cancelled."""
         state = self._state
         try:
             while True:
-                while not state.outcomes:
+                while not state.outcomes and not self._is_end_due():
                     await state.has_outcomes.wait()
                     if self._failure is not None:
                         raise self._failure
-                taken = state.take_outcomes()
+                taken = self._single(state.take_outcomes())
                 try:
                     again, error = await self._send(taken)
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
@@ -77,14 +80,86 @@ class OutcomeSender:
                     raise
                 if again:
                     state.put_back(again)
+                if state.ranges:
+                    error = await self._end_ranges() or error
                 state.wake_waiting()
                 if error is None:
                     self._failures.clear()
                 else:
                     await asyncio.sleep(self._failures.add(error))
         finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
             for task in self._own_tasks:
                 task.cancel()
+
+    def _single(self, taken: list[Outcome]) -> list[Outcome]:
+        """Return the outcomes of jobs that are claimed by themselves. Note the others with their ranges."""
+        if not self._state.ranges:
+            return taken
+        now, single = asyncio.get_running_loop().time(), []
+        for outcome in taken:
+            if outcome.held.range is None:
+                single.append(outcome)
+            else:
+                outcome.held.range.note(outcome, now)
+        return single
+
+    def _is_end_due(self) -> bool:
+        """Return True if an end of a range must be sent now. If one must be sent later, be woken then."""
+        loop = asyncio.get_running_loop()
+        seconds = self._state.ranges.due(loop.time())
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if seconds:
+            self._alarm = loop.call_later(seconds, self._state.has_outcomes.set)
+        return seconds == 0.0
+
+    async def _end_ranges(self) -> Exception | None:
+        """Send the ends of ranges that are due. Return the reason if some must be sent again."""
+        now = asyncio.get_running_loop().time()
+        ends = [(held, held.next_end()) for held in self._state.ranges if held.due(now) == 0.0]
+        if not ends:
+            return None
+        try:
+            results = await self._queue.apply_each(*[end.operation for _, end in ends])
+        except RETRIED_ERRORS as error:
+            results = [error] * len(ends)
+        except BaseException:
+            for held, _ in ends:
+                held.uncertain = True
+            raise
+        last_error = None
+        for (held, end), result in zip(ends, results, strict=True):
+            if held not in self._state.ranges:
+                continue  # lost meanwhile
+            if isinstance(result, RETRIED_ERRORS):
+                held.uncertain = held.uncertain or isinstance(result, UnknownOutcomeError)
+                last_error = result
+            elif isinstance(result, JQueueError):
+                logger.warning(
+                    "%s of %s are no longer claimed here: %s",
+                    counted(held.claim.rows, "job"),
+                    held.claim.entrypoint,
+                    result,
+                )
+                self._job_runner.lose_range(held)
+            else:
+                self._settle_end(held, end)
+        return last_error
+
+    def _settle_end(self, held: HeldRange, end: RangeEnd) -> None:
+        """Note that the queue has done the end of a range."""
+        state = self._state
+        again = held.settle(end)
+        for outcome in end.outcomes:
+            state.finish(outcome.held, outcome.kind)
+        state.sending -= len(end.outcomes) + len(again)
+        state.put_back(again)
+        if held.is_over:
+            state.ranges.remove(held)
+        state.wake_waiting()
 
     def _take_back(self, taken: Sequence[Outcome]) -> None:
         """Take back outcomes that were on their way. It is unknown if they have arrived."""

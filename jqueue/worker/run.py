@@ -36,6 +36,7 @@ from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
 from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.queue_health import QueueHealth
+from jqueue.worker.range_claims import RangeClaims
 from jqueue.worker.report import Figures, RunReport, report_of
 from jqueue.worker.run_state import RunState
 from jqueue.worker.signals import handle_signals
@@ -222,7 +223,7 @@ class Run:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
         config, queue, state, health = self._config, self._queue, self._state, self._health
         entropy = options_of(queue).entropy
-        source = SingleClaims(queue, self._settings.claim_timeout, config.name)
+        source = RangeClaims(queue, self._settings.claim_timeout, config.name, config.handlers, state)
         job_runner.gatherer = Gatherer(source, job_runner.add, waits=not self._drain)
         batches = {name: handler.options.batch for name, handler in config.handlers.items()}
         claimer = Claimer(source, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
@@ -307,6 +308,8 @@ class Run:
         for work in [each for each in self._state.running if each.gathering]:
             job_runner.stop_work(work, "stop")
         await _cancelled([claiming])
+        self._state.ranges.close()
+        self._state.has_outcomes.set()
 
     async def _settle(self, source: SingleClaims, claiming: asyncio.Task[None]) -> None:
         """Wait for jobs that the last claim may still make, and that the queue then hands back."""
