@@ -174,7 +174,7 @@ def test_a_jqueue_program_runs_on_an_object_store(program, given, figure, seawee
     assert found[figure] > 0
 
 
-SMALL = {"rows": 20, "payload_bytes": 64, "batch": 10, "batch_jobs": 5, "standing": 5, "writers": 1}
+SMALL = {"rows": 20, "payload_bytes": 64, "batch": 10, "batch_jobs": 5, "standing": 5, "writers": 1, "rounds": 1}
 ON_SPARK = [("pipeline", {"storage": "file", **SMALL}, "contended_seconds")]
 
 
