@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from jqueue import DirectQueue
 from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.core.blob.segments import Segments
 from jqueue.domain.limits import Limits
 from jqueue.ports.storage import ObjectStoragePort
 
-TINY = {"hot_bytes": 0, "fewest_rows": 1, "most_rows": 64, "chunk_rows": 4, "merged": 100, "holes": 50}
+Queue = TypeVar("Queue")
+
+TINY = SegmentSizes(hot_bytes=0, fewest_rows=1, most_rows=64, chunk_rows=4, merged=100, holes=50)
 
 
-def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **sizes: int) -> DirectQueue:
+def segments_of(queue: Any) -> Segments:
+    """Return the parts of a queue that write, load and read its segments."""
+    segments = queue._engine.segments
+    assert isinstance(segments, Segments)
+    return segments
+
+
+def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **sizes: Any) -> DirectQueue:
     """Return a queue that moves every waiting job to a segment.
 
     Args:
@@ -20,20 +32,21 @@ def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **sizes
         limits: of the queue.
         sizes: fields of `SegmentSizes` that differ from `TINY`.
     """
-    queue = DirectQueue(storage, limits=limits or Limits())
-    segments = queue._engine.segments
-    assert segments is not None
-    segments.writer.sizes = SegmentSizes(**{**TINY, **sizes})
+    return in_segments(DirectQueue(storage, limits=limits or Limits()), **sizes)
+
+
+def in_segments(queue: Queue, **sizes: Any) -> Queue:
+    """Let a queue move every waiting job to a segment, of these sizes, and load no rows ahead."""
+    segments = segments_of(queue)
+    segments.writer.sizes = replace(TINY, **sizes)
     segments.loader.rows_ahead = segments.loader.commits_ahead = 0
     return queue
 
 
 async def spilled(queue: DirectQueue) -> None:
     """Commit until no waiting job is left in the queue's object."""
-    segments = queue._engine.segments
-    assert segments is not None
     for _ in range(20):
-        while (task := segments.writer._spills._task) is not None:
+        while (task := segments_of(queue).writer._spills._task) is not None:
             await asyncio.wait([task])
         await queue.pause("nothing")
         await queue.resume("nothing")

@@ -8,89 +8,56 @@ from jqueue.core.direct import DirectQueue
 from jqueue.testing.objects_contract import ObjectsContract
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.storage_contract import StorageContract
+from tests.contract.places import OnAServer, on
 from tests.contract.sample import sampled, sampled_at_first
 from tests.object_stores import store_of
 from tests.servers.gcs_signed_urls import SigningCredentials
 
-moto = pytest.mark.usefixtures("moto_s3")
-seaweedfs = pytest.mark.usefixtures("seaweedfs")
-azurite = pytest.mark.usefixtures("azurite")
-gcs = pytest.mark.usefixtures("gcs_server")
 
-
-class OnAServer:
-    """Each test has an object of its own, and each handle a client."""
-
-    server: str
-    increments = 4  # by each of the twenty writers; a longer race is marked `full`
-
-    @pytest.fixture
-    def make_storage(self, request):
-        store = store_of(request, self.server)
-        key = store.new_key()
-
-        def open_one():
-            storage = store.open(key, timeout=60, **self.options(store))
-            storage.listed_at_once = 2  # so that a listing takes several answers
-            return storage
-
-        return open_one
-
-    def options(self, store):
-        return {}
-
-
-@moto
+@on("moto_s3")
 @pytest.mark.wide
 class TestS3OnMoto(OnAServer, StorageContract):
-    server = "moto_s3"
     etag_names_the_write = False
     increments = 3  # it runs in this very process, and answers one request after the other
 
 
-@seaweedfs
+@on("seaweedfs")
 class TestS3OnSeaweedFS(OnAServer, StorageContract):
-    server = "seaweedfs"
     etag_names_the_write = False
 
 
-@azurite
+@on("azurite")
 @pytest.mark.wide
 class TestAzureOnAzurite(OnAServer, StorageContract):
-    server = "azurite"
+    pass
 
 
-@gcs
+@on("gcs_server")
 @pytest.mark.wide
 class TestGCS(OnAServer, StorageContract):
-    server = "gcs_server"
     large_body = 9 * 1024 * 1024  # from 8 MiB on, Google's client uploads in several requests
 
 
-@moto
+@on("moto_s3")
 @pytest.mark.wide
 class TestObjectsOnMoto(OnAServer, ObjectsContract):
-    server = "moto_s3"
     urls_are_checked = False
 
 
-@seaweedfs
+@on("seaweedfs")
 class TestObjectsOnSeaweedFS(OnAServer, ObjectsContract):
-    server = "seaweedfs"
+    pass
 
 
-@azurite
+@on("azurite")
 @pytest.mark.wide
 class TestObjectsOnAzurite(OnAServer, ObjectsContract):
-    server = "azurite"
     failed_names_are_free = False
 
 
-@gcs
+@on("gcs_server")
 @pytest.mark.wide
 class TestObjectsOnGCS(OnAServer, ObjectsContract):
-    server = "gcs_server"
-
     def options(self, store):
         return {"client": Client("none", SigningCredentials(), client_options={"api_endpoint": store.url})}
 
@@ -112,49 +79,49 @@ class SampleOnAServer(QueueOnAServer):
     """The sample that shows that the store carries the queue; `make test-full` runs the whole contract."""
 
 
-@moto
+@on("moto_s3")
 @pytest.mark.full
 class TestDirectQueueOnMoto(SampleOnAServer):
-    kind, server = DirectQueue, "moto_s3"
+    kind = DirectQueue
 
 
-@moto
+@on("moto_s3")
 @pytest.mark.full
 class TestBrokerQueueOnMoto(SampleOnAServer):
-    kind, server = BrokerQueue, "moto_s3"
+    kind = BrokerQueue
 
 
-@seaweedfs
+@on("seaweedfs")
 @pytest.mark.wide
 class TestDirectQueueOnSeaweedFS(SampleOnAServer):
-    kind, server = DirectQueue, "seaweedfs"
+    kind = DirectQueue
 
 
-@seaweedfs
+@on("seaweedfs")
 @sampled_at_first
 class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
-    kind, server = BrokerQueue, "seaweedfs"
+    kind = BrokerQueue
 
 
-@azurite
+@on("azurite")
 @pytest.mark.full
 class TestDirectQueueOnAzurite(SampleOnAServer):
-    kind, server = DirectQueue, "azurite"
+    kind = DirectQueue
 
 
-@azurite
+@on("azurite")
 @pytest.mark.wide
 class TestBrokerQueueOnAzurite(SampleOnAServer):
-    kind, server = BrokerQueue, "azurite"
+    kind = BrokerQueue
 
 
-@gcs
+@on("gcs_server")
 @pytest.mark.full
 class TestDirectQueueOnGCS(SampleOnAServer):
-    kind, server = DirectQueue, "gcs_server"
+    kind = DirectQueue
 
 
-@gcs
+@on("gcs_server")
 @pytest.mark.wide
 class TestBrokerQueueOnGCS(SampleOnAServer):
-    kind, server = BrokerQueue, "gcs_server"
+    kind = BrokerQueue

@@ -1,11 +1,9 @@
 """Both queues keep the queue contract on every storage that needs no server; a plain queue refuses what it lacks."""
 
 import dataclasses
-import inspect
 
 import pytest
 
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
@@ -14,32 +12,13 @@ from jqueue.domain.operations import UNCHANGED, Ack, Cancel, Enqueue, Nack
 from jqueue.domain.rules import QueueSettings
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.testing.queue_contract import QueueContract
-from jqueue.testing.virtual_time import VirtualClock
+from tests.contract.places import InMemory, OnAFile, OnTwoMethods, without_waiting
 from tests.contract.sample import sampled_at_first
-from tests.two_methods import TwoMethods
-from tests.virtual_world import in_virtual_time
-
-
-def without_waiting(contract):
-    """Run each test of a contract in virtual time: no test depends on a real clock."""
-    for name, test in inspect.getmembers(contract, inspect.iscoroutinefunction):
-        if name.startswith("test_"):
-            setattr(contract, name, in_virtual_time(test))
-    return contract
 
 
 @without_waiting
-@pytest.mark.filterwarnings("ignore:The test .* is marked with '@pytest.mark.asyncio'")
-class InVirtualTime(QueueContract):
-    """A queue in memory, in virtual time."""
-
-    @pytest.fixture
-    def make_queue(self):
-        storage = self.open_storage()
-        return lambda **options: type(self).kind(storage, **{"clock": VirtualClock(), **options})
-
-    def open_storage(self):
-        return InMemoryStorage(clock=VirtualClock())
+class InVirtualTime(InMemory, QueueContract):
+    """The contract in memory, in virtual time."""
 
 
 class TestDirectQueueInMemory(InVirtualTime):
@@ -51,36 +30,22 @@ class TestBrokerQueueInMemory(InVirtualTime):
 
 
 @pytest.mark.wide
-class TestDirectQueueOnTwoMethods(InVirtualTime):
+class TestDirectQueueOnTwoMethods(OnTwoMethods, InVirtualTime):
     kind = DirectQueue
-
-    def open_storage(self):
-        return TwoMethods()
 
 
 @pytest.mark.wide
-class TestBrokerQueueOnTwoMethods(InVirtualTime):
+class TestBrokerQueueOnTwoMethods(OnTwoMethods, InVirtualTime):
     kind = BrokerQueue
-
-    def open_storage(self):
-        return TwoMethods()
 
 
 @sampled_at_first
-class TestDirectQueueOnAFile(QueueContract):
+class TestDirectQueueOnAFile(OnAFile, QueueContract):
     kind = DirectQueue
 
-    @pytest.fixture
-    def make_storage(self, tmp_path):
-        return lambda: LocalFileSystemStorage(tmp_path / "queue.json", lock_timeout=60)
 
-
-class TestBrokerQueueOnAFile(QueueContract):
+class TestBrokerQueueOnAFile(OnAFile, QueueContract):
     kind = BrokerQueue
-
-    @pytest.fixture
-    def make_storage(self, tmp_path):
-        return lambda: LocalFileSystemStorage(tmp_path / "queue.json", lock_timeout=60)
 
 
 class PlainQueue(DirectQueue):

@@ -14,8 +14,8 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.testing.worker_contract import WorkerContract
+from tests.contract.places import without_waiting
 from tests.contract.sample import sampled_at_first
-from tests.contract.test_queue_contract import without_waiting
 
 
 class SetWithHomeQueue(QueueSet):

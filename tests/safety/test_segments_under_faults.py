@@ -12,13 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from jqueue import DirectQueue
-from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.operations import Ack, Enqueue
 from tests.object_stores import store_of
 from tests.safety.test_stores_under_faults import CALL_TIMEOUT, FAULTS, SERVERS, WRITES
 from tests.servers.fault_kinds import Latency
 from tests.servers.fault_proxy import FaultProxy
-from tests.tiny_segments import TINY
+from tests.tiny_segments import in_segments, segments_of
 
 pytestmark = pytest.mark.wide
 JOBS = [f"job {number}" for number in range(8)]
@@ -28,15 +27,12 @@ READS = "GET"
 def queue_with_segments(storage):
     """Return a queue that moves every waiting job to a segment, and tries failed requests again soon."""
     queue = DirectQueue(storage, call_timeout=CALL_TIMEOUT)
-    segments = queue._engine.segments
-    segments.writer.sizes = SegmentSizes(**{**TINY, "chunk_rows": 2, "merged": 2})  # type: ignore[union-attr]
-    segments.loader.rows_ahead = segments.loader.commits_ahead = 0  # type: ignore[union-attr]
-    return queue
+    return in_segments(queue, chunk_rows=2, merged=2)
 
 
 async def settled(queue):
     """Wait until no segment is being written, and let the next try come at once."""
-    spills = queue._engine.segments.writer._spills
+    spills = segments_of(queue).writer._spills
     while (task := spills._task) is not None:
         await asyncio.wait([task])
     spills.wait(0)

@@ -1,0 +1,98 @@
+"""Places where the contracts run: memory in virtual time, a file, and real servers.
+
+Each class gives a contract its stores: `class TestHere(OnAFile, QueueContract)`.
+"""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.testing.virtual_time import VirtualClock
+from tests.object_stores import store_of
+from tests.two_methods import TwoMethods
+from tests.virtual_world import in_virtual_time
+
+
+def without_waiting(contract):
+    """Run each test of a contract in virtual time: no test depends on a real clock."""
+    for name, test in inspect.getmembers(contract, inspect.iscoroutinefunction):
+        if name.startswith("test_"):
+            setattr(contract, name, in_virtual_time(test))
+    return contract
+
+
+@pytest.mark.filterwarnings("ignore:The test .* is marked with '@pytest.mark.asyncio'")
+class InMemory:
+    """A queue in memory, for a contract `without_waiting`."""
+
+    kind: Any
+
+    @pytest.fixture
+    def make_queue(self):
+        storage = self.open_storage()
+        return lambda **options: type(self).kind(storage, **{"clock": VirtualClock(), **options})
+
+    def open_storage(self) -> Any:
+        return InMemoryStorage(clock=VirtualClock())
+
+
+class OnTwoMethods(InMemory):
+    """A queue on a storage with only the two methods that every storage has."""
+
+    def open_storage(self):
+        return TwoMethods()
+
+
+class OnAFile:
+    """A new file for each test."""
+
+    @pytest.fixture
+    def make_storage(self, tmp_path):
+        return lambda: LocalFileSystemStorage(tmp_path / "queue.json", lock_timeout=60)
+
+
+class OnAServer:
+    """A new object for each test, on the server that `on` names, and a client for each handle."""
+
+    server: str
+    increments = 4  # by each of the twenty writers; a longer race is marked `full`
+
+    @pytest.fixture
+    def make_storage(self, request):
+        store = store_of(request, self.server)
+        key = store.new_key()
+
+        def open_one():
+            storage = store.open(key, timeout=60, **self.options(store))
+            storage.listed_at_once = 2  # so that a listing takes several answers
+            return storage
+
+        return open_one
+
+    def options(self, store):
+        return {}
+
+
+def on(server):
+    """Class decorator: run the tests of an `OnAServer` on the server of this fixture."""
+
+    def decorate(contract):
+        contract.server = server
+        return pytest.mark.usefixtures(server)(contract)
+
+    return decorate
+
+
+def without(*names):
+    """Class decorator: leave out tests of a contract that do not apply."""
+
+    def decorate(contract):
+        for name in names:
+            assert hasattr(contract, name), f"the contract has no test {name}"
+            setattr(contract, name, None)
+        return contract
+
+    return decorate
