@@ -20,7 +20,7 @@ from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
-from jqueue.domain.operations import Dequeue, Fence, JobReference, Operation, Preparation
+from jqueue.domain.operations import Change, Dequeue, Fence, JobReference, Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.system import process_name
@@ -35,6 +35,7 @@ DEQUEUES_KEPT = 256
 """Number of prepared dequeues that a queue caches."""
 
 Prepared = TypeVar("Prepared", bound=Operation)
+Result = TypeVar("Result")
 
 Convert = Callable[[list[Any]], Any]
 
@@ -174,9 +175,9 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
         return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
 
-    async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
+    async def _done(self, operation: Change[Result], deadline: Duration | None) -> Result:
         """Prepare and commit one operation, and return its result."""
-        results: list[Any] = await self._one(self._prepared(operation), deadline)
+        results: list[Result] = await self._one(self._checked(operation.prepared(self._preparation)), deadline)
         return results[0]
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:

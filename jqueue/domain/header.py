@@ -46,25 +46,26 @@ class Header:
     )
 
     def __init__(self, state: QueueState) -> None:
+        tables: Any = state  # its tables are dicts, and ours from now on
         self.version = state.version
         self.queue = state.queue
         self.critical = state.critical
         self.commits: Mapping[str, CommitRecord] = state.commits
         self.evicted_through = state.evicted_through
-        self.finished: dict[str, int] = state.finished  # type: ignore[assignment] # ours from now on
-        self.holds: dict[str, KeyHold] = state.holds  # type: ignore[assignment]
+        self.finished: dict[str, int] = tables.finished
+        self.holds: dict[str, KeyHold] = tables.holds
         self.attempt_floor = state.attempt_floor
         self.committed_sequence = state.last_sequence
         self.settings: QueueSettings = state.settings
-        self.entrypoints: dict[str, EntrypointRules] = state.entrypoints  # type: ignore[assignment]
-        self.recent: dict[str, tuple[Usage, ...]] = state.recent  # type: ignore[assignment]
-        self.schedules: dict[str, Schedule] = state.schedules  # type: ignore[assignment]
-        self.transactions: dict[str, TransactionRecord] = state.transactions  # type: ignore[assignment]
+        self.entrypoints: dict[str, EntrypointRules] = tables.entrypoints
+        self.recent: dict[str, tuple[Usage, ...]] = tables.recent
+        self.schedules: dict[str, Schedule] = tables.schedules
+        self.transactions: dict[str, TransactionRecord] = tables.transactions
         self.counters = state.counters
         self.workers = state.workers
         self.history = state.history
-        self.segments: dict[str, Segment] = state.segments  # type: ignore[assignment]
-        self.ranges: dict[str, Range] = state.ranges  # type: ignore[assignment]
+        self.segments: dict[str, Segment] = tables.segments
+        self.ranges: dict[str, Range] = tables.ranges
         self.retired = state.retired
         self.extra = state.extra
 

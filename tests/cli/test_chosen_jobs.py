@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio
 
 IDS = ("ab", "abc", "b\x1b[2J1", *(f"c{number}" for number in range(5)))
 ENTRIES = {each: Job(id=each, entrypoint="t", payload=b"") for each in IDS}
-VIEW = QueueView(LazyState(QueueState(), (), ENTRIES), Limits(), 0, 0)  # type: ignore[arg-type]
+VIEW = QueueView(LazyState(QueueState(), (), ENTRIES), Limits(), 0, 0)
 
 
 @pytest.mark.parametrize(

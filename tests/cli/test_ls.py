@@ -201,7 +201,7 @@ def test_the_first_jobs_of_a_long_list_are_those_of_the_whole_list(order, revers
         created = now - timedelta(seconds=draw.randrange(900))
         job = Job(id=f"{draw.randrange(1 << 40):x}", entrypoint=draw.choice("abc"), payload=b"", created_at=created)
         entries[job.id] = job.evolve(sequence=number + 1, priority=draw.randrange(3), attempt=draw.randrange(3))
-    view = QueueView(LazyState(QueueState(), (), entries), Limits(), 0, 0)  # type: ignore[arg-type]
+    view = QueueView(LazyState(QueueState(), (), entries), Limits(), 0, 0)
 
     async def look():
         whole = await find_jobs(view, now, Selection(), order, None, reverse=reverse)

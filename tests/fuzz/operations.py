@@ -69,6 +69,8 @@ TIMES: tuple[Any, ...] = (
     NOW.replace(tzinfo=LostZone()),
     *(timedelta(), timedelta.max, timedelta.min, timedelta(microseconds=1), timedelta(days=36600)),
 )
+claim: Any = Claim  # takes wrong arguments
+
 OTHERS: tuple[Any, ...] = (
     *(None, b"", b"x" * 300, bytearray(b"abc"), memoryview(b"abcdef")[::2], memoryview(bytes(8)).cast("Q")),
     *(
@@ -86,7 +88,7 @@ OTHERS: tuple[Any, ...] = (
     ),
     *({"a": "x" * 17_000}, object(), ..., int, SilentError(), ValueError("\ud800"), JobStatus.QUEUED, JobStatus.DEAD),
     *(Claim("job-3", 2), Claim("job-3", 0), Claim("", 2**70), Claim("job-3", True), Claim("\ud800", 1), range(3)),
-    *(Claim([], 1), Claim("job-3", None), Claim(None, math.nan), [Claim("job-3", 2)], [[]]),  # type: ignore[arg-type]
+    *(claim([], 1), claim("job-3", None), claim(None, math.nan), [Claim("job-3", 2)], [[]]),
 )
 
 WAITS = (None, 0, 1.5, True, -1, math.nan, math.inf, "1", timedelta(seconds=3), timedelta.max)

@@ -101,7 +101,8 @@ class HistoryKills(TracedKills):
 
     async def _check(self, acknowledged: bool) -> bool:
         queue = open_queue(self._file)
-        there = bool(await queue.storage.list_beside(".history/"))  # type: ignore[attr-defined]
+        assert isinstance(queue.storage, SupportsObjects)
+        there = bool(await queue.storage.list_beside(".history/"))
         events = await _events(queue)
         jobs = {job.id for job in (await queue.read_state()).jobs}
         if {event.job_id for event in events} != {None, *jobs} or len(events) != len(jobs) + 1:

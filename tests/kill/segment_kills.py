@@ -116,8 +116,9 @@ async def _with_litter(queue: DirectQueue) -> None:
     await queue.resume("nothing")
     await settled(queue)
     await queue.pause("nothing")
+    assert isinstance(queue.storage, LocalFileSystemStorage)
     for name in LITTER:
-        await queue.storage.create_object(f".segments/{name}", b"litter")  # type: ignore[attr-defined]
+        await queue.storage.create_object(f".segments/{name}", b"litter")
 
 
 async def _spill(queue: DirectQueue, _: Any) -> None:
@@ -211,7 +212,7 @@ class Hasty(DirectQueue):
                 await asyncio.sleep(0.05)
                 await create(suffix, content)
 
-        writer._objects = Later()  # type: ignore[assignment]
+        vars(writer)["_objects"] = Later()
 
 
 class SegmentKills(TracedKills):

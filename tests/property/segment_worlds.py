@@ -16,6 +16,7 @@ from jqueue.domain.job_table import objects_of, unpacked
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.property.queue_machine import Draws
+from tests.tiny_segments import segments_of
 
 
 class PlainDirectQueue(DirectQueue):
@@ -30,7 +31,7 @@ class PlainBrokerQueue(BrokerQueue):
     _bulk_threshold = None
 
 
-KINDS = {"direct": PlainDirectQueue, "broker": PlainBrokerQueue}
+KINDS: dict[str, type[DirectQueue] | type[BrokerQueue]] = {"direct": PlainDirectQueue, "broker": PlainBrokerQueue}
 TASKS = ("jqueue-segment", "jqueue-segments")
 """Names of the tasks that write segments and load rows ahead."""
 
@@ -89,9 +90,10 @@ class World:
         queue._engine.entropy = Draws(f"engine-{name}")  # names of segments must not use up the ids of jobs
         if sizes is not None:
             written, loaded = sizes
-            queue._engine.segments.writer.sizes = SegmentSizes(**written)  # type: ignore[union-attr]
-            queue._engine.segments.loader.rows_kept, queue._engine.segments.loader.rows_ahead = loaded  # type: ignore[union-attr]
-        return await queue.__aenter__()  # type: ignore[attr-defined]
+            segments = segments_of(queue)
+            segments.writer.sizes = SegmentSizes(**written)
+            segments.loader.rows_kept, segments.loader.rows_ahead = loaded
+        return await queue.__aenter__()
 
     async def waiting_rows(self):
         """Return all rows in segments that are not taken, read without the loader: segment, number and job."""

@@ -34,6 +34,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.sync import SyncQueue
 from jqueue.sync.queue import ITEMS_AT_ONCE
 from jqueue.testing.faults import Fault, FaultyStorage
+from tests.tiny_segments import segments_of
 
 OWN_LIFE = {"start", "stop"}
 VERBS = sorted(
@@ -126,8 +127,9 @@ def test_an_iterator_of_many_jobs_that_fails_adds_nothing():
     with SyncQueue(InMemoryStorage(), limits=Limits(hot_bytes=1)) as queue:
         with pytest.raises(LookupError):
             queue.enqueue_many(failing())
+        wrong: Any = "text"
         with pytest.raises(InvalidJobError):
-            queue.enqueue_many(Enqueue("work", b"" if number < 2000 else "text") for number in range(5000))  # type: ignore[arg-type]
+            queue.enqueue_many(Enqueue("work", b"" if number < 2000 else wrong) for number in range(5000))
         assert [] == queue.dequeue()
         assert 0 == queue.read_state().version
 
@@ -440,7 +442,7 @@ def test_the_history_is_a_plain_iterator():
 
 def test_a_range_is_claimed_read_and_ended(tmp_path):
     with SyncQueue(tmp_path / "ranges.json", limits=Limits(hot_bytes=1)) as queue:
-        queue._queue._engine.segments.writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2)  # type: ignore[attr-defined]
+        segments_of(queue._queue).writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2)
         ids = [job.id for job in queue.enqueue_many([Enqueue("t", b"")] * 3)]
         deadline = time.monotonic() + 30
         while (claim := queue.claim_range("t", 9)) is None:
@@ -449,4 +451,4 @@ def test_a_range_is_claimed_read_and_ended(tmp_path):
             queue.resume("other")
         assert ids[: claim.rows] == [job.id for job in queue.read_range(claim)]
         queue.end_range(claim, failed={ids[0]: "boom"})
-        assert "boom" == queue.find(ids[0]).error  # type: ignore[union-attr]
+        assert ["boom"] == [job.error for job in queue.read_state().jobs]

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -402,5 +403,6 @@ def test_a_queue_on_another_clock_is_refused(clock):
         WorkerTester(DirectQueue(InMemoryStorage(clock=clock)), clock)
     with pytest.raises(ValueError, match="the storage has another clock"):
         WorkerTester(DirectQueue(InMemoryStorage(), clock=clock), clock)
+    nothing: Any = object()
     with pytest.raises(TypeError, match="needs a queue"):
-        WorkerTester(object(), clock)  # type: ignore[arg-type]
+        WorkerTester(nothing, clock)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.staged_jobs import block
+from tests.tiny_segments import segments_of
 from tests.virtual_world import in_virtual_time
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
@@ -31,7 +33,7 @@ def queue_on(storage, kind=DirectQueue, *, batch_size=20, sizes=None, **options)
     """Return a queue whose segments have a few rows only."""
     limits = Limits(hot_bytes=1, batch_size=batch_size, **options)
     queue = kind(storage, clock=VirtualClock(), limits=limits)
-    writer = queue._engine.segments.writer
+    writer = segments_of(queue).writer
     writer.sizes = sizes or SegmentSizes(hot_bytes=1, fewest_rows=3, chunk_rows=2, merged=3, holes=2, most_rows=256)
     return queue
 
@@ -108,7 +110,7 @@ async def test_a_queue_without_segments_takes_an_async_iterable_up_to_its_batch_
 @in_virtual_time
 async def test_up_to_the_batch_size_the_answer_is_a_list_of_whole_jobs():
     async with queue_on(store(), object_bytes=100) as queue:
-        queue._engine.segments.writer.sizes.bulk_jobs = 2
+        segments_of(queue).writer.sizes.bulk_jobs = 2
         given = [*numbered(3), Enqueue("work", b"x" * 200), Enqueue("other", b"", 5, delay=9, job_id="id")]
         jobs = await queue.enqueue_many(given)
         assert isinstance(jobs, list)
@@ -129,7 +131,8 @@ async def test_an_error_in_the_middle_adds_nothing():
             yield from numbered(500)
             raise LookupError
 
-        for bad, error in ((failing(), LookupError), ([*numbered(500), Enqueue("work", "text")], InvalidJobError)):  # type: ignore[arg-type]
+        text: Any = "text"
+        for bad, error in ((failing(), LookupError), ([*numbered(500), Enqueue("work", text)], InvalidJobError)):
             with pytest.raises(error):
                 await queue.enqueue_many(bad)
         with pytest.raises(InvalidJobError, match="got str"):
@@ -199,7 +202,7 @@ async def test_counters_and_history_count_the_jobs_of_a_bulk_enqueue_once():
 
 def _random_jobs(random, count):
     for number in range(count):
-        options = {}
+        options: dict[str, Any] = {}
         if random.random() < 0.5:
             options["unique_key"] = f"key {random.randrange(count)}"
             options["on_conflict"] = random.choice(["return", "replace"])
@@ -207,7 +210,7 @@ def _random_jobs(random, count):
             options["job_id"] = f"id {random.randrange(count)}"
         if random.random() < 0.2:
             options["delay"] = random.randrange(5)
-        yield Enqueue(random.choice("ab"), b"%d" % number, random.randrange(3), **options)  # type: ignore[arg-type]
+        yield Enqueue(random.choice("ab"), b"%d" % number, random.randrange(3), **options)
 
 
 def _told(job):
@@ -225,9 +228,9 @@ async def test_many_jobs_mean_the_same_as_the_same_jobs_without_segments(seed, h
         other = queue_on(queue.storage, batch_size=500)
         if not bulk:
             for each in (queue, other):
-                each._engine.segments.writer.sizes.hot_bytes = None
+                segments_of(each).writer.sizes.hot_bytes = None
         else:
-            queue._engine.segments.writer.sizes.hot_bytes = hot_bytes
+            segments_of(queue).writer.sizes.hot_bytes = hot_bytes
         async with queue, other:
             answer = []
             for _ in range(4):
@@ -387,7 +390,7 @@ async def test_segments_name_their_queue_while_its_content_is_forgotten_after_st
 async def test_calls_that_share_the_commit_of_a_bulk_enqueue_see_its_jobs():
     storage = store()
     async with queue_on(storage, BrokerQueue, batch_size=500) as queue:
-        queue._engine.segments.writer.sizes.bulk_jobs = 100
+        segments_of(queue).writer.sizes.bulk_jobs = 100
         await queue.enqueue("first", b"")
         waiting_for = asyncio.create_task(queue.dequeue("work", wait=60))
         jobs = [Enqueue("work", b"bulk", job_id=f"id {number}") for number in range(300)]

@@ -27,11 +27,13 @@ class SlowToRead(InMemoryStorage):
 async def test_no_segment_is_stored_after_the_queue_was_closed():
     storage = SlowToRead()
     queue = DirectQueue(storage, limits=Limits(hot_bytes=1, batch_size=20))
-    tasks = [asyncio.create_task(queue.enqueue_many([Enqueue("a") for _ in range(300)]))]
-    await storage.asked.wait()
-    tasks.append(asyncio.create_task(queue.aclose()))  # type: ignore[arg-type]
-    await asyncio.sleep(0)
-    storage.answer.set()
-    answer, _ = await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close():
+        await storage.asked.wait()
+        asyncio.get_running_loop().call_soon(storage.answer.set)
+        await queue.aclose()
+
+    jobs = [Enqueue("a") for _ in range(300)]
+    answer, _ = await asyncio.gather(queue.enqueue_many(jobs), close(), return_exceptions=True)
     assert isinstance(answer, QueueClosedError)
     assert 0 == storage.created

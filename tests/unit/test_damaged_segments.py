@@ -8,7 +8,7 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
 from jqueue.domain.limits import Limits
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import spilled, tiny_queue
+from tests.tiny_segments import segments_of, spilled, tiny_queue
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,26 +33,28 @@ async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on
         await queue.cancel("unknown")
 
     await segment.write(whole, etag)
-    queue._engine.segments.loader.damage_kept = -1.0  # type: ignore[union-attr]
+    segments_of(queue).loader.damage_kept = -1.0
     assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
 
 
-async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_was_read():
+async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_was_read(monkeypatch):
     storage = InMemoryStorage()
     queue = tiny_queue(storage, Limits())
     await queue.enqueue("a", b"")
     await spilled(queue)
-    draft, loader = queue._engine.draft, queue._engine.segments.loader  # type: ignore[union-attr]
+    draft, loader = queue._engine.draft, segments_of(queue).loader
     [name] = draft.jobs.rows.segments
     draft.jobs.rows.unload()
 
     async def missing(*_):
         raise ObjectMissingError(name)
 
-    loader._reader.chunks = missing  # type: ignore[method-assign]
-    wanted = [draft.jobs.rows.next_wanted("a")]
-    assert not await loader.load(wanted, draft, fresh=True)  # type: ignore[arg-type] # the process may have slept since it read the manifest
-    assert not await loader.load(wanted, draft, fresh=False)  # type: ignore[arg-type]
-    assert not draft.jobs.rows.is_loaded(wanted[0])  # type: ignore[arg-type]
-    assert await loader.load(wanted, draft, fresh=True)  # type: ignore[arg-type]
-    assert draft.jobs.rows.is_loaded(wanted[0])  # type: ignore[arg-type]
+    monkeypatch.setattr(loader._reader, "chunks", missing)
+    next_row = draft.jobs.rows.next_wanted("a")
+    assert next_row is not None
+    wanted = [next_row]
+    assert not await loader.load(wanted, draft, fresh=True)  # the process may have slept since it read the manifest
+    assert not await loader.load(wanted, draft, fresh=False)
+    assert not draft.jobs.rows.is_loaded(wanted[0])
+    assert await loader.load(wanted, draft, fresh=True)
+    assert draft.jobs.rows.is_loaded(wanted[0])

@@ -13,6 +13,7 @@ from jqueue.domain.job_table import packed_waiting
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Dequeue, Enqueue, perform
 from jqueue.domain.segments import RowKey, Segment
+from tests.tiny_segments import segments_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = RowKey(0, 1, NOW.timestamp())
@@ -43,10 +44,10 @@ def test_a_row_that_a_failed_write_had_taken_leaves_no_line_in_the_blob():
 @pytest.mark.parametrize("ends", [lambda q: q.purge(status=JobStatus.QUEUED), lambda q: q.dequeue(batch_size=6)])
 async def test_one_call_may_need_more_rows_than_are_kept(ends):
     async with DirectQueue(InMemoryStorage(), limits=Limits(hot_bytes=1), deadline=5) as queue:
-        queue._engine.segments.writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=1)  # type: ignore[union-attr]
-        queue._engine.segments.loader.rows_kept = 2  # type: ignore[union-attr]
+        segments_of(queue).writer.sizes = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=1)
+        segments_of(queue).loader.rows_kept = 2
         await queue.enqueue_many([Enqueue("a") for _ in range(6)])
-        while queue._engine.segments.writer._spills._task is not None:  # type: ignore[union-attr]
+        while segments_of(queue).writer._spills._task is not None:
             await asyncio.sleep(0)
         await queue.enqueue("b", b"")
         assert 6 == sum(segment.waiting for segment in (await queue.read_state()).segments.values())

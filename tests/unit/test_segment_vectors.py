@@ -148,7 +148,7 @@ def test_the_objects_of_the_vectors_are_as_jqueue_writes_them(queue):
 
 
 async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
-    queue = tiny_queue(await _stored("deep"), hot_bytes=None)  # type: ignore[arg-type]
+    queue = tiny_queue(await _stored("deep"), hot_bytes=None)
     attempts = {job.id: job.attempt async for job in queue.iterate_jobs()}
     assert {"kept": 2, "film": 1, "größe": 1} == {job_id: number for job_id, number in attempts.items() if number}
     found = [job for _ in range(4) for job in await queue.dequeue()]
@@ -158,7 +158,7 @@ async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
     assert ["new year", "soon after", "spring"] == await _ids(queue.iterate_jobs(JobStatus.QUEUED))
     assert "new year" == (await queue.cancel("new year")).id
 
-    aged = tiny_queue(await _stored("aged"), hot_bytes=None)  # type: ignore[arg-type]
+    aged = tiny_queue(await _stored("aged"), hot_bytes=None)
     assert ["old", "now due", "young"] == [job.id for _ in range(3) for job in await aged.dequeue()]
 
 
@@ -178,7 +178,7 @@ async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
 )
 async def test_a_damaged_segment_is_refused_and_all_other_jobs_go_on(damaged):
     storage = await _stored("deep", ready=damaged(_content("deep", "ready")))
-    queue = tiny_queue(storage, hot_bytes=None)  # type: ignore[arg-type]
+    queue = tiny_queue(storage, hot_bytes=None)
     assert ["new"] == [job.id for job in await queue.dequeue()]
     assert [] == await queue.dequeue()
     with pytest.raises(SegmentDamagedError, match="ready"):
@@ -190,7 +190,7 @@ async def test_a_damaged_segment_is_refused_and_all_other_jobs_go_on(damaged):
 
 async def test_a_damaged_chunk_holds_up_its_own_rows_alone():
     content = _content("deep", "ready").replace(b'"a": ', b'"b": ')
-    queue = tiny_queue(await _stored("deep", ready=content), hot_bytes=None)  # type: ignore[arg-type]
+    queue = tiny_queue(await _stored("deep", ready=content), hot_bytes=None)
     assert ["größe", "new"] == [job.id for _ in range(3) for job in await queue.dequeue()]
 
 
@@ -220,7 +220,7 @@ async def test_a_manifest_that_cannot_be_true_is_refused(right, wrong):
 async def test_a_range_of_a_segment_that_was_given_up_is_dropped_with_it():
     blob = (VECTORS / "deep.json").read_bytes()
     start, end = blob.index(b'"ready": {'), blob.index(b'"later": {')
-    queue = tiny_queue(InMemoryStorage(blob[:start] + blob[end:]), hot_bytes=None)  # type: ignore[arg-type]
+    queue = tiny_queue(InMemoryStorage(blob[:start] + blob[end:]), hot_bytes=None)
     assert 1 == await queue.requeue_stale(0)
     assert ["new", "kept"] == [job.id for job in await queue.dequeue(batch_size=5)]
     assert {} == (await queue.read_state()).ranges

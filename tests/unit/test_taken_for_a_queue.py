@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 
@@ -57,16 +58,19 @@ async def test_a_worker_and_a_handler_that_get_no_queue_name_the_remedy(storage)
 
     with pytest.raises(TypeError, match=rf"got {type(storage).__name__}: {REMEDY}"):
         await worker.run(storage)
+    enqueue: Any = mail.enqueue
     for given in (storage, "a message"):
         with pytest.raises(TypeError, match=rf"takes the queue first, got {type(given).__name__}: {REMEDY}"):
-            await mail.enqueue(given)  # type: ignore[arg-type, call-arg]
+            await enqueue(given)
 
 
 def test_a_queue_or_a_set_made_of_something_else_names_the_remedy():
+    path: Any = "queue.json"
+    storage: Any = InMemoryStorage()
     with pytest.raises(InvalidJobError, match=REMEDY):
-        BrokerQueue("queue.json")  # type: ignore[arg-type]
+        BrokerQueue(path)
     with pytest.raises(InvalidJobError, match=r"got InMemoryStorage.*`connect_queue\(url\)`"):
-        QueueSet(InMemoryStorage())  # type: ignore[arg-type]
+        QueueSet(storage)
 
 
 @pytest.mark.parametrize(

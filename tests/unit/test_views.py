@@ -44,7 +44,7 @@ async def test_the_filters_choose_jobs_of_the_object_and_reach_the_other_source(
     assert ["b", "row"] == await ids(view.jobs(JobStatus.DEAD))
     assert ["a1", "row"] == await ids(view.jobs(entrypoints=["hot"], prefix="a"))
     assert ["a1", "a2", "row"] == [each async for each in view.ids("a")]
-    nothing = frozenset()  # type: ignore[var-annotated]
+    nothing = frozenset[object]()
     assert rows.asked == [
         (nothing, nothing, ""),
         (nothing, nothing, ""),

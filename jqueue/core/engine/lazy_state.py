@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -85,7 +85,7 @@ class LazyState:
 
     header: QueueState
     set_aside: tuple[SetAside, ...]
-    entries: dict[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
+    entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
     rows: JobRows | None = field(default=None, repr=False)
 
     def jobs(self) -> Iterator[Job]:

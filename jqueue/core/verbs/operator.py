@@ -47,7 +47,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
-        return await self._done(Cancel(job_id, running), deadline)  # type: ignore[no-any-return]
+        return await self._done(Cancel(job_id, running), deadline)
 
     async def reschedule(
         self,
@@ -58,15 +58,15 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
     ) -> Job:
         operation = Reschedule(job_id, delay=delay, run_at=run_at)
-        return await self._done(operation, deadline)  # type: ignore[no-any-return]
+        return await self._done(operation, deadline)
 
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
-        return await self._done(Reprioritise(job_id, priority), deadline)  # type: ignore[no-any-return]
+        return await self._done(Reprioritise(job_id, priority), deadline)
 
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
     ) -> int:
-        return await self._done(Redrive(job_id, entrypoint), deadline)  # type: ignore[no-any-return]
+        return await self._done(Redrive(job_id, entrypoint), deadline)
 
     async def purge(
         self,
@@ -76,10 +76,10 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         older_than: Duration | None = None,
         deadline: Duration | None = None,
     ) -> int:
-        return await self._done(Purge(status, entrypoint, older_than), deadline)  # type: ignore[no-any-return]
+        return await self._done(Purge(status, entrypoint, older_than), deadline)
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
-        return await self._done(RequeueStale(timeout), deadline)  # type: ignore[no-any-return]
+        return await self._done(RequeueStale(timeout), deadline)
 
     # Limits
 
@@ -119,7 +119,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
             history_bytes=history_bytes,
             history_payloads=history_payloads,
         )
-        return await self._done(operation, deadline)  # type: ignore[no-any-return]
+        return await self._done(operation, deadline)
 
     # Cron
 
@@ -136,10 +136,10 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         operation = SetSchedule(name, cron, entrypoint, payload, timezone=timezone, **options)
-        return await self._done(operation, deadline)  # type: ignore[no-any-return]
+        return await self._done(operation, deadline)
 
     async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
-        return await self._done(Unschedule(name), deadline)  # type: ignore[no-any-return]
+        return await self._done(Unschedule(name), deadline)
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")

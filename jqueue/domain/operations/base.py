@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
@@ -14,6 +14,8 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.stored_object import StoredObject
+
+Result_co = TypeVar("Result_co", covariant=True)
 
 JobReference = Job | Claim | str
 """A claim as callers name it: the dequeued job, its claim, or the bare id of a job that the queue object handed out."""
@@ -178,6 +180,16 @@ class Operation:
         draft = Draft(state)
         result = self.change(draft, now)
         return (draft.freeze() if draft.changed else state), result
+
+
+class Change(Protocol[Result_co]):
+    """An `Operation` by the type of its result."""
+
+    def prepared(self, preparation: Preparation) -> Operation:
+        """Return the operation with its arguments checked and completed."""
+
+    def change(self, draft: Draft, now: datetime) -> Result_co:
+        """Change the draft and return the result."""
 
 
 def _id_of(reference: JobReference) -> str:

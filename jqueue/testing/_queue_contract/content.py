@@ -206,6 +206,9 @@ class ContentContract(QueueContractBase):
     def _provocations(self, queue: JobQueue, job: Job, taken: Job, lost: Job) -> list[Callable[[], Awaitable[object]]]:
         """Return calls that are refused, each with the payload among its arguments."""
         wrong: Any = PAYLOAD.decode()
+        listed: Any = [wrong]
+        several: Any = [job]
+        mistaken: Any = job
         mapping: Any = {"payload": PAYLOAD}
         unknown = Job(entrypoint="work", payload=PAYLOAD, status=JobStatus.IN_PROGRESS, attempt=1)
         good = Enqueue("work", PAYLOAD)
@@ -215,7 +218,7 @@ class ContentContract(QueueContractBase):
 
         return [
             lambda: queue.enqueue("work", wrong),
-            lambda: queue.enqueue("work", [wrong]),  # type: ignore[arg-type]
+            lambda: queue.enqueue("work", listed),
             lambda: queue.enqueue("work", PAYLOAD * 10),
             lambda: queue.enqueue("work", PAYLOAD, 2**40),
             lambda: queue.enqueue("", PAYLOAD),
@@ -225,14 +228,14 @@ class ContentContract(QueueContractBase):
             lambda: queue.heartbeat(lost),
             lambda: queue.ack(unknown),
             lambda: queue.ack(mapping),
-            lambda: queue.ack([job]),  # type: ignore[arg-type]
-            lambda: queue.cancel(job),  # type: ignore[arg-type]
+            lambda: queue.ack(several),
+            lambda: queue.cancel(mistaken),
             lambda: queue.cancel(taken.id),
             lambda: queue.redrive(taken.id),
             lambda: queue.apply(good, Ack(lost)),
             lambda: queue.apply(good, Enqueue("work", wrong)),
-            lambda: queue.apply(Heartbeat(job)),  # type: ignore[arg-type]
-            lambda: queue.apply(good, job),  # type: ignore[arg-type]
+            lambda: queue.apply(Heartbeat(mistaken)),
+            lambda: queue.apply(good, mistaken),
             lambda: queue.enqueue_many([good, Enqueue("work", PAYLOAD, 2**40)]),
             lambda: model(entrypoint=5, payload=PAYLOAD),
             lambda: model(entrypoint="work", payload=wrong),

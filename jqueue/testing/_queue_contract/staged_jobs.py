@@ -177,11 +177,13 @@ class StagedContract(QueueContractBase):
     async def test_wrong_arguments_are_refused(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, NEEDS) as [queue]:
             before = await self.fingerprint(queue)
+            text: Any = "text"
+            mode: Any = "ignore"
             wrong: list[Any] = [
-                EnqueueStaged("text"),  # type: ignore[arg-type]
+                EnqueueStaged(text),
                 EnqueueStaged([staged("a")], transaction=("", 1)),
                 EnqueueStaged([staged("a")], transaction=("app", -1)),
-                EnqueueStaged([staged("a")], on_conflict="ignore"),  # type: ignore[arg-type]
+                EnqueueStaged([staged("a")], on_conflict=mode),
                 LastTransaction(""),
             ]
             for operation in wrong:

@@ -7,13 +7,14 @@ Why: no commit must write a million jobs, and no program must hold them. `iterat
 """
 
 import asyncio
+from typing import Any
 
 from jqueue import DirectQueue, InMemoryStorage
 
 try:
     from jqueue import Limits
 
-    settings = {"limits": Limits(hot_bytes=64 << 10)}
+    settings: dict[str, Any] = {"limits": Limits(hot_bytes=64 << 10)}
 except ImportError:
     settings = {}
 
@@ -21,7 +22,7 @@ JOBS = 300
 
 
 async def main():
-    q = DirectQueue(InMemoryStorage(), **settings)  # type: ignore[arg-type]
+    q = DirectQueue(InMemoryStorage(), **settings)
     for _ in range(JOBS):
         await q.enqueue("task", bytes(1000))
     shown = len((await q.read_state()).jobs)

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -149,11 +150,12 @@ def test_a_module_without_the_worker_on_executors_gives_an_error(module):
 
 
 def test_a_worker_in_an_unimportable_module_is_sent_by_value(module, monkeypatch):
-    monkeypatch.setitem(sys.modules, "made_up", type(sys)("made_up"))
+    made_up: Any = type(sys)("made_up")
+    monkeypatch.setitem(sys.modules, "made_up", made_up)
     worker = Worker()
 
     @worker.handler("work")
     async def work() -> None: ...
 
-    sys.modules["made_up"].worker = worker  # type: ignore[attr-defined]
+    made_up.worker = worker
     assert WorkerPickle.of(worker).module is None
