@@ -58,9 +58,10 @@ class AllInSegments(InSegments):
         engine, writer = self._engine, segments_of(self).writer
         draft = engine.draft
         while True:
-            waiting = [pair for pair in draft.jobs.entries.items() if pair[0] not in draft.jobs.rows.of]
-            header = draft.header
-            stored = await writer._spill(waiting, header.queue, writer.sizes.most_rows, header.settings.aging)
+            header, jobs = draft.header, draft.jobs
+            ids = [job_id for job_id in jobs.entries if job_id not in jobs.rows.of]
+            entries = [jobs.entries[job_id] for job_id in ids]
+            stored = await writer._spill(ids, entries, header.queue, writer.sizes.most_rows, header.settings.aging)
             if stored is None or not perform(stored[0], draft, engine.now()):
                 break
         await self._write_version(outcomes)

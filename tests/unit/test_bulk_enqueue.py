@@ -428,8 +428,8 @@ async def test_a_segment_lists_the_objects_of_its_rows_in_the_order_of_the_rows(
         await queue.enqueue_many([Enqueue("work", b"payload %d" % number, number % 5) for number in range(30)])
         state = await queue.read_state()
         [(name, segment)] = state.segments.items()
-        index = await queue._engine.segments.reader.index(name, segment)
-        rows = await queue._engine.segments.reader.chunks(name, segment, index, range(segment.chunks))
+        index = await segments_of(queue).reader.index(name, segment)
+        rows = await segments_of(queue).reader.chunks(name, segment, index, range(segment.chunks))
         named = [dict(entry[8])["payload_object"].suffix for _, some in rows for _, _, entry in some]
         assert tuple(named) == index.objects
         assert 30 == len(named)

@@ -8,12 +8,12 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, Limits, connect, replay
 from jqueue.core.blob.past_rows import PastRows
-from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import ReplayError
 from jqueue.domain.operations import Enqueue, EnqueueStaged
 from jqueue.domain.replay import Replay
 from jqueue.testing.virtual_time import VirtualClock
+from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
 QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
@@ -130,10 +130,7 @@ async def test_the_queue_may_be_given_as_a_url(tmp_path):
 def deep_queue(storage):
     """Return a queue that keeps every waiting job in segments of a few rows."""
     queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1, batch_size=5))
-    queue._engine.segments.writer.sizes = SegmentSizes(  # type: ignore[union-attr]
-        hot_bytes=1, fewest_rows=1, chunk_rows=2, merged=100
-    )
-    return queue
+    return in_segments(queue, chunk_rows=2)
 
 
 @in_virtual_time
