@@ -173,7 +173,7 @@ def change_jobs(
         _show_chosen(chosen, change, dry_run=dry_run, as_json=as_json)
         return
     if change.question and not yes:
-        _ask(chosen.jobs, change, as_json=as_json)
+        ask(Counter(job.entrypoint for job in chosen.jobs), change.question, as_json=as_json)
     tally = on_queue(url, lambda opened: _change_all(opened, chosen.jobs, within, change), as_json=as_json)
     _show_tally(tally, chosen, change, as_json=as_json)
     if tally.changed < len(chosen.jobs):
@@ -249,23 +249,27 @@ def _count(tally: Tally, result: Any) -> None:
         tally.running += isinstance(result, Job) and result.status is JobStatus.IN_PROGRESS
 
 
-def _ask(found: Sequence[ChosenJob], change: JobChange, *, as_json: bool) -> None:
-    """Ask before the jobs are destroyed.
+def ask(found: Counter[str], question: str, *, as_json: bool) -> None:
+    """Ask before jobs are destroyed.
+
+    Args:
+        found: the number of jobs of each entrypoint.
+        question: the question, with a place for the number of jobs.
+        as_json: True if an error is printed as JSON.
 
     Raises:
         typer.Exit: the answer is no, or there is no terminal to ask at.
     """
-    by_entrypoint = Counter(job.entrypoint for job in found).most_common()
+    by_entrypoint, total = found.most_common(), found.total()
     named = [f"{printable(name)} {number:,}" for name, number in by_entrypoint[:NAMED]]
     more = f" and {counted(len(by_entrypoint) - NAMED, 'other entrypoint')}" if len(by_entrypoint) > NAMED else ""
-    question = change.question.format(jobs=jobs(len(found)))
     if not sys.stdin.isatty():
         raise refusal(
-            f"{counted(len(found), 'job matches', 'jobs match')}, and there is no terminal to ask at: add --yes to go "
+            f"{counted(total, 'job matches', 'jobs match')}, and there is no terminal to ask at: add --yes to go "
             "ahead, or --dry-run to only count",
             as_json=as_json,
         )
-    if not typer.confirm(f"{question} ({', '.join(named)}{more})", err=True):
+    if not typer.confirm(f"{question.format(jobs=jobs(total))} ({', '.join(named)}{more})", err=True):
         note("nothing was changed")
         raise typer.Exit(NOT_ALL)
 

@@ -8,10 +8,11 @@ from jqueue.cli.filters import selecting
 from jqueue.cli.on_jobs import ChosenJob, DryRun, JobChange, JobID, Yes, change_job, change_jobs
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import refusal, show, show_json
+from jqueue.cli.purge_waiting import purge_waiting
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Operation, Purge
 from jqueue.domain.printable import printable
-from jqueue.domain.selection import Phase, Selection
+from jqueue.domain.selection import QUEUED, Phase, Selection
 
 REMOVABLE = frozenset({Phase.DEAD, Phase.COMPLETED})
 
@@ -44,15 +45,22 @@ def purge(
 ) -> None:
     """Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.
 
-    With --status completed, it removes finished jobs whose results are kept. Several jobs are counted first, and a
-    question is asked on a terminal; elsewhere, --yes is needed.
+    With --status completed, it removes finished jobs whose results are kept; with --status queued, all waiting jobs, or
+    those of some entrypoints, however many. Several jobs are counted first, and a question is asked on a terminal;
+    elsewhere, --yes is needed.
 
     Exits with 1 if the answer is no, or if some of the jobs had changed meanwhile.
     """
     if job_id is not None and selection:
         raise refusal("choose the jobs: one ID, or filters such as --entrypoint NAME", as_json=as_json)
+    if selection.phases == QUEUED and selection == Selection(QUEUED, selection.entrypoints):
+        return purge_waiting(url, selection.entrypoints, yes=yes, dry_run=dry_run, as_json=as_json)
     if not selection.phases <= REMOVABLE:
-        raise refusal("only dead and completed jobs are purged: `jqueue cancel` removes waiting ones", as_json=as_json)
+        raise refusal(
+            "purge takes dead and completed jobs, or --status queued with no filter but --entrypoint: `jqueue cancel` "
+            "removes other waiting jobs",
+            as_json=as_json,
+        )
     if job_id is None:
         chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
         change_jobs(url, chosen, CHANGE, yes=yes, dry_run=dry_run, as_json=as_json)

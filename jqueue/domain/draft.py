@@ -7,7 +7,7 @@ savepoint. A rollback leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.printable import printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
-from jqueue.domain.segments import SEGMENTS, Segment, Span
+from jqueue.domain.segments import SEGMENTS, Segment, Span, size_of
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
 
@@ -265,6 +265,35 @@ class Draft:
         """Remove a segment from the manifest."""
         self.forget(self.header.segments, name)
         self.jobs.rows.changed()
+
+    def drop_waiting(self, names: Collection[str], verb: Verb) -> int:
+        """Remove all waiting rows of segments from the queue, loaded or not. Return their number.
+
+        Args:
+            names: of the segments. A segment stays in the manifest if rows of it are in progress in a range.
+            verb: the action.
+        """
+        rows, dropped = self.jobs.rows, 0
+        for job_id in rows.loaded_in(names):
+            self.hide_row(job_id)
+        in_ranges = {each.segment for each in self.header.ranges.values()}
+        for name in names:
+            segment = rows.current(name)
+            if segment is None or not segment.waiting:
+                continue
+            for claims, spans in segment.waiting_by_claims():
+                rows_of, jobs = ((name, spans),), size_of(spans)
+                self.move_rows(
+                    BulkMove(verb, segment.entrypoint, JobStatus.QUEUED, None, jobs, claims, None, (), rows=rows_of)
+                )
+                if segment.attempts + claims > self.header.attempt_floor:
+                    self.note_floor(segment.attempts + claims)
+            dropped += segment.waiting
+            if name in in_ranges:
+                self.name_segment(name, segment.model_copy(update={"next": segment.rows, "taken": ()}))
+            else:
+                self.drop_segment(name)
+        return dropped
 
     def note_floor(self, attempt: int) -> None:
         """Set the attempt above which a reused id starts."""

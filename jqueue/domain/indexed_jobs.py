@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
@@ -119,15 +118,6 @@ class IndexedJobs(JobTable):
         del self.entries[job_id]
         self.dirty[job_id] = None
         self.order.removed_packed(job_id, place)
-
-    def queued(self, entrypoint: str | None, before: datetime | None) -> list[Job]:
-        """Return the queued jobs of one entrypoint, or of all, created before a time.
-
-        Raises:
-            RowsMissingError: not all rows are loaded.
-        """
-        self.rows.require(entrypoint)
-        return super().queued(entrypoint, before)
 
     def restore(self, job_id: str, old: Any) -> None:
         """Restore the old value of a job: see `Journal`."""

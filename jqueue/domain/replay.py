@@ -73,8 +73,8 @@ class Replay:
             self._undo_lines(event)
         else:
             raise ReplayError(
-                f"event {event.number} ({event.verb}) is of {event.jobs} jobs that were claimed as a range, and the "
-                f"segment with their ids is gone: choose a time after {event.at.isoformat()}"
+                f"event {event.number} ({event.verb}) is of {event.jobs} jobs of a segment at once, and the segment "
+                f"with their ids is gone: choose a time after {event.at.isoformat()}"
             )
         self._next -= 1
 

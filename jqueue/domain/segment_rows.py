@@ -8,7 +8,7 @@ caller loads the row and applies the operation again. So a transition stays a pu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -176,8 +176,9 @@ class SegmentRows:
     def waiting(self) -> Counter[str]:
         """Return the number of rows that wait and are not loaded, by entrypoint."""
         found: Counter[str] = Counter()
-        for name, segment in self.segments.items():
-            found[segment.entrypoint] += segment.waiting - len(self._taken.get(name, ()))  # changes are not in it
+        for name in self.segments:
+            if (segment := self.current(name)) is not None:
+                found[segment.entrypoint] += segment.waiting
         for name, _ in self.of.values():
             found[self._entrypoints[name]] -= 1
         return +found
@@ -414,18 +415,26 @@ class SegmentRows:
         """Return the number of jobs of an entrypoint that are in progress in ranges."""
         return sum(each.rows for each in self.ranges.values() if each.entrypoint == entrypoint)
 
-    def require(self, entrypoint: str | None) -> None:
-        """Return if all rows of an entrypoint, or of all, are loaded.
+    def names_of(self, entrypoint: str | None) -> list[str]:
+        """Return the names of the segments of an entrypoint, or of all."""
+        return [name for name, segment in self.segments.items() if entrypoint in (None, segment.entrypoint)]
+
+    def loaded_in(self, names: Collection[str]) -> list[str]:
+        """Return the ids of the jobs of loaded rows in some segments."""
+        return [job_id for job_id, (name, _) in self.of.items() if name in names]
+
+    def require(self, names: Iterable[str]) -> None:
+        """Return if all rows of some segments are loaded, or cannot be read.
 
         Raises:
-            RowsMissingError: some are not.
+            RowsMissingError: some are not loaded.
         """
         wanted = []
-        for name, segment in self.segments.items():
-            if entrypoint in (None, segment.entrypoint) and not self.is_loaded(Wanted(name, None)):
+        for name in names:
+            if not self.is_loaded(Wanted(name, None)):
                 wanted.append(Wanted(name, None))
-            elif entrypoint in (None, segment.entrypoint):
-                wanted += [Wanted(name, chunk) for chunk in self.next_chunks(name, segment.chunks)]
+            elif name in self.indexes:
+                wanted += [Wanted(name, chunk) for chunk in self.next_chunks(name, self.segments[name].chunks)]
         if wanted:
             raise RowsMissingError(wanted)
 

@@ -162,6 +162,16 @@ class Segment(BaseModel):
         """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
         return next(((claims, failures) for first, last, claims, failures in self.tried if first <= row < last), (0, 0))
 
+    def waiting_by_claims(self) -> list[tuple[int, list[Span]]]:
+        """Return the rows that are not taken, as spans, by the number of their claims as parts of ranges."""
+        left = without([(0, self.rows)], [(0, self.next), *self.taken])
+        found = []
+        for claims in sorted({each for *_, each, _ in self.tried}):
+            others = without(left, [(first, last) for first, last, each, _ in self.tried if each == claims])
+            found.append((claims, without(left, others)))
+            left = others
+        return [(claims, spans) for claims, spans in ((0, left), *found) if spans]
+
     def taking(self, rows: Iterable[int]) -> tuple[int, tuple[Span, ...]]:
         """Return `next` and `taken` after some more rows were taken."""
         return self.taking_spans((row, row + 1) for row in rows)

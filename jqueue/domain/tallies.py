@@ -166,6 +166,8 @@ def _count_rows(move: BulkMove, sums: _Sums) -> None:
     elif move.verb is Verb.REVOKE:
         for kind in (FAILED, RECOVERED, RETRIED):
             sums.totals[kind] += move.jobs
+    elif move.verb is Verb.PURGE:
+        sums.totals[REMOVED] += move.jobs
 
 
 def ready_since(job: Job) -> datetime:

@@ -47,6 +47,8 @@ BY_FILTERS = [
     (["redrive", "--error", "BOOM"], "redriven", {"dead"}),
     (["purge", "--yes"], "purged", {"dead"}),
     (["purge", "--entrypoint", "report", "--yes"], "purged", set()),
+    (["purge", "--status", "queued", "--yes"], "purged", {"m1", "m2", "m3", "r1"}),
+    (["purge", "--status", "queued", "--entrypoint", "mail", "--yes"], "purged", {"m1", "m2", "m3"}),
     (["reschedule", "--entrypoint", "mail", "--delay", "1h"], "rescheduled", {"m1", "m2", "m3"}),
     (["reschedule", "--id", "m", "--at", "2030-01-02T03:04"], "rescheduled", {"m1", "m2", "m3"}),
     (["reprioritise", "--all", "--priority", "7"], "reprioritised", {"m1", "m2", "m3", "r1"}),
@@ -110,7 +112,9 @@ def test_an_empty_filter_is_refused_and_does_not_mean_all_jobs(path, queue, opti
     assert before == path.read_bytes()
 
 
-@pytest.mark.parametrize("command", ["cancel --all", "cancel --entrypoint mail", "purge", "purge --older-than 0s"])
+@pytest.mark.parametrize(
+    "command", ["cancel --all", "cancel --entrypoint mail", "purge", "purge --status queued", "purge --older-than 0s"]
+)
 def test_jobs_are_not_destroyed_without_a_terminal_or_yes(path, queue, command):
     before = path.read_bytes()
     name, *options = command.split()
@@ -161,7 +165,8 @@ def test_the_beginning_of_an_id_is_enough_if_it_is_clear(path, queue, arguments,
         (["reschedule", "running", "--delay", "1"], "this job is in progress: it has no time"),
         (["reprioritise", "dead", "-p", "1"], "this job is dead: it no longer waits"),
         (["purge", "m1"], "this job waits: `jqueue cancel` removes it"),
-        (["purge", "--status", "queued"], "only dead and completed jobs are purged"),
+        (["purge", "--status", "ready"], "purge takes dead and completed jobs, or --status queued"),
+        (["purge", "--status", "queued", "--older-than", "1d"], "purge takes dead and completed jobs, or --status"),
         (["run-now", "dead"], "this job is dead: only a queued job can be run now"),
         (["run-now"], "give the ID of a scheduled job, or --schedule NAME for a cron entry"),
         (["reschedule", "m1"], "give one time: either --delay DURATION or --at TIME"),
@@ -191,7 +196,7 @@ def test_completed_jobs_are_purged_on_request(path, queue):
 
 def test_a_job_that_a_worker_claims_during_the_question_is_left_alone(path, queue, monkeypatch):
     """Two at once: an operator is asked, and a worker claims one of the jobs before the answer."""
-    monkeypatch.setattr(on_jobs, "_ask", lambda *_, **__: queue.dequeue("mail"))
+    monkeypatch.setattr(on_jobs, "ask", lambda *_, **__: queue.dequeue("mail"))
     found = values("cancel", path, "--entrypoint", "mail", status=1)
     assert {"matched": 3, "cancelled": 2, "told": 0, "changed_meanwhile": 1, "refused": 0} == found
     assert JobStatus.IN_PROGRESS == queue.jobs()["m1"].status
@@ -202,7 +207,7 @@ def test_two_operators_who_cancel_the_same_jobs_cancel_each_once(path, queue, mo
         monkeypatch.undo()
         assert 3 == values("cancel", path, "--entrypoint", "mail", "--yes")["cancelled"]
 
-    monkeypatch.setattr(on_jobs, "_ask", other)
+    monkeypatch.setattr(on_jobs, "ask", other)
     result = run("cancel", path, "--entrypoint", "mail")
     assert 1 == result.exit_code
     assert "0 jobs were cancelled\nleft alone: 3 jobs that had changed meanwhile\n" in result.stdout

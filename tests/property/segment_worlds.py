@@ -122,7 +122,7 @@ class World:
     async def _has_all_rows(engine):
         """Return True if all rows are loaded. If not, load some that are missing."""
         try:
-            engine.draft.jobs.rows.require(None)
+            engine.draft.jobs.rows.require(list(engine.draft.jobs.rows.segments))
         except RowsMissingError as missing:
             await engine.segments.loader.load(missing.wanted, engine.draft, fresh=True)
             return False

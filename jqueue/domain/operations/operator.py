@@ -21,6 +21,9 @@ from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.transitions import Verb
 
+CLOCKS_DIFFER = 60.0
+"""Seconds by which the clocks of two writers may differ: a job may be that much younger than its segment."""
+
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 
 
@@ -107,16 +110,27 @@ class Cancel(Operation):
         return (self.job_id,)
 
 
-def _jobs_with_status(
-    draft: Draft, status: JobStatus, entrypoint: str | None, before: datetime | None = None
-) -> list[Job]:
-    """Return the jobs of a status, of one entrypoint or of all; if queued, only jobs created before a time.
-
-    Dead and completed jobs are found without a look at the queued ones.
-    """
-    if status is JobStatus.QUEUED:
-        return draft.jobs.queued(entrypoint, before)
+def _ended(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[Job]:
+    """Return the dead or completed jobs, of one entrypoint or of all, without a look at the queued ones."""
     return [job for job in draft.jobs.order.ended.with_status(status) if entrypoint in (None, job.entrypoint)]
+
+
+def _drop_segments(draft: Draft, entrypoint: str | None, cutoff: datetime | None) -> int:
+    """Purge all waiting rows of segments at once. Return their number.
+
+    With a cutoff, only the rows of segments that a commit named before it are purged, and all rows of the other
+    segments are loaded: some of their jobs may be as old.
+
+    Raises:
+        RowsMissingError: not all rows of the other segments are loaded.
+    """
+    rows = draft.jobs.rows
+    names = rows.names_of(entrypoint)
+    whole = {
+        name for name in names if cutoff is None or 0 < rows.segments[name].at < cutoff.timestamp() - CLOCKS_DIFFER
+    }
+    rows.require(name for name in names if name not in whole)
+    return draft.drop_waiting(whole, Verb.PURGE)
 
 
 @checks_option_names
@@ -165,7 +179,7 @@ class Redrive(Operation):
                 raise DuplicateJobError(job.unique_key, holder)
             self._queue(draft, job, now)
             return 1
-        dead = _jobs_with_status(draft, JobStatus.DEAD, self.entrypoint)
+        dead = _ended(draft, JobStatus.DEAD, self.entrypoint)
         redriven = 0
         for job in sorted(dead, key=lambda job: job.sequence):
             if job.unique_key is None or draft.key_holder(job.unique_key, now) is None:
@@ -244,14 +258,16 @@ class Purge(Operation):
             draft.move(job, Verb.PURGE, None, None)
             return 1
         cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
-        doomed = [
-            job
-            for job in _jobs_with_status(draft, self.status, self.entrypoint, cutoff)
-            if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff
-        ]
+        in_segments = 0
+        if self.status is JobStatus.QUEUED:
+            in_segments = _drop_segments(draft, self.entrypoint, cutoff)
+            found = draft.jobs.queued(self.entrypoint, cutoff)
+        else:
+            found = _ended(draft, self.status, self.entrypoint)
+        doomed = [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)
-        return len(doomed)
+        return in_segments + len(doomed)
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job, if one is named."""

@@ -360,6 +360,10 @@ class RecordedHeartbeats:
         return self._actor.queue.claim_age(job_id)
 
 
+OF_ANY_AGE = -1e9
+"""Seconds that stand for a purge that does not look at the age."""
+
+
 class Operator(Actor):
     """Redrives and purges jobs, and requeues jobs in progress. If waiting jobs are in segments, it purges old ones."""
 
@@ -367,9 +371,10 @@ class Operator(Actor):
         """Give one order."""
         order = self.dice.random()
         if self.world.segmented and self.dice.random() < 0.3:
-            age = self.dice.choice([0, 5, 20])
+            age = self.dice.choice([None, 0, 5, 20])
             work = self.queue.purge(status=JobStatus.QUEUED, older_than=age)
-            await self.call("purge", work, given={"status": str(JobStatus.QUEUED), "older_than": age})
+            given = {"status": str(JobStatus.QUEUED), "older_than": OF_ANY_AGE if age is None else age}
+            await self.call("purge", work, given=given)
         elif order < 0.4:
             entrypoint = self.dice.choice(["a", "b", None])
             await self.call("redrive", self.queue.redrive(entrypoint=entrypoint), entrypoint=entrypoint)

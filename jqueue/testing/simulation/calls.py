@@ -65,13 +65,15 @@ class Calls:
         return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
 
     def purging(self, adding: Call) -> bool:
-        """True if a purge may have removed jobs of a bulk enqueue in the very commit that added them.
+        """True if a purge may have removed jobs in the very commit that added them.
 
-        These jobs are as old as the call that adds them. Jobs of other calls are as old as the commit, and no purge
-        finds them old enough.
+        Jobs of a bulk enqueue are as old as the call that adds them. Jobs of other calls are as old as the commit: a
+        purge that looks at the age does not find them old enough.
         """
-        return adding.verb == "enqueue_many" and any(
-            call.given["status"] == QUEUED and call.process == adding.process
+        return any(
+            call.given["status"] == QUEUED
+            and call.process == adding.process
+            and (adding.verb == "enqueue_many" or call.given["older_than"] < 0)
             for call in self.by_verb["purge"]
             if call.started <= adding.ended and adding.started <= call.ended and not call.certainly_not_done
         )
