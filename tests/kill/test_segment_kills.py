@@ -34,7 +34,7 @@ def _run(*arguments):
         pytest.param(["--case", "spill"], marks=pytest.mark.wide),
         pytest.param(["--case", "merge"], marks=pytest.mark.wide),
         pytest.param(["--case", "end-range"], marks=pytest.mark.wide),
-        pytest.param(["--case", "collect"], marks=pytest.mark.full),
+        pytest.param(["--case", "collect"], marks=pytest.mark.wide),
         pytest.param(["--both"], marks=pytest.mark.full),
     ],
     ids=" ".join,
