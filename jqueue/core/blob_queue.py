@@ -54,7 +54,12 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, SupportsObservers):
         objects = None
         if isinstance(storage, SupportsObjects):
             objects = ValueObjects(
-                storage, options.entropy, engine.now, engine.observers, call_timeout=engine.call_timeout
+                storage,
+                options.entropy,
+                engine.now,
+                engine.store_time,
+                engine.observers,
+                call_timeout=engine.call_timeout,
             )
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects)
 

@@ -21,6 +21,9 @@ SEGMENTED = Settings(rate=0.2, processes=4, modern=0.8, segments=1.0)
 DAMAGED = replace(SEGMENTED, damage=1.0)
 """Segments in every seed, and damage to them."""
 
+TIMELESS = replace(SEGMENTED, timeless=1.0)
+"""Segments in every seed, on stores that do not tell the time."""
+
 RANGED = replace(SEGMENTED, rate=0.3, processes=6, steps=5, ranges=1.0, history=0.0)
 """Segments in every seed, and jobs claimed by ranges."""
 
@@ -49,6 +52,11 @@ def named_segment_collected(patch):
         return set()
 
     patch.setattr(CommitEngine, "objects_named_in", blind)
+
+
+def litter_aged_by_the_own_clock(patch):
+    """If the store does not tell the time, a collection takes that of its own process"""
+    patch.setattr(CommitEngine, "store_time", lambda self: self.clock.now())
 
 
 def segment_not_retired(patch):

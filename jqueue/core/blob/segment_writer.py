@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
@@ -64,8 +64,15 @@ class SegmentSizes:
     """Number of jobs of one enqueue above which they are written to segments at once. None: `Limits.batch_size`."""
 
 
-Stored: TypeAlias = tuple[Spill | Merge, EncodedSegment]
-"""A segment that exists, and the operation that names it."""
+class Stored(NamedTuple):
+    """A segment that exists."""
+
+    operation: Spill | Merge
+    """Names it."""
+    encoded: EncodedSegment
+    until: float
+    """Time on the monotonic clock after which no commit names it: a clock that is set back must not keep it young."""
+
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, Stored | None]]
 
@@ -100,15 +107,16 @@ class _Background:
 
     def name_stored(self, draft: Draft, now: datetime) -> None:
         """Name the segment that was stored, if there is one."""
+        if self._stored is not None and self._clock.monotonic() > self._stored.until:
+            self._stored = None  # it is litter, and may be removed
         if self._stored is not None:
-            perform(self._stored[0], draft, now)
+            perform(self._stored.operation, draft, now)
             self._tried = True
 
     def landed(self, draft: Draft) -> None:
         """Note a commit that has landed. It has named the segment, unless it found no use for it."""
         if self._stored is not None and self._tried:
-            operation, encoded = self._stored
-            draft.jobs.rows.load_index(operation.name, encoded.table)
+            draft.jobs.rows.load_index(self._stored.operation.name, self._stored.encoded.table)
             self._stored = None
 
     async def end(self, seconds: float) -> None:
@@ -191,10 +199,10 @@ class SegmentWriter:
         for background in (self._spills, self._merges):
             await background.end(min(seconds, 1.0))
 
-    async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime]:
-        """Create a segment. Return its name, and the time until which a commit may name it."""
-        before = self._now() + self.named_within
-        return await self.create(encoded.content), before
+    async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime, float]:
+        """Create a segment. Return its name, and the time until which a commit may name it, by two clocks."""
+        before, until = self._now() + self.named_within, self._clock.monotonic() + self.named_within.total_seconds()
+        return await self.create(encoded.content), before, until
 
     async def create(self, content: bytes) -> str:
         """Create a segment under a fresh name, and return the name.
@@ -233,8 +241,8 @@ class SegmentWriter:
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
         encoded = await self._encoded(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
-        name, before = await self._store(encoded)
-        return Spill(name, encoded.entry, chosen.jobs, before), encoded
+        name, before, until = await self._store(encoded)
+        return Stored(Spill(name, encoded.entry, chosen.jobs, before), encoded, until)
 
     async def _encoded(
         self, rows: SegmentColumns, queue: str, entrypoint: str, aging: float | None, *, scheduled: bool
@@ -275,8 +283,8 @@ class SegmentWriter:
                 places[number] = next(order)
             sources.append(MergedSegment(name, places, segment.tried))
         encoded = await self._encoded(rows, queue, first.entrypoint, aging, scheduled=first.scheduled)
-        name, before = await self._store(encoded)
-        return Merge(name, encoded.entry, sources, before), encoded
+        name, before, until = await self._store(encoded)
+        return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
 
     async def _add_rows(
         self, rows: SegmentColumns, name: str, segment: Segment, index: SegmentIndex | None

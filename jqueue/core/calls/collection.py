@@ -1,10 +1,10 @@
 """Removal of objects that nothing names: of jobs that have left, of calls that failed, of segments that are used up.
 
-An object is removed only if it is older than an hour, and no line of the queue, no segment and no manifest names it. It
-is safe in this order: the objects are listed first, and the queue is read afterwards. A commit names its objects within
-45 minutes of their creation (`check_named_in_time`), so an old object that is in the listing and not in the queue will
-never be named. A write that was sent long ago might still land: a commit moves the etag before the queue is read for
-the last time.
+An object is removed only if it is older than an hour by the store's clock, and no line of the queue, no segment and no
+manifest names it. It is safe in this order: the objects are listed first, and the queue is read afterwards. A commit
+names its objects within 45 minutes of their creation (`check_named_in_time`), so an old object that is in the listing
+and not in the queue will never be named. A write that was sent long ago might still land: a commit moves the etag
+before the queue is read for the last time.
 """
 
 from __future__ import annotations

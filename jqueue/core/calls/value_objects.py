@@ -54,6 +54,7 @@ class ValueObjects:
         storage: keeps them.
         entropy: makes their names.
         now: returns the time by the clock of the commits.
+        store_time: returns the time by the store's clock; None if it is not known.
         observers: told of the calls to the store.
         call_timeout: seconds within which a call to the store must end.
 
@@ -66,6 +67,7 @@ class ValueObjects:
         storage: SupportsObjects,
         entropy: Entropy,
         now: Callable[[], datetime],
+        store_time: Callable[[], datetime | None],
         observers: Observers,
         *,
         call_timeout: float,
@@ -73,7 +75,7 @@ class ValueObjects:
         self.storage = storage
         self._entropy = entropy
         self.named_within = NAMED_WITHIN
-        self._now = now
+        self._now, self._store_time = now, store_time
         self._observers = observers
         self._call_timeout = call_timeout
 
@@ -226,6 +228,8 @@ class ValueObjects:
     async def older_than(self, age: timedelta, folders: Sequence[str], listing_timeout: float) -> set[str]:
         """Return the suffixes of the objects in these folders that were created longer ago than `age`.
 
+        If the store does not tell its time, that of its newest object stands for it: the own clock may be hours ahead.
+
         Args:
             age: by the clock of the store.
             folders: beginnings of suffixes.
@@ -241,8 +245,8 @@ class ValueObjects:
                     listed += await self.storage.list_beside(folder)
             except (OSError, TimeoutError) as error:
                 raise StorageError("the objects beside the queue could not be listed", error) from error
-        now = self._now()
-        return {each.suffix for each in listed if now - each.modified > age}
+        now = self._store_time() or max((each.modified for each in listed), default=None)
+        return set() if now is None else {each.suffix for each in listed if now - each.modified > age}
 
     async def remove(self, suffixes: Sequence[str]) -> None:
         """Remove objects.

@@ -53,16 +53,20 @@ class AnswerAudit:
         auditor: the auditor, which has checked the chain of versions.
         exits: times at which each process left.
         damaged: names of the segments that were damaged.
+        tells_time: True if the store tells its time.
     """
 
-    def __init__(self, auditor: Auditor, exits: Exits, damaged: Set[str] = frozenset()) -> None:
+    def __init__(
+        self, auditor: Auditor, exits: Exits, damaged: Set[str] = frozenset(), *, tells_time: bool = True
+    ) -> None:
         self.damaged = damaged
+        self._tells_time = tells_time
         self.auditor = auditor
         self.calls = auditor.calls
         self.exits = exits
         self._timeline = Timeline(auditor.versions)
         self._orders = OrderAnswerAudit(auditor, self._timeline, exits)
-        self._views = ViewsAudit(self._timeline, damaged)
+        self._views = ViewsAudit(self._timeline, damaged, tells_time=tells_time)
 
     def check(self) -> None:
         """Check every call, and that no process left with a claim that it had not returned to a caller.
@@ -435,7 +439,7 @@ class AnswerAudit:
     def _check_purge(self, call: Call) -> None:
         if call.given["status"] == DEAD:
             self._check_redrive(call)
-        if not call.succeeded or call.given["status"] != QUEUED:
+        if not call.succeeded or call.given["status"] != QUEUED or not self._tells_time:
             return
         during, limit = self._during(call), EPOCH.timestamp() + call.started - call.given["older_than"]
         for job_id, job in during[0].jobs.items():

@@ -136,8 +136,9 @@ class CronAudit:
             if not removing:
                 raise Violation(CRON, f"{name} is gone, and nobody had asked for that", version=after)
             return
-        if setting and (old is None or removing or definition(old) != definition(new)):
-            if not any(all(new.get(field) == value for field, value in call.given.items()) for call in setting):
+        asked = any(all(new.get(field) == value for field, value in call.given.items()) for call in setting)
+        if setting and (old is None or (removing and asked) or definition(old) != definition(new)):
+            if not asked:
                 raise Violation(CRON, f"{name} was set to what nobody had asked for", version=after)
             if old is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
                 self._check_beginning(name, new, after)

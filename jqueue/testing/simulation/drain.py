@@ -40,7 +40,7 @@ async def drain(world: World) -> list[str]:
     """Claim and ack every job. Return the ids of jobs that could not be claimed in time."""
     loop = asyncio.get_running_loop()
     needs_objects = world.keeps_history or world.large or world.segmented
-    storage = world.network.client("drain", 0.01, abilities=3 if needs_objects else 0)
+    storage = world.network.client("drain", 0.01, abilities=world.with_objects if needs_objects else 0)
     entropy = SeededEntropy(random.Random(0), "drain")
     left: list[str] = []
 

@@ -167,9 +167,10 @@ class Network:
             process: name of the process.
             latency: average seconds that a request takes to the store, and the same for its answer.
             abilities: 0 for `read` and `write` alone, 1 to tell the store's time as well, 2 for conditional reads, too,
-                and 3 for objects beside the queue's as well.
+                and 3 for objects beside the queue's as well; 4 for such objects alone.
         """
-        kind = (SimulatedStorage, TimedStorage, ConditionalStorage, ObjectsStorage)[abilities]
+        kinds = (SimulatedStorage, TimedStorage, ConditionalStorage, ObjectsStorage, TimelessObjectsStorage)
+        kind = kinds[abilities]
         return kind(self, process, latency)
 
     def later(self, seconds: float, callback: Callable[..., None], *args: Any) -> None:
@@ -336,7 +337,7 @@ class ConditionalStorage(TimedStorage):
         return None if found == etag else (content, found)
 
 
-class ObjectsStorage(ConditionalStorage):
+class TimelessObjectsStorage(SimulatedStorage):
     """A store that keeps objects beside the queue's. An object from pieces is one request, after the last piece."""
 
     async def create_object(self, suffix: str, content: bytes) -> None:
@@ -362,6 +363,10 @@ class ObjectsStorage(ConditionalStorage):
         """List objects over the network."""
         found: list[Listed] = await self._send(Request(lambda store: store.list_beside(prefix), changes=False))
         return found
+
+
+class ObjectsStorage(TimelessObjectsStorage, ConditionalStorage):
+    """A store that keeps objects, tells its time, and has conditional reads."""
 
 
 def _drop(result: Any) -> None:

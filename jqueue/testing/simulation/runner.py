@@ -69,6 +69,7 @@ class Settings:
         segments: share of all seeds in which processes move waiting jobs into segments.
         damage: share of these seeds in which segments in the store are damaged for a while.
         ranges: share of these seeds in which jobs are also claimed by ranges.
+        timeless: share of these seeds in which the store does not tell the time.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -89,6 +90,7 @@ class Settings:
     segments: float = 0.5
     damage: float = 0.3
     ranges: float = 0.4
+    timeless: float = 0.2
     left_out: frozenset[str] = frozenset()
 
 
@@ -141,6 +143,7 @@ class Simulation:
         self.report = Report(seeds=1)
         self.clients: list[Client] = []
         self.versions: list[Version] = []
+        self._jumped: set[str] = set()
         self._short_table = self.dice.random() < settings.short_table
         self._names = (f"process {number}" for number in itertools.count(1))
 
@@ -174,21 +177,22 @@ class Simulation:
             self.report.events["segment damaged"] += len(self.world.damage.names)
         if isinstance(store, HonestStore):
             self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
-            segments = SegmentsAudit(store)
+            segments = SegmentsAudit(store, tells_time=self.world.tells_time)
             segments.check(self.versions)
             self.report.events += segments.seen
-        auditor = Auditor(self.versions, Calls(calls))
+        auditor = Auditor(self.versions, Calls(calls), tells_time=self.world.tells_time)
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
         damaged = frozenset() if self.world.damage is None else frozenset(self.world.damage.names)
-        AnswerAudit(auditor, self.world.exits, damaged).check()
+        AnswerAudit(auditor, self.world.exits, damaged, tells_time=self.world.tells_time).check()
         timeline = Timeline(self.versions)
         auditor.cron.check_calls(timeline, calm=calm)
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)
         auditor.staged.check_calls(timeline)
         auditor.overseer.check_calls(timeline)
-        Punctuality(auditor, pauses, self.world.exits, calm=calm).check()
+        jumped = frozenset() if self.world.tells_time else frozenset(self._jumped)
+        Punctuality(auditor, pauses, self.world.exits, calm=calm, jumped=jumped).check()
         auditor.history.check_end(self.world.read_events, self.versions)
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
@@ -220,6 +224,8 @@ class Simulation:
             if segments.random() < settings.damage:
                 self.world.damage = Damage(self.schedule, network, network.store)
             self.world.ranged = segments.random() < settings.ranges
+            if self.schedule.dice("a store without a clock").random() < settings.timeless:
+                self.world.tells_time = False
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -315,6 +321,7 @@ class Simulation:
         if kind == "clock jump":
             jump = dice.choice([-10_000, -1, 1, 10_000, 3600])
             client.clock.skew += jump
+            self._jumped.add(client.process.name)
             if jump == 3600:  # a person notices, and sets the clock right
                 loop.call_later(dice.uniform(0, 20), client.clock.set_back, jump)
         else:

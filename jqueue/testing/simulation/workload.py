@@ -179,6 +179,11 @@ class World:
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
 
+    @property
+    def with_objects(self) -> int:
+        """The number that stands for a store with objects beside the queue: see `Network.client`."""
+        return 3 if self.tells_time else 4
+
     def tag(self) -> int:
         """Return a number that no other call has."""
         return next(iter(self.tags))
@@ -199,9 +204,9 @@ class Client:
         self.clock = SimulatedClock(world.network.loop, dice.choice(SKEWS))
         abilities = dice.choice([1, 2]) if world.tells_time else 0
         if world.keeps_history and world.schedule.dice(f"objects of {process.name}").random() < WITH_OBJECTS:
-            abilities = 3
+            abilities = world.with_objects
         if world.large or world.segmented:
-            abilities = 3
+            abilities = world.with_objects
         storage = world.network.client(process.name, latency, abilities=abilities)
         options: dict[str, Any] = {
             "clock": self.clock,
@@ -217,7 +222,7 @@ class Client:
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
-        if abilities == 3 and self.queue._objects is not None and self.queue._collector is not None:
+        if abilities >= 3 and self.queue._objects is not None and self.queue._collector is not None:
             self.queue._objects.named_within = NAMED_WITHIN
             self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
         self.queue._engine.history.events_per_object = world.events_per_object
