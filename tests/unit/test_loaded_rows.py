@@ -13,7 +13,8 @@ from jqueue.domain.job_table import packed_waiting
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Dequeue, Enqueue, perform
 from jqueue.domain.segments import RowKey, Segment
-from tests.tiny_segments import segments_of
+from jqueue.testing.faults import FaultyObjects
+from tests.tiny_segments import segments_of, spilled, tiny_queue
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = RowKey(0, 1, NOW.timestamp())
@@ -54,3 +55,24 @@ async def test_one_call_may_need_more_rows_than_are_kept(ends):
 
         ended = await ends(queue)
         assert 6 <= (ended if isinstance(ended, int) else len(ended))
+
+
+async def test_rows_that_each_claim_has_to_look_at_are_not_loaded_for_each_claim():
+    storage = FaultyObjects(InMemoryStorage())
+    async with tiny_queue(storage, chunk_rows=2) as queue:
+        segments_of(queue).loader.rows_kept = 4
+        await queue.enqueue_many([Enqueue("a", concurrency_key="busy") for _ in range(12)])
+        await queue.enqueue_many([Enqueue("a", b"%d" % number) for number in range(20)])
+        await spilled(queue)
+        [busy] = await queue.dequeue("a")
+        assert "busy" == busy.concurrency_key
+        for number in range(8):
+            [job] = await queue.dequeue("a")
+            await queue.ack(job)
+            assert b"%d" % number == job.payload
+        before = len(storage.object_calls)
+        for number in range(8, 20):
+            [job] = await queue.dequeue("a")
+            await queue.ack(job)
+            assert b"%d" % number == job.payload
+        assert len(storage.object_calls) - before <= 6  # two rows a chunk, each read once

@@ -17,7 +17,10 @@ from jqueue.ports.log import logger_of
 logger = logger_of("jqueue")
 
 ROWS_KEPT = 16_384
-"""Number of loaded rows above which all are dropped. Those that are needed are loaded again."""
+"""Number of loaded rows above which all are dropped. If they are soon needed again, twice as many are kept."""
+
+SOON = 16
+"""Number of commits within which dropped rows are needed again if each claim has to look at them."""
 
 ROWS_AHEAD = 512
 """Smallest number of rows that are kept loaded ahead of the claims."""
@@ -55,15 +58,25 @@ class SegmentLoader:
         self._chunks: dict[str, int] = {}
         self._damaged_at: float | None = None
         self._missed: set[str] = set()
+        self._needed = 0  # number of rows to keep, beyond `rows_kept`
+        self._commits_left = 0  # in which rows that are loaded again count as needed
 
     def begin(self, draft: Draft) -> None:
         """Drop the loaded rows if they are too many, before a commit that may load others.
 
-        During a commit none is dropped: one operation may need more rows at once than are kept.
+        During a commit none is dropped: one operation may need more rows at once than are kept. Every claim may: if the
+        next thousands of jobs are held back by one concurrency key, it has to look at all of them.
         """
         rows = draft.jobs.rows
-        if len(rows.of) > self.rows_kept:
+        number = len(rows.of)
+        self._commits_left = max(0, self._commits_left - 1)
+        if number <= self.rows_kept:
+            self._needed = self._needed if self._commits_left else 0
+        elif self._commits_left:
+            self._needed, self._commits_left = max(self._needed, 2 * number), 0
+        elif number > self._needed:
             rows.unload()
+            self._commits_left = SOON
 
     def integrate(self, draft: Draft) -> None:
         """Add the rows that were loaded ahead to a draft without changes."""
