@@ -27,6 +27,9 @@ class EndedJobs:
         self._ids: dict[JobStatus, dict[str, None]] = {JobStatus.DEAD: {}, JobStatus.COMPLETED: {}}
         self.apply_settings(settings)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._ids.values()))
+
     def apply_settings(self, settings: QueueSettings) -> None:
         """Apply new settings: compute again until when each job is kept."""
         self._settings = settings

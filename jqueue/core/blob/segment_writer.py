@@ -51,7 +51,7 @@ class SegmentSizes:
     hot_bytes: int | None = 256 << 10
     """Bytes of waiting jobs in the blob above which the last of them are spilled, down to a quarter of it."""
     fewest_rows: int = 64
-    """Number of jobs of one entrypoint below which none is spilled."""
+    """Number of jobs of one entrypoint below which none is spilled, unless they take a quarter of `hot_bytes`."""
     most_rows: int = 65_536
     """Largest number of rows of a segment."""
     chunk_rows: int = 256
@@ -223,8 +223,8 @@ class SegmentWriter:
         if sizes.hot_bytes is None or len(jobs.rows.segments) >= SEGMENTS_KEPT:
             return None
         hot = len(jobs.entries) - len(jobs.rows.of)
-        waiting = hot - len(jobs.claimed)
-        if waiting < sizes.fewest_rows or draft.base_bytes * waiting < sizes.hot_bytes * hot:
+        waiting = hot - len(jobs.claimed) - len(jobs.order.ended)
+        if not waiting or draft.base_bytes * waiting < sizes.hot_bytes * hot:
             return None
         number = math.ceil(waiting * (1 - sizes.hot_bytes / 4 / (draft.base_bytes * waiting / hot)))
         rows, entries = jobs.rows.of, jobs.entries
@@ -237,7 +237,8 @@ class SegmentWriter:
         self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int, aging: float | None
     ) -> Stored | None:
         chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()))
-        if len(chosen.jobs) < min(number, self.sizes.fewest_rows):
+        are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
+        if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
         encoded = await self._encoded(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
