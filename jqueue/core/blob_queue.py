@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.calls.bulk import BulkEnqueue
+from jqueue.core.calls.staged_commit import StagedCommit
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.queue_base import Prepared
 from jqueue.core.queue_options import QueueOptions
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.history import HistoryVerbs
 from jqueue.core.verbs.ranges import RangeVerbs
+from jqueue.core.verbs.staging import StagingVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import Configure, Guarded
+from jqueue.domain.job_options import OnConflict
+from jqueue.domain.operations import Configure, Guarded, Transaction
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
-class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, SupportsObservers):
+class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObservers):
     """A queue whose whole state is one object of a store.
 
     Args:
@@ -92,6 +97,22 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, SupportsObservers):
         assert self._engine.segments is not None
         assert self._objects is not None
         return BulkEnqueue(self._engine, self._engine.segments, self._objects, self._preparation, seconds)
+
+    def _new_staged(
+        self, staged: Sequence[StagedTask], transaction: Transaction, on_conflict: OnConflict, seconds: float
+    ) -> StagedCommit:
+        assert self._engine.segments is not None
+        assert self._objects is not None
+        return StagedCommit(
+            self._engine,
+            self._engine.segments,
+            self._objects,
+            self._preparation,
+            seconds,
+            staged,
+            transaction,
+            on_conflict,
+        )
 
     async def _release(self) -> None:
         if isinstance(self.storage, SupportsRelease):

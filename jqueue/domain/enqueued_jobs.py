@@ -16,6 +16,19 @@ SCATTER = 0x9E3779B1
 """An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
 
 
+UUID_LENGTH, UUID_HEAD = 36, 8
+"""Number of characters of a UUID, and of the part before its first hyphen."""
+
+
+def bulk_rest(base: str) -> str:
+    """Return the end of the ids of all jobs of a bulk enqueue: see `bulk_id`.
+
+    Args:
+        base: an id that no other job or bulk enqueue has.
+    """
+    return base[UUID_HEAD:] if len(base) == UUID_LENGTH and base[UUID_HEAD] == "-" else f"-{base}"
+
+
 def bulk_id(number: int, rest: str) -> str:
     """Return the id of a job in a bulk enqueue.
 

@@ -157,7 +157,9 @@ class OnceOptions(TypedDict, total=False):
     ]
     expires_at: Annotated[
         datetime | None,
-        Option("time at which the job is removed if no worker has claimed it.", _time, capability="expiry"),
+        Option(
+            "time at which the job is removed if no worker has claimed it.", _time, capability="expiry", in_bulk=True
+        ),
     ]
     unique_for: Annotated[
         Duration | None,
@@ -166,6 +168,7 @@ class OnceOptions(TypedDict, total=False):
             _seconds,
             capability="unique_keys",
             needs="unique_key",
+            in_bulk=True,
         ),
     ]
     on_conflict: Annotated[
@@ -220,6 +223,7 @@ class RepeatedOptions(TypedDict, total=False):
             check_name,
             size=lambda key: written_bytes(key) + 24,
             capability="limits",
+            in_bulk=True,
         ),
     ]
     concurrency_limit: Annotated[
@@ -229,6 +233,7 @@ class RepeatedOptions(TypedDict, total=False):
             _integer,
             capability="limits",
             needs="concurrency_key",
+            in_bulk=True,
         ),
     ]
     keep_result: Annotated[

@@ -7,7 +7,9 @@ or changed enters the blob, and the manifest marks its row as *taken*.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,6 +30,13 @@ SEGMENTS_KEPT = 256
 
 RETIRED_KEPT = 256
 """Maximum number of segments in `retired`. The oldest are dropped; their objects may then be removed by age."""
+
+STAGED = "staged-"
+"""The beginning of the names of segments that the tasks of a bulk enqueue write, long before its commit names them."""
+
+STAGED_NAMED_WITHIN, STAGED_KEPT = timedelta(days=6), timedelta(days=7)
+"""Longest time from the creation of a staged segment to the commit that names it, and time for which it is kept if that
+commit has not come."""
 
 SegmentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """The name of a segment: its suffix is `FOLDER` with this name."""
@@ -63,7 +72,8 @@ class Retention(NamedTuple):
     seconds: float = 3600.0
     """Seconds for which it is kept, as a reader may still need it."""
     young: float = 600.0
-    """Seconds after its naming for which a segment need not be retired: its object is too young to be removed."""
+    """Seconds after its naming for which a segment need not be retired: its object is too young to be removed. A staged
+    segment always is: a write that is repeated removes its own without regard to their age."""
 
 
 RETENTION = Retention()
@@ -237,11 +247,46 @@ def retired_after(
         now: the time of the commit, in seconds since 1970.
         retention: the times for which segments are kept.
     """
-    gone = {name: now for name, each in before.items() if name not in after and now - each.at > retention.young}
+    gone = {
+        name: now
+        for name, each in before.items()
+        if name not in after and (now - each.at > retention.young or name.startswith(STAGED))
+    }
     if not gone and not retired:
         return retired
     kept = {name: at for name, at in retired.items() if now - at < retention.seconds}
     return dict([*kept.items(), *gone.items()][-RETIRED_KEPT:])
+
+
+def staged_name(app_id: str, version: int, unique: str) -> str:
+    """Return a name for a segment that is staged for a transaction.
+
+    Args:
+        app_id: of the transaction.
+        version: of the transaction.
+        unique: letters, digits and hyphens that no other segment of the transaction has.
+    """
+    return f"{STAGED}{_digest(app_id)}-{version}-{unique}"
+
+
+def awaits_commit(name: str, transactions: Mapping[str, tuple[int, float]]) -> bool:
+    """Return True if a segment is staged for a transaction that is not done, so that a commit may still name it.
+
+    Args:
+        name: of the segment.
+        transactions: the last version of each application, first in each entry.
+    """
+    if not name.startswith(STAGED):
+        return False
+    app, _, rest = name.removeprefix(STAGED).partition("-")
+    version, _, _ = rest.partition("-")
+    if not version.isdigit():
+        return False
+    return not any(last >= int(version) and app == _digest(app_id) for app_id, (last, *_) in transactions.items())
+
+
+def _digest(app_id: str) -> str:
+    return hashlib.sha256(app_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:

@@ -6,12 +6,16 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.calls import collection
+from jqueue.core.calls.staged_commit import StagedCommit
+from jqueue.core.queue_base import QueueBase
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import NO_CLAIM, TransactionRecord
-from jqueue.domain.operations import EnqueueStaged
+from jqueue.domain.operations import EnqueueSegments, EnqueueStaged, LastTransaction, bulk
 from jqueue.domain.operations.transactions import Transaction
 from jqueue.domain.order import Order
 from jqueue.domain.sequence_numbers import PlacedJobs
+from jqueue.testing.simulation import Settings
 
 
 def transaction_in_a_commit_of_its_own(patch):
@@ -107,3 +111,41 @@ def passed_over_jobs_lost(patch):
         return only_through(self, sequence)
 
     patch.setattr(Order, "only_through", leaky)
+
+
+STAGED_SEGMENTS = Settings(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0)
+"""Some faults, and in every seed applications whose writes name segments."""
+
+
+def segments_named_again_by_a_rerun(patch):
+    """A repeated write names its segments without a look at its transaction"""
+    change = EnqueueSegments.change
+
+    def careless(self, draft, now):
+        if self.transaction is not None:
+            draft.header.transactions.pop(self.transaction[0], None)
+        return change(self, draft, now)
+
+    async def unaware(self, operation, deadline):
+        return None if isinstance(operation, LastTransaction) else await done(self, operation, deadline)
+
+    done = QueueBase._done
+    patch.setattr(QueueBase, "_done", unaware)
+    patch.setattr(EnqueueSegments, "change", careless)
+
+
+def segments_without_their_transaction(patch):
+    """A write that names segments does not record its transaction"""
+    patch.setattr(bulk, "remember", lambda draft, transaction, now: None)
+
+
+def staged_segments_collected(patch):
+    """Segments that wait for their commit are removed as early as others that nothing names"""
+    patch.setattr(collection, "awaits_commit", lambda name, transactions: False)
+    patch.setattr(StagedCommit, "_check_presence", lambda self, new: asyncio.sleep(0))
+
+
+def rows_of_tasks_not_moved(patch):
+    """The rows of each task begin at the first place of the write"""
+    numbered = StagedCommit._numbered
+    patch.setattr(StagedCommit, "_numbered", lambda self: [replace(each, behind=0) for each in numbered(self)])

@@ -124,13 +124,29 @@ def encode_unplaced_plain(
     ]
 
 
+def plain_row_texts(entrypoint: str, created_at: datetime, keep_result: float | None) -> tuple[bytes, bytes, bytes]:
+    """Return the constant parts of the lines of new jobs without other options, as `encode_job` writes them.
+
+    They stand between the id and the payload, between the payload and the sequence number, and behind that.
+    """
+    rest = "" if keep_result is None else f', "keep_result": {keep_result!r}'
+    return (
+        f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "'.encode(),
+        f'", "status": "{JobStatus.QUEUED}", "sequence": '.encode(),
+        f', "created_at": "{_time(created_at)}"{rest}}}'.encode(),
+    )
+
+
 def encode_plain_rows(
-    job_ids: Sequence[bytes], entrypoint: str, payloads: Sequence[bytes], sequences: Sequence[int], created_at: datetime
+    job_ids: Sequence[bytes],
+    entrypoint: str,
+    payloads: Sequence[bytes],
+    sequences: Sequence[int],
+    created_at: datetime,
+    keep_result: float | None = None,
 ) -> list[bytes]:
     """Encode many new jobs without other options, as `encode_job` does. Their ids, in UTF-8, must need no escapes."""
-    before = f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "'.encode()
-    middle = f'", "status": "{JobStatus.QUEUED}", "sequence": '.encode()
-    last = f', "created_at": "{_time(created_at)}"}}'.encode()
+    before, middle, last = plain_row_texts(entrypoint, created_at, keep_result)
     return [
         b'"%b%b%b%b%d%b' % (job_id, before, b2a_base64(payload, newline=False), middle, sequence, last)
         for job_id, payload, sequence in zip(job_ids, payloads, sequences, strict=True)

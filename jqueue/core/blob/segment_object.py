@@ -17,7 +17,7 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
 from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex
-from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, joined
+from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
 
 FORMAT = 1
 
@@ -79,7 +79,7 @@ def encoding_columns(
     yield from columns.sorting(aging, scheduled=scheduled)
     lines, columns.lines = columns.lines, []
     rows = len(lines)
-    head = dump_ascii({"segment": FORMAT, "queue": queue, "entrypoint": entrypoint}).encode() + b"\n"
+    head = first_line(queue, entrypoint)
     parts, chunks, offset = [head], [], len(head)
     for first in range(0, rows, chunk_rows):
         last = min(first + chunk_rows, rows)
@@ -92,23 +92,83 @@ def encoding_columns(
     lines.clear()
     ids = yield from _table(zip(columns.ids, range(rows), strict=True))
     keys = yield from _table(columns.keys)
-    single = joined((row, row + 1) for row in columns.single)
-    index = SegmentIndex(chunks, offset, ids, keys, [suffix for _, suffix in columns.objects], single)
-    text = _encode_index(index, rows)
-    segment = Segment(
+    return finished_segment(
+        parts,
+        chunks,
+        offset,
+        ids,
+        keys,
         entrypoint=entrypoint,
         rows=rows,
-        bytes=offset + len(text),
-        index=offset,
-        crc=zlib.crc32(text),
-        head=chunks[0].first,
         chunk_rows=chunk_rows,
         least=min(columns.sequences),
         scheduled=scheduled,
         aging=aging,
-        oldest=index.oldest[0],
         attempts=columns.attempts,
         spare=columns.spare,
+        objects=[suffix for _, suffix in columns.objects],
+        single=joined((row, row + 1) for row in columns.single),
+    )
+
+
+def first_line(queue: str, entrypoint: str) -> bytes:
+    """Return the first line of a segment."""
+    return dump_ascii({"segment": FORMAT, "queue": queue, "entrypoint": entrypoint}).encode() + b"\n"
+
+
+def finished_segment(
+    parts: Sequence[bytes | memoryview],
+    chunks: Sequence[Chunk],
+    end: int,
+    ids: HashTable,
+    keys: HashTable,
+    *,
+    entrypoint: str,
+    rows: int,
+    chunk_rows: int,
+    least: int,
+    scheduled: bool = False,
+    aging: float | None = None,
+    attempts: int = 0,
+    spare: int | None = None,
+    objects: Sequence[str] = (),
+    single: Sequence[Span] = (),
+) -> EncodedSegment:
+    """Return a segment whose rows are encoded.
+
+    Args:
+        parts: its first line and its rows.
+        chunks: the entries of its chunks in the index.
+        end: number of bytes in `parts`.
+        ids: the table of job ids.
+        keys: the table of unique keys.
+        entrypoint: as in `Segment`, like all of these.
+        rows: number of rows.
+        chunk_rows: number of rows in each chunk but the last.
+        least: smallest sequence number.
+        scheduled: True if the rows are sorted by `run_at`.
+        aging: the setting by which they were sorted.
+        attempts: largest `attempt`.
+        spare: smallest number of failures after which a job is dead.
+        objects: suffixes of the objects that the rows name.
+        single: rows that are never a part of a range.
+    """
+    index = SegmentIndex(chunks, end, ids, keys, objects, single)
+    text = _encode_index(index, rows)
+    segment = Segment(
+        entrypoint=entrypoint,
+        rows=rows,
+        bytes=end + len(text),
+        index=end,
+        crc=zlib.crc32(text),
+        head=chunks[0].first,
+        chunk_rows=chunk_rows,
+        least=least,
+        scheduled=scheduled,
+        aging=aging,
+        oldest=index.oldest[0],
+        attempts=attempts,
+        spare=spare,
         keys=len(keys.rows),
         objects=len(index.objects),
     )

@@ -62,6 +62,8 @@ class SegmentSizes:
     """Number of spans of taken rows above which a segment is written anew."""
     bulk_jobs: int | None = None
     """Number of jobs of one enqueue above which they are written to segments at once. None: `Limits.batch_size`."""
+    few_staged: int = 1000
+    """Number of staged jobs up to which their commit puts them into the blob, if they fit into `hot_bytes`."""
 
 
 class Stored(NamedTuple):

@@ -3,7 +3,8 @@
 The first line of the object is JSON with a checksum of everything after it. The second line is JSON that describes the
 rest. Then come the lines of the jobs as they will be in the blob, but without their places, which only the commit
 knows. So a commit adds a hundred thousand jobs without parsing one of them. Jobs with a unique key are kept in the
-second line, as arguments of an `Enqueue`, because their key may be taken.
+second line, as arguments of an `Enqueue`, because their key may be taken. So are jobs with a concurrency key: the blob
+must then say that it has limits.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class StagedWriter:
         priority: int = 0,
         **options: Any,
     ) -> None:
-        """Add a job. A delay counts from the commit. A job with a unique key gets another id.
+        """Add a job. A delay counts from the commit. A job with a unique key or a concurrency key gets another id.
 
         Args:
             job_id: of the job.
@@ -114,7 +115,7 @@ class StagedWriter:
         preparation = Preparation(self.limits, 1.0, lambda: job_id, _no_claims)
         new = new_job(preparation, entrypoint, payload, priority, job_id=job_id, **options)
         self.jobs += 1
-        if new.values["unique_key"] is None:
+        if new.values["unique_key"] is None and new.values["concurrency_key"] is None:
             self._add_lines([encode_unplaced(new.values, MARK)], entrypoint, new.delay)
             return
         self.bytes += new.stored_bytes()

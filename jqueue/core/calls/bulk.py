@@ -7,7 +7,6 @@ entrypoint, and a few jobs with an id of their caller's or a unique key, enter t
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -18,16 +17,14 @@ from typing import Any
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.lines import encode_plain_rows, encode_unplaced, place_text, read_line
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.core.blob.segment_reader import Rows
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
+from jqueue.core.calls.segment_commit import MOST_CONFLICTS, SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.engine.slices import LINES_PER_SLICE, in_turns
-from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id
+from jqueue.domain.enqueued_jobs import UUID_HEAD, EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job_options import OPTIONS
-from jqueue.domain.job_table import unpacked
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, SetAside, trusted_job
 from jqueue.domain.operations import (
@@ -39,7 +36,7 @@ from jqueue.domain.operations import (
     NewSegment,
     Preparation,
 )
-from jqueue.domain.operations.bulk import conflict_mode, on_conflict_of
+from jqueue.domain.operations.bulk import conflict_mode
 from jqueue.domain.operations.jobs import PLAIN
 from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
@@ -56,15 +53,6 @@ BUFFER_BYTES = 32 << 20
 MOST_SEGMENTS = SEGMENTS_KEPT // 2
 """Number of new segments above which those of each group are joined."""
 
-CHUNKS_AT_ONCE = 16
-"""Number of chunks that are read at once when segments are joined."""
-
-MOST_CONFLICTS = 1000
-"""Largest number of rows whose jobs may be in the queue already."""
-
-UUID_LENGTH, UUID_HEAD = 36, 8
-"""Number of characters of a UUID, and of the part before its first hyphen."""
-
 Group = tuple[str, bool, bool]
 """The entrypoint of rows; True if they are scheduled; True if the caller has chosen their ids."""
 
@@ -72,7 +60,7 @@ _options_of: Callable[[Enqueue], tuple[Any, ...]] = attrgetter(*OPTIONS)
 _defaults = tuple(option.default for option in OPTIONS.values())
 
 
-class BulkEnqueue:
+class BulkEnqueue(SegmentCommit):
     """The jobs of one bulk enqueue.
 
     Args:
@@ -84,27 +72,21 @@ class BulkEnqueue:
 
     Attributes:
         given: the jobs so far.
-        until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
     """
 
     def __init__(
         self, engine: CommitEngine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
     ) -> None:
         now = engine.now()
-        base = preparation.new_id()
-        is_uuid = len(base) == UUID_LENGTH and base[UUID_HEAD] == "-"
-        self.given = GivenJobs(base[UUID_HEAD:] if is_uuid else f"-{base}", now)
+        super().__init__(engine, segments, objects, preparation, seconds)
+        self.given = GivenJobs(bulk_rest(preparation.new_id()), now)
         self._id_end = encode_basestring(self.given.rest)[1:-1].encode()
         self._plain_ids = self._id_end == self.given.rest.encode()
-        self._segments, self._sizes = segments, segments.writer.sizes
-        self._objects = objects
         self._preparation = replace(preparation, new_id=lambda: bulk_id(len(self.given) + 1, self.given.rest))
-        self._seconds = seconds
-        self.until = math.inf
         self._created_at, self._since = now, now.timestamp()
         self._before = now + objects.named_within
         self._floor = engine.draft.header.attempt_floor
-        self._engine, self._aging = engine, engine.draft.header.settings.aging
+        self._aging = engine.draft.header.settings.aging
         self._groups: dict[Group, SegmentColumns] = {}
         self._plain: dict[str, SegmentColumns] = {}
         self._alone: list[tuple[int, NewJob]] = []
@@ -115,11 +97,6 @@ class BulkEnqueue:
         self._whole: dict[int, Job] | None = {}
         self._whole_bytes = 0
         self._with_ids: set[int] = set()
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds within which the next answer of the store must come."""
-        return max(0.0, min(self._seconds, self.until - asyncio.get_running_loop().time()))
 
     # Encoding
 
@@ -258,10 +235,6 @@ class BulkEnqueue:
         if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:
             self._whole = None
 
-    @property
-    def _enqueue_bytes(self) -> int:
-        return self._preparation.limits.enqueue_bytes
-
     # Writing
 
     async def _write(self, group: Group) -> None:
@@ -294,26 +267,11 @@ class BulkEnqueue:
 
     async def _add_again(self, group: Group, new: NewSegment) -> None:
         """Add the rows of a segment to the rows of its group that are still to be written."""
-        for first in range(0, new.segment.chunks, CHUNKS_AT_ONCE):
-            chunks = range(first, min(first + CHUNKS_AT_ONCE, new.segment.chunks))
-            for row, job in await self._jobs_of(new, chunks):
-                self._columns(group).add(row_of(job), new.modes[row] if new.modes else 0)
-            if len(columns := self._columns(group)) >= self._sizes.most_rows or columns.size >= SEGMENT_BYTES:
+        async for row, job in self._all_jobs_of(new):
+            columns = self._columns(group)
+            columns.add(row_of(job), new.modes[row] if new.modes else 0)
+            if len(columns) >= self._sizes.most_rows or columns.size >= SEGMENT_BYTES:
                 await self._write(group)
-
-    async def _encoded(
-        self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool, aging: float | None
-    ) -> EncodedSegment:
-        rows = self._sizes.chunk_rows
-        return await in_turns(
-            encoding_columns(columns, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=rows)
-        )
-
-    async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
-        content, segment = encoded.content, encoded.entry
-        index = encoded.table if given or segment.keys else None
-        name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
-        return NewSegment(name, queue, segment, index, given, modes)
 
     async def _created(self) -> None:
         """Wait until the segment that is being stored exists."""
@@ -363,63 +321,6 @@ class BulkEnqueue:
         )
         shared = await in_turns(operation.among_themselves())
         return await self.again(operation, BulkConflicts(shared)) if shared else operation
-
-    async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
-        """Return the operation for another try.
-
-        Raises:
-            InvalidJobError: too many jobs may be in the queue already.
-            StorageError: the store failed.
-        """
-        if why.stale:
-            return await self._renewed(operation)
-        if len(why.rows) + sum(len(each.taken) for each in operation.segments) > MOST_CONFLICTS:
-            raise InvalidJobError(
-                f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key that is taken, in the queue or "
-                f"among themselves: leave them out, or enqueue at most {self._preparation.limits.batch_size} in a call"
-            )
-        found = {}
-        for each in operation.segments:
-            wanted = {row for name, row in why.rows if name == each.name}
-            for row, job in await self._jobs_of(each, sorted({each.segment.chunk_of(row) for row in wanted})):
-                if row in wanted:
-                    found[each.name, row] = self._single(job, each.given, each.modes[row] if each.modes else 0)
-        return operation.pulling(found)
-
-    async def _renewed(self, operation: EnqueueSegments) -> EnqueueSegments:
-        """Write segments again: for the queue that another writer has made, or with a larger first attempt."""
-        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
-        segments = []
-        for each in operation.segments:
-            if not each.is_stale(floor, queue):
-                segments.append(each)
-                continue
-            columns, first = SegmentColumns(self._since), each.segment
-            for row, job in await self._jobs_of(each, range(first.chunks)):
-                changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
-                columns.add(row_of(changed), each.modes[row] if each.modes else 0)
-            encoded = await self._encoded(
-                columns, queue, first.entrypoint, scheduled=first.scheduled, aging=first.aging
-            )
-            segments.append(replace(await self._create(encoded, queue, each.given, each.modes), taken=each.taken))
-        return replace(operation, segments=segments, shared={})
-
-    async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, Job]]:
-        """Return the number and the job of each row in some chunks of a new segment."""
-        if not chunks:
-            return []
-
-        async def read() -> list[tuple[int, Rows]]:
-            reader, segment = self._segments.reader, new.segment
-            index = await reader.index(new.name, segment) if new.index is None else new.index
-            return await reader.chunks(new.name, segment, index, chunks)
-
-        found = await self._objects.retried(read, self.seconds_left, reads=True)
-        return [(row, unpacked(job_id, entry)) for _, rows in found for row, job_id, entry in rows]
-
-    def _single(self, job: Job, given: bool, mode: int) -> tuple[int, NewJob]:
-        """Return the number of the job of a row, and the enqueue that adds it."""
-        return job.sequence, NewJob(dict(job.__dict__), given, None, on_conflict_of(mode), self._enqueue_bytes)
 
     def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs | BulkConflicts:
         """Return the answer to the caller: a list of whole jobs if they are few."""

@@ -5,13 +5,16 @@ manifest names it. It is safe in this order: the objects are listed first, and t
 names its objects within 45 minutes of their creation (`check_named_in_time`), so an old object that is in the listing
 and not in the queue will never be named. A write that was sent long ago might still land: a commit moves the etag
 before the queue is read for the last time.
+
+The segments that tasks of a bulk enqueue stage wait longer for their commit. Their names tell the transaction: they are
+kept for a week, or for an hour if the queue has recorded that the transaction is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from jqueue.core.calls.value_objects import ValueObjects
@@ -21,6 +24,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
+from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, awaits_commit
 from jqueue.domain.stored_object import PAYLOADS, RESULTS
 from jqueue.ports.log import logger_of
 
@@ -30,6 +34,7 @@ KEPT_FOR = timedelta(hours=1)
 """Age up to which an object is never removed. Longer than `NAMED_WITHIN`."""
 
 assert KEPT_FOR > NAMED_WITHIN
+assert STAGED_KEPT > STAGED_NAMED_WITHIN
 
 INTERVAL = 600.0
 """Seconds between two collections of one queue object."""
@@ -59,7 +64,7 @@ class Collector:
         fence: Callable[[], Awaitable[object]],
         monotonic: Callable[[], float],
     ) -> None:
-        self.kept_for, self.interval = KEPT_FOR, INTERVAL  # the simulation shortens them
+        self.kept_for, self.staged_kept, self.interval = KEPT_FOR, STAGED_KEPT, INTERVAL  # simulations shorten them
         self._monotonic = monotonic
         self._objects = objects
         self._look = look
@@ -102,20 +107,34 @@ class Collector:
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        old = await self._objects.older_than(self.kept_for, (PAYLOADS, RESULTS, SEGMENTS_FOLDER), LISTING_TIMEOUT)
+        ages = await self._objects.older_than(self.kept_for, (PAYLOADS, RESULTS, SEGMENTS_FOLDER), LISTING_TIMEOUT)
+        old = set(ages)
         if old:
-            old -= await self._named(old)
+            old -= await self._needed(ages)
         if old:
             await self._fence()
-            old -= await self._named(old)
+            old -= await self._needed(ages)
         await self._objects.remove(sorted(old))
         return len(old)
 
-    async def _named(self, suspects: set[str]) -> set[str]:
-        """Return the suffixes that the queue names. A queue without its object is taken to name all suspects."""
+    async def _needed(self, ages: Mapping[str, timedelta]) -> set[str]:
+        """Return the suffixes that the queue names, and those of staged segments whose commit may still come.
+
+        All suffixes in `ages` are needed if the queue's object does not exist.
+        """
         view = await self._look()
         if not view.header.version:
-            return suspects
+            return set(ages)
+        transactions = view.header.transactions
+        staged = {
+            suffix
+            for suffix, age in ages.items()
+            if age <= self.staged_kept and awaits_commit(suffix.removeprefix(SEGMENTS_FOLDER), transactions)
+        }
+        return staged | await self._named(view)
+
+    async def _named(self, view: QueueView) -> set[str]:
+        """Return the suffixes that the queue names."""
         named = {stored.suffix async for stored in view.objects()}
         named |= await self._named_in(view.header)
         for aside in view.set_aside:  # an operator may repair the line

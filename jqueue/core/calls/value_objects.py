@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -225,8 +234,10 @@ class ValueObjects:
         async with self._observers.limited("fetch", self._call_timeout):
             return await self.storage.read_object(stored.suffix, start, stop)
 
-    async def older_than(self, age: timedelta, folders: Sequence[str], listing_timeout: float) -> set[str]:
-        """Return the suffixes of the objects in these folders that were created longer ago than `age`.
+    async def older_than(
+        self, age: timedelta, folders: Sequence[str], listing_timeout: float
+    ) -> Mapping[str, timedelta]:
+        """Return the ages of the objects in these folders that were created longer ago than `age`, by their suffixes.
 
         If the store does not tell its time, that of its newest object stands for it: the own clock may be hours ahead.
 
@@ -246,7 +257,8 @@ class ValueObjects:
             except (OSError, TimeoutError) as error:
                 raise StorageError("the objects beside the queue could not be listed", error) from error
         now = self._store_time() or max((each.modified for each in listed), default=None)
-        return set() if now is None else {each.suffix for each in listed if now - each.modified > age}
+        ages = {} if now is None else {each.suffix: now - each.modified for each in listed}
+        return {suffix: each for suffix, each in ages.items() if each > age}
 
     async def remove(self, suffixes: Sequence[str]) -> None:
         """Remove objects.

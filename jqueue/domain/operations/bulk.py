@@ -59,6 +59,7 @@ class NewSegment:
         modes: `conflict_mode` of each row; empty if all are 0.
         taken: rows whose jobs are added one by one instead.
         behind: number of jobs of the call before those that the numbers of its rows count.
+        created_at: the time of the enqueue of its jobs; None: that of the call.
     """
 
     name: str
@@ -69,6 +70,7 @@ class NewSegment:
     modes: bytes = field(default=b"", repr=False)
     taken: Collection[int] = field(default=(), repr=False)
     behind: int = 0
+    created_at: datetime | None = None
 
     def is_stale(self, floor: int, queue: str) -> bool:
         """Return True if it must be written again for a queue with this `attempt_floor` and id."""
@@ -176,18 +178,25 @@ class EnqueueSegments(Operation):
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
         found = {}
+        missing: list[Wanted] = []
         for number, job in self.one_by_one:
             draft.jobs.last_sequence = offset + number - 1
-            found[number] = job.change(draft, now, self.created_at)
+            try:
+                found[number] = job.change(draft, now, self.created_at)
+            except RowsMissingError as error:  # the rows of all jobs are loaded at once
+                missing += error.wanted
+        if missing:
+            raise RowsMissingError(missing)
         draft.jobs.last_sequence = offset + self.jobs
-        added: dict[str, list[RowsOf]] = {}
+        added: dict[tuple[str, datetime], list[RowsOf]] = {}
         for each in named:
             self._name(each, draft, offset, now)
-            added.setdefault(each.segment.entrypoint, []).append((each.name, each.spans))
-        for entrypoint, rows_of in added.items():
+            group = each.segment.entrypoint, each.created_at or self.created_at
+            added.setdefault(group, []).append((each.name, each.spans))
+        for (entrypoint, created_at), rows_of in added.items():
             jobs = sum(size_of(spans) for _, spans in rows_of)
             draft.move_rows(
-                BulkMove(Verb.ENQUEUE, entrypoint, None, JobStatus.QUEUED, jobs, 0, None, (), self.created_at, rows_of)
+                BulkMove(Verb.ENQUEUE, entrypoint, None, JobStatus.QUEUED, jobs, 0, None, (), created_at, rows_of)
             )
         for feature in self.features if named else ():
             draft.require(feature)
@@ -202,7 +211,7 @@ class EnqueueSegments(Operation):
             "offset": offset,
             "head": segment.head.moved(offset),
             "least": segment.least + offset,
-            "at": min(segment.at or round(self.created_at.timestamp(), 3), round(now.timestamp(), 3)),
+            "at": round(min(new.created_at or self.created_at, now).timestamp(), 3),
         }
         draft.name_segment(new.name, segment.model_copy(update=changes))
 
@@ -246,8 +255,8 @@ class EnqueueSegments(Operation):
                 known = set(there.hashes) if known is None else known
                 self.shared[cached] = tuple(
                     (row, other)
-                    for hashed, row in zip(table.hashes, table.rows, strict=True)
-                    if hashed in known
+                    for hashed in known.intersection(table.hashes)
+                    for row in table.find_hash(hashed)
                     for other in there.find_hash(hashed)
                 )
             for row, other in self.shared[cached]:

@@ -29,8 +29,8 @@ class StagedJobs:
     """The jobs that one task has staged.
 
     Attributes:
-        encoded: the jobs without a unique key, as lines: no job in the queue can conflict with them.
-        keyed: the arguments of an `Enqueue` for each job with a unique key.
+        encoded: the jobs without a key, as lines: no job in the queue can conflict with them.
+        keyed: the arguments of an `Enqueue` for each job with a unique key or a concurrency key.
     """
 
     encoded: EncodedJobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.domain.operations import StagedJobs
 
 APPS = ("app 1", "app 2")
@@ -23,14 +24,21 @@ class Content:
     """Jobs staged for one version of an application.
 
     Attributes:
-        staged: the staged jobs, as they were read back.
+        staged: the staged jobs, as they were read back; or those of each task, in segments that exist.
         ids: ids of the jobs without a key.
         keyed: a mark that identifies each job with a key.
+        staged_at: the time at which their staging began, on the clock of the event loop.
     """
 
-    staged: tuple[StagedJobs, ...]
+    staged: tuple[StagedJobs, ...] | tuple[StagedTask, ...]
     ids: tuple[str, ...]
     keyed: tuple[str, ...]
+    staged_at: float = 0.0
+
+    @property
+    def tasks(self) -> tuple[StagedTask, ...]:
+        """The tasks, if the jobs are in segments; otherwise nothing."""
+        return tuple(each for each in self.staged if isinstance(each, StagedTask))
 
 
 @dataclass

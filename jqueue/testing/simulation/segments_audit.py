@@ -7,15 +7,17 @@ break in the blob.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from zlib import crc32
 
 from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import NOTHING, QUEUED, Fields, Version, status_of
 from jqueue.testing.simulation.network import HonestStore
 from jqueue.testing.simulation.stored_segments import FOLDER, StoredRow, StoredSegment
-from jqueue.testing.simulation.workload import KEPT_FOR, READ_FOR
+from jqueue.testing.simulation.workload import KEPT_FOR, READ_FOR, STAGED_KEPT
 from jqueue.testing.virtual_time import EPOCH
 
 SEGMENT = 19
@@ -23,6 +25,10 @@ SEGMENT = 19
 
 CHANGING = frozenset({"next", "taken", "head", "oldest", "tried"})
 """Facts of a manifest's entry that change while its rows are taken."""
+
+
+STAGED = re.compile(r"\.segments/staged-(?P<app>[0-9a-f]{32})-(?P<version>\d+)-.*")
+"""The suffix of a segment that is staged for a transaction."""
 
 
 class SegmentsAudit:
@@ -56,6 +62,7 @@ class SegmentsAudit:
                 self._check_presence(after, float("inf") if following is None else following.at)
             before = after
         self._check_removals()
+        self._check_waits(versions)
 
     def _check_step(self, before: Version, after: Version) -> None:
         if after.doubles:
@@ -146,7 +153,8 @@ class SegmentsAudit:
         for suffix, removed in self._store.removed.items():
             if suffix.startswith((FOLDER, ".payloads/", ".results/")):
                 self.seen["object removed"] += 1
-                if removed - self._store.created[suffix][0] < KEPT_FOR.total_seconds():
+                early = removed - self._store.created[suffix][0] < KEPT_FOR.total_seconds()
+                if early and not STAGED.fullmatch(suffix):  # `_check_waits` looks at these
                     raise Violation(SEGMENT, f"the object {suffix} was removed before its time")
             version = self._dropped.get(suffix.removeprefix(FOLDER)) if suffix.startswith(FOLDER) else None
             if version is not None:
@@ -154,6 +162,20 @@ class SegmentsAudit:
                 if self._tells_time and EPOCH.timestamp() + removed < version.clock + READ_FOR:
                     what = f"the segment {suffix} was removed {READ_FOR:.0f} s or less after it was named last"
                     raise Violation(SEGMENT, what, version=version)
+
+    def _check_waits(self, versions: Sequence[Version]) -> None:
+        """Check that staged segments were kept until their transactions were done, or for long enough."""
+        for suffix, removed in self._store.removed.items():
+            staged = STAGED.fullmatch(suffix)
+            if staged is None or removed - self._store.created[suffix][0] >= STAGED_KEPT.total_seconds():
+                continue
+            last = max((version for version in versions if version.at <= removed), key=lambda each: each.number)
+            if not any(
+                sha256(app.encode()).hexdigest().startswith(staged["app"]) and record[0] >= int(staged["version"])
+                for app, record in last.transactions.items()
+            ):
+                raise Violation(SEGMENT, f"the segment {suffix} was removed, and its commit may still come")
+            self.seen["staged segment removed"] += 1
 
 
 def _is_foreign(row: StoredRow, segment: StoredSegment) -> bool:
@@ -175,7 +197,7 @@ def _wrong_fact(segment: StoredSegment, entry: Fields, after: Version) -> str | 
     wrong = [fact for fact, value in facts.items() if entry.get(fact, 0) != value]
     if entry.get("least", 0) > min(row.key(offset)[1] for row in segment.rows):
         wrong.append("least")
-    if segment.queue != after.queue:
+    if segment.queue not in ("", after.queue):
         wrong.append("queue")
     return min(wrong, default=None)
 

@@ -6,16 +6,32 @@ that it is done, sometimes with the very same jobs, sometimes with new jobs that
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
-from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
+from jqueue.domain.errors import CASConflictError, DuplicateJobError, JQueueError, UnknownOutcomeError
+from jqueue.domain.job_options import OnConflict
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations import Dequeue, EnqueueStaged, LastTransaction, StagedReceipt
+from jqueue.domain.operations import (
+    Dequeue,
+    EnqueueStaged,
+    LastTransaction,
+    NewSegment,
+    StagedJobs,
+    StagedReceipt,
+    Transaction,
+)
+from jqueue.domain.segments import FOLDER, staged_name
+from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.simulation.actors import CLAIM_TIMEOUTS, Consumer
 from jqueue.testing.simulation.applications import APPS, KEYED, STAGED, Content
 from jqueue.testing.simulation.history import NEVER
-from jqueue.testing.simulation.workload import DEADLINE, Actor
+from jqueue.testing.simulation.workload import CALL_TIMEOUT, DEADLINE, STAGED_NAMED_WITHIN, Actor
 
 HOLDERS = ("holder 1", "holder 2")
 
@@ -43,15 +59,25 @@ class Stager(Actor):
         """Try once. Return True if the transaction is known to be done."""
         applications = self.world.applications
         made = applications.contents[app, version]
-        if made and self.dice.random() < 0.5:
-            content = self.dice.choice(made)
+        fitting = [content for content in made if not content.tasks or self._may_name(content)]
+        content: Content | None
+        if fitting and self.dice.random() < 0.5:
+            content = self.dice.choice(fitting)
         else:
-            content = self._stage()
+            by_reference = self.queue.takes_segments and self.dice.random() < 0.6
+            content = await self._stage_segments(app, version) if by_reference else self._stage()
+            if content is None:
+                return False
             made.append(content)
         receipt = await self._enqueue(content, (app, version))
         if receipt is not None:
             applications.versions[app] = max(applications.versions[app], version + 1)
         return receipt is not None
+
+    def _may_name(self, content: Content) -> bool:
+        """Return True if this process can add the segments of a content, and they are young enough."""
+        age = asyncio.get_running_loop().time() - content.staged_at
+        return self.queue.takes_segments and age < STAGED_NAMED_WITHIN.total_seconds() - 1.5 * DEADLINE
 
     async def _add(self) -> None:
         """Add jobs without a transaction, which are never repeated."""
@@ -68,20 +94,61 @@ class Stager(Actor):
 
     async def _enqueue(self, content: Content, transaction: tuple[str, int] | None) -> StagedReceipt | None:
         raises = self.dice.random() < 0.2
-        operation = EnqueueStaged(content.staged, transaction=transaction, on_conflict="raise" if raises else "return")
+        on_conflict: OnConflict = "raise" if raises else "return"
         details: dict[str, Any] = {"job_ids": content.ids, "keyed": content.keyed, "transaction": transaction}
         operations = len(content.ids) + len(content.keyed)
         found = await self.call(
             "enqueue_staged",
-            self.queue.apply(operation),
+            self._added(content, transaction, on_conflict),
             operations=operations,
             expected=(DuplicateJobError,),
             **details,
         )
         if isinstance(found, UnknownOutcomeError) and self.dice.random() < 0.3:
-            resolved = found.resolve(timeout=DEADLINE)
+            resolved = _resolved(found)
             found = await self.call("resolve_staged", resolved, expected=(DuplicateJobError,), **details)
         return found[0] if isinstance(found, list) else None
+
+    async def _added(self, content: Content, transaction: tuple[str, int] | None, on_conflict: OnConflict) -> list[Any]:
+        if content.tasks and transaction is not None:
+            return [await self.queue.enqueue_staged(content.tasks, Transaction(*transaction), on_conflict=on_conflict)]
+        blocks = [each for each in content.staged if isinstance(each, StagedJobs)]
+        return await self.queue.apply(EnqueueStaged(blocks, transaction=transaction, on_conflict=on_conflict))
+
+    async def _stage_segments(self, app: str, version: int) -> Content | None:
+        """Store segments as the tasks of a write do; return None if the store fails. What was stored is litter then."""
+        dice, ids, keyed, tasks = self.dice, [], [], []
+        engine, objects = self.queue._engine, self.queue._objects
+        assert objects is not None
+        began = asyncio.get_running_loop().time()
+        moment = f"{STAGED}{self.moment}/{self.world.tag()}"
+        for task in range(dice.choice([1, 1, 2, 3])):
+            sizes = {"rows": dice.choice([1, 3, 100]), "chunk_rows": dice.choice([1, 2, 3])}
+            stager = SegmentStager(Limits(), engine.now(), "unused", queue=engine.draft.header.queue, **sizes)
+            for number in range(dice.choice([1, 2, 5])):
+                ids.append(f"{moment}-{task}-{number}")
+                details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}"}}
+                details["delay"] = dice.choice([None, None, None, 5.0])
+                stager.add(self.entrypoint(), b"", dice.choice([0, 0, -1, 5]), job_id=ids[-1], **details)
+            if dice.random() < 0.3:
+                keyed.append(f"{moment}-{task}")
+                payload, key = KEYED + keyed[-1].encode(), dice.choice(["key 1", "key 2"])
+                stager.add(self.entrypoint(), payload, job_id=f"{keyed[-1]}-keyed", unique_key=key)
+            new = []
+            for encoded in (*stager.full(), *stager.rest()):
+                name = staged_name(app, version, f"{self.world.tag()}")
+                try:
+                    await objects.retried(partial(self._create, objects.storage, name, encoded.content), DEADLINE)
+                except JQueueError:
+                    return None
+                new.append(NewSegment(name, stager.queue, encoded.entry, created_at=stager.created_at))
+            tasks.append(StagedTask(stager.jobs, new, frozenset(stager.features)))
+        return Content(tuple(tasks), tuple(ids), tuple(keyed), began)
+
+    async def _create(self, storage: SupportsObjects, name: str, content: bytes) -> None:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            with suppress(CASConflictError):  # an earlier try has created it
+                await storage.create_object(FOLDER + name, content)
 
     def _stage(self) -> Content:
         dice, ids, keyed, blocks = self.dice, [], [], []
@@ -101,6 +168,11 @@ class Stager(Actor):
                 writer.add("another", self.entrypoint(), payload, unique_key=dice.choice(["key 1", "key 2"]))
             blocks.append(read_staged(writer.finish()))
         return Content(tuple(blocks), tuple(ids), tuple(keyed))
+
+
+async def _resolved(error: UnknownOutcomeError) -> list[Any]:
+    found = await error.resolve(timeout=DEADLINE)
+    return [found] if isinstance(found, StagedReceipt) else found
 
 
 class Holder(Consumer):

@@ -112,6 +112,9 @@ OBJECT_BYTES = 400
 NAMED_WITHIN, KEPT_FOR, COLLECTED_EVERY = timedelta(seconds=15), timedelta(seconds=20), 5.0
 """The times of the collection of objects, short enough to matter in a simulation."""
 
+STAGED_NAMED_WITHIN, STAGED_KEPT = timedelta(seconds=80), timedelta(seconds=90)
+"""The times within which staged segments are named, and for which they are kept."""
+
 READ_FOR = 8.0
 """Seconds for which a segment is kept after its last naming: `KEPT_FOR`, less its age at that time."""
 
@@ -225,6 +228,8 @@ class Client:
         if abilities >= 3 and self.queue._objects is not None and self.queue._collector is not None:
             self.queue._objects.named_within = NAMED_WITHIN
             self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
+            self.queue._collector.staged_kept = STAGED_KEPT
+        self.queue.staged_named_within = STAGED_NAMED_WITHIN
         self.queue._engine.history.events_per_object = world.events_per_object
         self.queue._engine.retention = RETENTION
         if world.segmented and self.queue._engine.segments is not None:

@@ -1,0 +1,149 @@
+"""A call that names segments in one commit: jobs in them that may be in the queue already are given one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.blob.segment_columns import SegmentColumns
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
+from jqueue.core.blob.segment_reader import Rows
+from jqueue.core.blob.segment_writer import row_of
+from jqueue.core.blob.segments import Segments
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine.slices import in_turns
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_table import unpacked
+from jqueue.domain.models import Job
+from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
+from jqueue.domain.operations.bulk import on_conflict_of
+
+CHUNKS_AT_ONCE = 16
+"""Number of chunks of a new segment that are read at once."""
+
+MOST_CONFLICTS = 1000
+"""Largest number of rows whose jobs may be in the queue already."""
+
+
+class SegmentCommit:
+    """A call that names segments in one commit.
+
+    Args:
+        engine: will commit it.
+        segments: the segments of the engine.
+        objects: repeats requests that fail.
+        preparation: has the limits of the queue.
+        seconds: time within which the store must take an object.
+
+    Attributes:
+        until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
+        most_conflicts: largest number of rows whose jobs may be in the queue already.
+    """
+
+    most_conflicts = MOST_CONFLICTS
+
+    def __init__(
+        self, engine: CommitEngine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+    ) -> None:
+        self._engine = engine
+        self._segments, self._sizes = segments, segments.writer.sizes
+        self._objects = objects
+        self._preparation = preparation
+        self._seconds = seconds
+        self.until = math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds within which the next answer of the store must come."""
+        return max(0.0, min(self._seconds, self.until - asyncio.get_running_loop().time()))
+
+    @property
+    def _enqueue_bytes(self) -> int:
+        return self._preparation.limits.enqueue_bytes
+
+    async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
+        """Return the operation for another try.
+
+        Raises:
+            InvalidJobError: too many jobs may be in the queue already.
+            StorageError: the store failed.
+        """
+        if why.stale:
+            return await self._renewed(operation)
+        if len(why.rows) + sum(len(each.taken) for each in operation.segments) > self.most_conflicts:
+            raise InvalidJobError(
+                f"more than {self.most_conflicts} of these jobs have an id or a unique key that is taken, in the queue "
+                f"or among themselves: leave them out, or enqueue at most {self._preparation.limits.batch_size} in a "
+                "call"
+            )
+        found = {}
+        for each in operation.segments:
+            wanted = {row for name, row in why.rows if name == each.name}
+            for row, job in await self._jobs_of(each, sorted({each.segment.chunk_of(row) for row in wanted})):
+                if row in wanted:
+                    found[each.name, row] = self._single_of(each, row, job)
+        return operation.pulling(found)
+
+    async def _renewed(self, operation: EnqueueSegments) -> EnqueueSegments:
+        """Write segments again: for the queue that another writer has made, or with a larger first attempt."""
+        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
+        segments = []
+        for each in operation.segments:
+            if not each.is_stale(floor, queue):
+                segments.append(each)
+                continue
+            columns, first = SegmentColumns(0.0), each.segment
+            async for row, job in self._all_jobs_of(each):
+                changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
+                columns.add(row_of(changed), each.modes[row] if each.modes else 0)
+            encoded = await self._encoded(
+                columns, queue, first.entrypoint, scheduled=first.scheduled, aging=first.aging
+            )
+            made = await self._create(encoded, queue, each.given, each.modes)
+            segments.append(replace(made, taken=each.taken, behind=each.behind, created_at=each.created_at))
+        return replace(operation, segments=segments, shared={})
+
+    async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, Job]]:
+        """Return the number and the job of each row in some chunks of a new segment."""
+        if not chunks:
+            return []
+
+        async def read() -> list[tuple[int, Rows]]:
+            reader, segment = self._segments.reader, new.segment
+            index = await reader.index(new.name, segment) if new.index is None else new.index
+            return await reader.chunks(new.name, segment, index, chunks)
+
+        found = await self._objects.retried(read, self.seconds_left, reads=True)
+        return [(row, unpacked(job_id, entry)) for _, rows in found for row, job_id, entry in rows]
+
+    async def _all_jobs_of(self, new: NewSegment) -> AsyncIterator[tuple[int, Job]]:
+        """Yield the number and the job of each row of a new segment, which is read in parts."""
+        for first in range(0, new.segment.chunks, CHUNKS_AT_ONCE):
+            for found in await self._jobs_of(new, range(first, min(first + CHUNKS_AT_ONCE, new.segment.chunks))):
+                yield found
+
+    def _single(self, job: Job, given: bool, mode: int) -> tuple[int, NewJob]:
+        """Return the number of the job of a row, and the enqueue that adds it."""
+        return job.sequence, NewJob(dict(job.__dict__), given, None, on_conflict_of(mode), self._enqueue_bytes)
+
+    def _single_of(self, new: NewSegment, row: int, job: Job) -> tuple[int, NewJob]:
+        """Return the number of the job of a row of a new segment, and the enqueue that adds it."""
+        number, single = self._single(job, new.given, new.modes[row] if new.modes else 0)
+        return new.behind + number, single
+
+    async def _encoded(
+        self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool, aging: float | None
+    ) -> EncodedSegment:
+        rows = self._sizes.chunk_rows
+        return await in_turns(
+            encoding_columns(columns, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=rows)
+        )
+
+    async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
+        content, segment = encoded.content, encoded.entry
+        index = encoded.table if given or segment.keys else None
+        name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
+        return NewSegment(name, queue, segment, index, given, modes)

@@ -1,0 +1,220 @@
+"""The commit of a bulk enqueue whose tasks have staged segments: it names them in the manifest, and copies nothing.
+
+A few jobs enter the blob instead, where they belong. More segments than the manifest has room for are written again as
+larger ones first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.blob.segment_columns import SegmentColumns
+from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, StagedTask
+from jqueue.core.blob.segment_writer import row_of
+from jqueue.core.blob.segments import Segments
+from jqueue.core.calls.segment_commit import SegmentCommit
+from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine.slices import in_turns
+from jqueue.domain.counting import counted
+from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
+from jqueue.domain.job_options import OnConflict
+from jqueue.domain.operations import (
+    BulkAdded,
+    BulkConflicts,
+    EnqueueSegments,
+    NewJob,
+    NewSegment,
+    Preparation,
+    StagedReceipt,
+    Transaction,
+)
+from jqueue.domain.operations.bulk import conflict_mode
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
+from jqueue.ports.log import logger_of
+
+logger = logger_of("jqueue")
+
+KEPT_FREE = SEGMENTS_KEPT // 8
+"""Number of entries of the manifest that a bulk enqueue leaves free, if it can."""
+
+MOST_STAGED_CONFLICTS = 100_000
+"""Largest number of staged rows whose unique keys may be taken. Each takes some kilobytes in memory."""
+
+Group = tuple[str, bool, datetime | None]
+"""The entrypoint of rows; True if they are scheduled; the time of their enqueue."""
+
+
+class SegmentsGoneError(StorageError):
+    """Staged segments do not exist."""
+
+
+class StagedCommit(SegmentCommit):
+    """The commit of segments that tasks have staged.
+
+    Args:
+        engine: will commit it.
+        segments: the segments of the engine.
+        objects: repeats requests that fail.
+        preparation: has the limits of the queue.
+        seconds: time within which the store must answer each request.
+        staged: the segments, by task.
+        transaction: the identity of the write.
+        on_conflict: see `Enqueue`.
+
+    Attributes:
+        jobs: number of jobs.
+    """
+
+    most_conflicts = MOST_STAGED_CONFLICTS
+
+    def __init__(
+        self,
+        engine: CommitEngine,
+        segments: Segments,
+        objects: ValueObjects,
+        preparation: Preparation,
+        seconds: float,
+        staged: Sequence[StagedTask],
+        transaction: Transaction,
+        on_conflict: OnConflict,
+    ) -> None:
+        super().__init__(engine, segments, objects, preparation, seconds)
+        self.jobs = sum(task.jobs for task in staged)
+        self.named_within = STAGED_NAMED_WITHIN
+        self._staged = staged
+        self._transaction = transaction
+        self._mode = conflict_mode(on_conflict)
+        self._there: set[str] = set()
+
+    async def operation(self) -> EnqueueSegments:
+        """Return the operation that adds all jobs.
+
+        Raises:
+            SegmentsGoneError: staged segments do not exist.
+            StorageError: the store failed.
+            InvalidJobError: too many unique keys are taken.
+        """
+        new, now = self._numbered(), self._engine.now()
+        await self._check_presence(new)
+        begun = min((each.created_at or now for each in new), default=now)
+        before = min(now + self._objects.named_within, begun + self.named_within)
+        one_by_one: list[tuple[int, NewJob]] = []
+        if self.jobs <= self._sizes.few_staged and sum(each.segment.index for each in new) <= self._few_bytes:
+            one_by_one = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
+            new = []
+        elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
+            new = await self._joined(new)
+        new = [await self._with_keys(each) for each in new]
+        features = frozenset().union(*(task.features for task in self._staged))
+        operation = EnqueueSegments(self.jobs, now, new, one_by_one, before, features, self._transaction)
+        shared = await in_turns(operation.among_themselves())
+        return await self.again(operation, BulkConflicts(shared)) if shared else operation
+
+    def outcome(self, results: Sequence[BulkAdded | BulkConflicts | StagedReceipt]) -> StagedReceipt:
+        """Return the receipt of a commit whose outcome was unknown for a while.
+
+        Raises:
+            DeadlineExceededError: nothing was added.
+        """
+        [found] = results
+        if isinstance(found, BulkConflicts):
+            raise DeadlineExceededError("unique keys of staged jobs were taken, and nothing was done: repeat the call")
+        return self.receipt(found)
+
+    def receipt(self, outcome: BulkAdded | StagedReceipt) -> StagedReceipt:
+        """Return the receipt of a commit that added the jobs, or had nothing to add."""
+        if isinstance(outcome, StagedReceipt):
+            return outcome
+        return StagedReceipt(self.jobs - outcome.existing, outcome.existing, version=outcome.version)
+
+    @property
+    def _few_bytes(self) -> int:
+        return self._sizes.hot_bytes or 0
+
+    def _numbered(self) -> list[NewSegment]:
+        """Return the segments, with the number of jobs of the tasks before each."""
+        new, behind = [], 0
+        for task in self._staged:
+            for each in task.segments:
+                modes = bytes([self._mode]) * each.segment.rows if self._mode and each.segment.keys else b""
+                new.append(replace(each, behind=behind, modes=modes))
+            behind += task.jobs
+        return new
+
+    async def _check_presence(self, new: Sequence[NewSegment]) -> None:
+        """Check that all segments exist: a commit that names a missing one would lose its jobs."""
+        prefix = FOLDER + staged_name(self._transaction.app_id, self._transaction.version, "")
+        listed = await self._objects.retried(
+            lambda: self._objects.storage.list_beside(prefix), self.seconds_left, reads=True
+        )
+        there = {entry.suffix: entry.size for entry in listed}
+        self._there = set(there)
+        gone = [each for each in new if there.get(FOLDER + each.name) != each.segment.bytes]
+        if gone:
+            raise SegmentsGoneError(
+                f"{len(gone)} of {counted(len(new), 'staged segment')} are gone: they were removed, or tasks ran on "
+                "machines that do not share the store (a file is on one machine)"
+            )
+
+    async def remove_others(self, operation: EnqueueSegments) -> None:
+        """Remove the segments of the transaction that its commit did not need: of repeated tasks, or copied ones.
+
+        Nothing will ever name them, as the transaction is done. If they cannot be removed, they go by age.
+        """
+        await self._remove(self._there - {FOLDER + each.name for each in operation.segments})
+
+    async def remove_own(self) -> None:
+        """Remove these segments, unless the queue names them: their transaction was done before."""
+        header = self._engine.draft.header
+        own = {each.name for task in self._staged for each in task.segments}
+        await self._remove({FOLDER + name for name in own - header.segments.keys() - header.retired.keys()})
+
+    async def _remove(self, suffixes: set[str]) -> None:
+        try:
+            async with asyncio.timeout(self.seconds_left):
+                await self._objects.remove(sorted(suffixes))
+        except (JQueueError, OSError, TimeoutError) as error:
+            logger.warning("staged segments that are no longer needed are removed later: %s", error)
+
+    async def _with_keys(self, new: NewSegment) -> NewSegment:
+        """Return a segment with its index, if keys of its jobs may be taken."""
+        if new.index is not None or not new.segment.keys:
+            return new
+        index = await self._objects.retried(
+            lambda: self._segments.reader.index(new.name, new.segment), self.seconds_left, reads=True
+        )
+        return replace(new, index=index)
+
+    async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
+        """Write the rows of segments again, as few large segments."""
+        groups: dict[Group, list[NewSegment]] = {}
+        for each in new:
+            group = each.segment.entrypoint, each.segment.scheduled, each.created_at
+            groups.setdefault(group, []).append(each)
+        joined: list[NewSegment] = []
+        for group, several in groups.items():
+            if len(several) == 1:
+                joined += several
+                continue
+            columns = SegmentColumns(0.0)
+            for each in several:
+                async for _, job in self._all_jobs_of(each):
+                    columns.add(row_of(job.evolve(sequence=each.behind + job.sequence)))
+                    if len(columns) >= STAGED_ROWS or columns.size >= STAGED_BYTES:
+                        joined.append(await self._written(group, columns))
+                        columns = SegmentColumns(0.0)
+            if len(columns):
+                joined.append(await self._written(group, columns))
+        return joined
+
+    async def _written(self, group: Group, columns: SegmentColumns) -> NewSegment:
+        entrypoint, scheduled, created_at = group
+        queue, aging = self._engine.known_queue, self._engine.draft.header.settings.aging
+        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled, aging=aging)
+        modes = bytes([self._mode]) * encoded.entry.rows if self._mode and encoded.entry.keys else b""
+        made = await self._create(encoded, queue, False, modes)
+        return replace(made, created_at=created_at)
