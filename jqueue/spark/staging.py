@@ -30,7 +30,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.storage import SupportsListing, SupportsRelease, SupportsScratch, SupportsStoreTime
+from jqueue.ports.storage import SupportsListing, SupportsObjects, SupportsRelease, SupportsScratch, SupportsStoreTime
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
 logger = logger_of("jqueue")
@@ -154,6 +154,20 @@ class StagedObjects:
 
         await self._persist(create)
 
+    async def create(self, name: str, content: bytes) -> None:
+        """Stage this content in an object that a commit names: it is durable, and never changes.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+
+        async def create() -> None:
+            with suppress(CASConflictError):  # as in `write`
+                assert isinstance(self._anchor, SupportsObjects)
+                await self._anchor.create_object(name, content)
+
+        await self._persist(create)
+
     async def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of staged objects, in order; None for each that does not exist.
 
@@ -197,6 +211,30 @@ class StagedObjects:
             await _at_once(lambda name: self._persist(self._anchor.beside(name).remove, CLEANING), sorted(unwanted))
         except JQueueError as error:
             logger.warning("Staged jobs could not be removed; that is done later: %s", error)
+
+    async def segments_of(self, prefix: str) -> list[str]:
+        """Return the suffixes of the staged segments that begin with this; none if the store refuses to list them.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+        try:
+            return [name for name, _ in await self._listed(prefix) or ()]
+        except StorageFatalError:
+            return []
+
+    async def remove_segments(self, suffixes: Iterable[str]) -> None:
+        """Remove staged segments that no commit will name. A segment that cannot be removed goes by age."""
+
+        async def remove(suffix: str) -> None:
+            assert isinstance(self._anchor, SupportsObjects)
+            anchor = self._anchor
+            await self._persist(lambda: anchor.remove_object(suffix), CLEANING)
+
+        try:
+            await _at_once(remove, sorted(suffixes))
+        except JQueueError as error:
+            logger.warning("Staged segments could not be removed; that is done later: %s", error)
 
     async def _listed(self, prefix: str, most: float = math.inf) -> list[tuple[str, float]] | None:
         """Return names with their ages in seconds; None if the store cannot list."""

@@ -26,14 +26,16 @@ def store():
 def queue_on(storage, **sizes):
     queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1000))
     given = {"hot_bytes": 1000, "fewest_rows": 3, "chunk_rows": 2, "few_staged": 0, **sizes}
-    queue._engine.segments.writer.sizes = SegmentSizes(**given)
+    segments = queue._engine.segments
+    assert segments is not None
+    segments.writer.sizes = SegmentSizes(**given)
     return queue
 
 
 async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, entrypoint="work", **options):
     """Store jobs as a task does, and return its report."""
     stager = SegmentStager(DomainLimits(), queue._engine.now(), f"base {task}", rows=rows, chunk_rows=2)
-    new = []
+    new: list[NewSegment] = []
 
     async def create(encoded):
         name = staged_name(transaction.app_id, transaction.version, f"{task}-{len(new)}")

@@ -1,8 +1,10 @@
 """One write of a DataFrame or a micro-batch, from its tasks to its commit. Repeated tasks or commits add nothing twice.
 
-Each attempt of a task stages an object of its own. The commit is given the reports of some attempts, and adds their
-jobs in one commit of the queue, together with a record of the transaction. A repeated commit finds that record. An
-abort can follow a commit that has succeeded, or whose outcome is unknown, so it looks before it removes anything.
+Each attempt of a task stages objects of its own: segments in their final form, which the commit names; or lines of
+jobs, which it copies, if the queue keeps no segments or the staged objects are elsewhere. The commit is given the
+reports of some attempts, and adds their jobs in one commit of the queue, together with a record of the transaction. A
+repeated commit finds that record. An abort can follow a commit that has succeeded, or whose outcome is unknown, so it
+looks before it removes anything.
 """
 
 from __future__ import annotations
@@ -15,13 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from jqueue.core.blob.segment_object import EncodedSegment
+from jqueue.core.blob.segment_staging import SegmentPlace, StagedTask
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Configure, EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
+from jqueue.domain.operations import (
+    Configure,
+    EnqueueStaged,
+    Fence,
+    LastTransaction,
+    NewSegment,
+    StagedReceipt,
+    Transaction,
+)
+from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch
@@ -70,6 +83,11 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
+def own_app_id(write_id: str) -> str:
+    """Return the application id of a write without one of its user's. No other write has it."""
+    return f"spark-write:{write_id}"
+
+
 @dataclass(frozen=True)
 class TaskReport(WriterCommitMessage):
     """The report of an attempt of a task to the commit.
@@ -80,6 +98,7 @@ class TaskReport(WriterCommitMessage):
         size: number of bytes, roughly, that they take in the queue.
         write_id: the start of the names of all objects that the write stages.
         app_id: of the transaction.
+        segments: the segments that were staged; None if the rows are in an object that the commit copies.
     """
 
     name: str | None
@@ -87,6 +106,7 @@ class TaskReport(WriterCommitMessage):
     size: int
     write_id: str
     app_id: str
+    segments: StagedTask | None = None
 
 
 Reports = Sequence[WriterCommitMessage | None]
@@ -105,6 +125,7 @@ class BulkEnqueue:
             present limit. None: they must fit.
         on_conflict: the action if a unique key is taken.
         deadline: seconds that a call of the queue may take.
+        place: the queue as segments are staged for it; None: tasks stage objects that the commit copies.
         entropy: makes the ids of the jobs.
         open_storage: makes the storage of a URL.
     """
@@ -116,6 +137,7 @@ class BulkEnqueue:
     on_conflict: OnConflict
     deadline: float
     blob_bytes: int | None = None
+    place: SegmentPlace | None = None
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
@@ -125,6 +147,7 @@ class BulkEnqueue:
         task: TaskAttempt,
         write_id: str,
         app_id: str,
+        version: int | None,
         *,
         summing: bool = False,
     ) -> TaskReport:
@@ -135,26 +158,63 @@ class BulkEnqueue:
             task: this attempt of the task.
             write_id: the start of the names of all objects that the write stages.
             app_id: of the transaction.
+            version: of the transaction; None if the task does not know it, and stages no segments.
             summing: True if jobs that other tasks have staged count as well. The write id must never have been used
                 before, or leftovers of an earlier try would count too.
 
         Raises:
-            InvalidJobError: a row cannot be a job. Nothing was staged.
+            InvalidJobError: a row cannot be a job. What was staged before it is litter.
             QueueFullError: these rows, with the rows that other tasks have staged, are more than the queue takes. They
-                were not staged.
+                were not staged. Segments have no such limit.
             StorageError: the store failed until the deadline.
         """
+        if self.place is not None and version is not None:
+            staged = asyncio.run(self._stage_segments(batches, task, self.place, app_id, version))
+            return TaskReport(None, staged.jobs, 0, write_id, app_id, staged)
         from jqueue.spark.enqueue.encoding import RowEncoder
 
-        encoder = RowEncoder(self.columns, self.limits, self.entropy, task.partition)
+        writer = StagedWriter(self.limits)
+        encoder = RowEncoder(self.columns, writer, task.partition, self.entropy)
         for batch in batches:
             encoder.add(batch)
-        staged = encoder.staged
-        if not staged.jobs:
+        if not writer.jobs:
             return TaskReport(None, 0, 0, write_id, app_id)
-        name = self.staging.name(write_id, task.partition, task.attempt, staged.bytes)
-        asyncio.run(self._write(name, staged, task.partition, write_id if summing else None))
-        return TaskReport(name, staged.jobs, staged.bytes, write_id, app_id)
+        name = self.staging.name(write_id, task.partition, task.attempt, writer.bytes)
+        asyncio.run(self._write(name, writer, task.partition, write_id if summing else None))
+        return TaskReport(name, writer.jobs, writer.bytes, write_id, app_id)
+
+    async def _stage_segments(
+        self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, place: SegmentPlace, app_id: str, version: int
+    ) -> StagedTask:
+        """Encode the rows of a task as segments, and create each while the next is encoded."""
+        from jqueue.spark.enqueue.encoding import RowEncoder
+        from jqueue.spark.enqueue.plain_rows import ArrowStager
+
+        created_at = self.staging.clock.now() if place.created_at is None else place.created_at
+        stager = ArrowStager(self.limits, created_at, self.entropy.new_id(), queue=place.queue, aging=place.aging)
+        encoder = RowEncoder(self.columns, stager, task.partition)
+        new: list[NewSegment] = []
+        creating: asyncio.Task[None] | None = None
+        async with self.staging.opened() as staged:
+
+            async def begin(encoded: EncodedSegment) -> None:
+                nonlocal creating
+                if creating is not None:
+                    await creating
+                name = staged_name(app_id, version, f"{task.partition}-{task.attempt}-{self.entropy.new_id()[:8]}")
+                creating = asyncio.create_task(staged.create(FOLDER + name, encoded.content))
+                new.append(NewSegment(name, place.queue, encoded.entry, created_at=created_at))
+                await asyncio.sleep(0)  # lets it begin
+
+            for batch in batches:
+                encoder.add(batch)
+                for encoded in stager.full():
+                    await begin(encoded)
+            for encoded in stager.rest():
+                await begin(encoded)
+            if creating is not None:
+                await creating
+        return StagedTask(stager.jobs, new, frozenset(stager.features))
 
     async def look(self, app_id: str | None) -> tuple[int | None, BulkEnqueue]:
         """Read the queue once, before the first task starts.
@@ -165,10 +225,11 @@ class BulkEnqueue:
         """
         async with self._opened() as (queue, _):
             settings, *last = await queue.apply(Configure(), *([] if app_id is None else [LastTransaction(app_id)]))
-        known = self
+            place = None if self.place is None else await queue.staging_place()
+        known = replace(self, place=place)
         if settings.blob_bytes is not None:
             most = max(settings.blob_bytes, self.blob_bytes or 0)
-            known = replace(self, limits=replace(self.limits, blob_bytes=most))
+            known = replace(known, limits=replace(self.limits, blob_bytes=most))
         return (last[0] if last else None), known
 
     async def commit(self, reports: Reports, write_id: str, transaction: Transaction) -> StagedReceipt:
@@ -180,14 +241,19 @@ class BulkEnqueue:
         """
         told = [report for report in reports if isinstance(report, TaskReport)]
         names = [report.name for report in told if report.name is not None]
+        segments = [report.segments for report in told if report.segments is not None]
         async with self._opened() as (queue, staged):
             try:
-                self._check_size(told)
-                receipt = await self._add(queue, staged, names, transaction)
+                if segments and not names:
+                    receipt = await self._name(queue, segments, transaction)
+                else:
+                    self._check_size(told)
+                    receipt = await self._add(queue, staged, names, transaction)
             except UnknownOutcomeError:
                 raise
             except JQueueError as error:
                 await staged.clean(write_id, names)
+                await staged.remove_segments(_segments_of(told))
                 if isinstance(error, QueueFullError):
                     raise QueueFullError(in_options(str(error))) from None
                 raise
@@ -200,14 +266,19 @@ class BulkEnqueue:
         names = [report.name for report in told if report.name is not None]
         async with self._opened() as (queue, staged):
             try:
+                segments = set(_segments_of(told))
+                if transaction.app_id == own_app_id(write_id):  # otherwise another driver may do the same write
+                    prefix = FOLDER + staged_name(transaction.app_id, transaction.version, "")
+                    segments.update(await staged.segments_of(prefix))
                 listed = await staged.of_write(write_id)
-                if not (names if listed is None else listed):
+                if not (segments or (names if listed is None else listed)):
                     return
                 if len(told) == len(reports) and not await _never_lands(queue, transaction):
                     jobs = counted(sum(report.jobs for report in told), "job")
                     logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
                     return
                 await staged.clean(write_id, names)
+                await staged.remove_segments(segments)
             except JQueueError as error:
                 logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
 
@@ -242,6 +313,15 @@ class BulkEnqueue:
         answer: StagedReceipt = receipt
         return answer
 
+    async def _name(
+        self, queue: DirectQueue, segments: Sequence[StagedTask], transaction: Transaction
+    ) -> StagedReceipt:
+        try:
+            return await queue.enqueue_staged(segments, transaction, on_conflict=self.on_conflict)
+        except UnknownOutcomeError as error:
+            receipt: StagedReceipt = await error.resolve()
+            return receipt
+
     def _check_size(self, told: Sequence[TaskReport]) -> None:
         self._check_room(
             counted(sum(report.jobs for report in told), "job takes", "jobs take"), sum(report.size for report in told)
@@ -264,6 +344,11 @@ class BulkEnqueue:
         settings: dict[str, Any] = {"limits": limits, "deadline": self.deadline, "call_timeout": CALL_TIMEOUT}
         async with DirectQueue(storage, **settings) as queue, staged:
             yield queue, staged
+
+
+def _segments_of(told: Sequence[TaskReport]) -> list[str]:
+    """Return the suffixes of the segments that tasks have staged."""
+    return [FOLDER + each.name for report in told if report.segments for each in report.segments.segments]
 
 
 async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:

@@ -16,15 +16,20 @@ from itertools import groupby, repeat
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from jqueue.core.blob.segment_staging import SegmentStager
 from jqueue.core.blob.staged_object import StagedWriter
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.job_options import IN_BULK
-from jqueue.domain.limits import Limits
 from jqueue.ports.clock import Entropy
 from jqueue.spark.enqueue.columns import Columns
+from jqueue.spark.enqueue.plain_rows import ArrowStager
 from jqueue.spark.option_parsing import in_options
+
+BINARY_LIKE = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
+"""Types whose values are the bytes of a payload."""
 
 Convert = Callable[[Any], Any]
 
@@ -34,16 +39,18 @@ class RowEncoder:
 
     Args:
         columns: the use of each column.
-        limits: the limits of the queue.
-        entropy: makes the ids of the jobs.
+        staged: encodes the jobs.
         partition: names the task in errors.
+        entropy: makes the ids of the jobs, if `staged` does not.
 
     Attributes:
-        staged: the jobs encoded so far.
+        staged: as in the arguments.
     """
 
-    def __init__(self, columns: Columns, limits: Limits, entropy: Entropy, partition: int) -> None:
-        self.staged = StagedWriter(limits)
+    def __init__(
+        self, columns: Columns, staged: StagedWriter | SegmentStager, partition: int, entropy: Entropy | None = None
+    ) -> None:
+        self.staged = staged
         self._columns = columns
         self._entropy = entropy
         self._partition = partition
@@ -56,43 +63,81 @@ class RowEncoder:
             InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
             QueueFullError: these rows alone are more than the queue takes.
         """
+        if not batch.num_rows:
+            return
         for name, place in self._columns.unset:
             self._refuse_values(name, batch.column(place))
-        entrypoints = self._entrypoints(batch)
-        payloads = self._payloads(batch)
         special = {name: self._values(name, batch) for name in IN_BULK}
         kept: float | None = self._columns.constants.get("keep_result")
-        job_ids = [self._entropy.new_id() for _ in range(batch.num_rows)]
-        if all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
-            self._add_plain(job_ids, entrypoints, payloads, kept)
+        if not all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
+            self._add_each(self._entrypoints(batch), self._payloads(batch), special)
+        elif isinstance(self.staged, ArrowStager):
+            self._add_columns(self.staged, batch, kept)
         else:
-            self._add_each(job_ids, entrypoints, payloads, special)
+            self._add_plain(self._entrypoints(batch), self._payloads(batch), kept)
         self._rows += batch.num_rows
         most = self.staged.limits.enqueue_bytes
-        if self.staged.bytes > most:
+        if isinstance(self.staged, StagedWriter) and self.staged.bytes > most:
             raise QueueFullError(
                 f"partition {self._partition} alone has {self.staged.bytes} bytes of jobs in its first "
                 f"{counted(self._rows, 'row')}, and the queue takes {most}: write fewer at a time, or raise "
                 "the option maxBlobBytes"
             )
 
-    def _add_plain(
-        self, job_ids: list[str], entrypoints: Sequence[str] | str, payloads: list[bytes], kept: float | None
-    ) -> None:
+    def _add_columns(self, staged: ArrowStager, batch: pa.RecordBatch, kept: float | None) -> None:
+        """Add rows without options, all at once for each entrypoint."""
+        payloads = self._payload_column(batch)
+        numbers = staged.take_numbers(batch.num_rows)
+        for entrypoint, rows in self._by_entrypoint(batch):
+            some, some_numbers = (payloads, numbers) if rows is None else (payloads.take(rows), numbers[rows])
+            try:
+                staged.add_column(entrypoint, some, kept, some_numbers)
+            except InvalidJobError:
+                places = range(len(payloads)) if rows is None else rows.to_pylist()
+                self._say_which_row(places, entrypoint, some.to_pylist())
+                raise
+
+    def _by_entrypoint(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
+        """Yield each entrypoint with the numbers of its rows; None: all rows."""
+        place = self._columns.places.get("entrypoint")
+        if place is None:
+            yield str(self._columns.constants["entrypoint"]), None
+            return
+        column = batch.column(place)
+        self._refuse_nulls("entrypoint", column)
+        encoded = column.dictionary_encode()
+        names = self._pylist("entrypoint", encoded.dictionary)
+        for code, name in enumerate(names):
+            rows = None if len(names) == 1 else pc.indices_nonzero(pc.equal(encoded.indices, code))
+            yield name, rows
+
+    def _payload_column(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the payloads as a binary column."""
+        place = self._columns.places.get("payload")
+        column = None if place is None else batch.column(place)
+        if column is not None and any(is_kind(column.type) for is_kind in BINARY_LIKE):
+            self._refuse_nulls("payload", column)
+            return column.cast(pa.large_binary())  # the bytes of a text are UTF-8
+        return pa.array(self._payloads(batch), pa.large_binary())
+
+    def _add_plain(self, entrypoints: Sequence[str] | str, payloads: list[bytes], kept: float | None) -> None:
         if isinstance(entrypoints, str):
             runs: Iterable[tuple[str, range]] = [(entrypoints, range(len(payloads)))]
         else:
             by_name = groupby(range(len(payloads)), key=entrypoints.__getitem__)
             runs = ((name, range(first := next(rows), first + 1 + sum(1 for _ in rows))) for name, rows in by_name)
         for entrypoint, rows in runs:
-            ids, texts = job_ids[rows.start : rows.stop], payloads[rows.start : rows.stop]
+            texts = payloads[rows.start : rows.stop]
             try:
-                self.staged.add_plain(ids, entrypoint, texts, kept)
+                if isinstance(self.staged, SegmentStager):
+                    self.staged.add_plain(entrypoint, texts, kept)
+                else:
+                    self.staged.add_plain([self._new_id() for _ in texts], entrypoint, texts, kept)
             except InvalidJobError:
                 self._say_which_row(rows, entrypoint, texts)
                 raise
 
-    def _say_which_row(self, rows: range, entrypoint: str, payloads: list[bytes]) -> None:
+    def _say_which_row(self, rows: Iterable[int], entrypoint: str, payloads: list[bytes]) -> None:
         """Find the row that is wrong among many, and raise its error."""
         alone = StagedWriter(self.staged.limits)
         for row, payload in zip(rows, payloads, strict=True):
@@ -101,17 +146,22 @@ class RowEncoder:
             except InvalidJobError as error:
                 raise self._wrong(row, str(error)) from None
 
-    def _add_each(
-        self, job_ids: list[str], entrypoints: Sequence[str] | str, payloads: list[bytes], special: dict[str, Any]
-    ) -> None:
+    def _new_id(self) -> str:
+        assert self._entropy is not None
+        return self._entropy.new_id()
+
+    def _add_each(self, entrypoints: Sequence[str] | str, payloads: list[bytes], special: dict[str, Any]) -> None:
         names = repeat(entrypoints) if isinstance(entrypoints, str) else entrypoints
         given = {name: values for name, values in special.items() if values is not None}
-        rows = zip(job_ids, names, payloads, *given.values(), strict=False)
-        add = self.staged.add
-        for number, (job_id, entrypoint, payload, *values) in enumerate(rows):
+        rows = zip(names, payloads, *given.values(), strict=False)
+        staged = self.staged
+        for number, (entrypoint, payload, *values) in enumerate(rows):
             said = {name: value for name, value in zip(given, values, strict=True) if value is not None}
             try:
-                add(job_id, entrypoint, payload, **said)
+                if isinstance(staged, SegmentStager):
+                    staged.add(entrypoint, payload, **said)
+                else:
+                    staged.add(self._new_id(), entrypoint, payload, **said)
             except InvalidJobError as error:
                 raise self._wrong(number, str(error)) from None
 

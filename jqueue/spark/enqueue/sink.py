@@ -62,7 +62,9 @@ class StreamSink(DataSourceStreamArrowWriter):
     def stage(self, batches: Iterator[pa.RecordBatch], task: TaskAttempt) -> TaskReport:
         """Stage the rows as this attempt of a task."""
         app_id = self.app_id or _of_query(task)
-        return self.enqueue.stage(batches, task, _write_id(app_id, task.properties.get(BATCH_ID, "")), app_id)
+        batch = task.properties.get(BATCH_ID, "")
+        version = int(batch) if batch.isdigit() else None
+        return self.enqueue.stage(batches, task, _write_id(app_id, batch), app_id, version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Add the jobs that the tasks of this batch have staged, in one commit of the queue."""

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from jqueue.core.blob.segment_staging import SegmentPlace
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import StagedReceipt, Transaction
 from jqueue.domain.operations.transactions import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
+from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
-from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
+from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt, own_app_id
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, URL, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute, open_store, url_in_folder
 
@@ -50,6 +52,8 @@ CONSTANTS = {
     "delay": "delay",
     "maxAttempts": "max_attempts",
     "keepResult": "keep_result",
+    "uniqueFor": "unique_for",
+    "concurrencyLimit": "concurrency_limit",
 }
 """Options that set a value for all jobs, and the column that sets it for each."""
 
@@ -59,6 +63,8 @@ OPTIONS: Mapping[str, OptionType] = {
     "delay": SECONDS,
     "maxAttempts": INTEGER(1, COUNT_MAX),
     "keepResult": SECONDS,
+    "uniqueFor": SECONDS,
+    "concurrencyLimit": INTEGER(1, COUNT_MAX),
     "onConflict": ONE_OF("return", "raise"),
     "txnAppId": TEXT,
     "txnVersion": INTEGER(0, LARGEST),
@@ -101,7 +107,7 @@ class BulkWriter(DataSourceArrowWriter):
         self.write_id = SystemEntropy().new_id()
         self.receipt_path = os.path.abspath(taken["receiptPath"]) if "receiptPath" in taken else None
         if app_id is None:
-            self.transaction = Transaction(f"spark-write:{self.write_id}", 1, OWN_TRANSACTION_KEPT)
+            self.transaction = Transaction(own_app_id(self.write_id), 1, OWN_TRANSACTION_KEPT)
         else:
             self.transaction = Transaction(app_id, version, taken.get("txnRetention", TRANSACTION_KEPT))
         self.last, self.enqueue = asyncio.run(enqueue.look(app_id))
@@ -118,11 +124,11 @@ class BulkWriter(DataSourceArrowWriter):
             is_late = self.last != self.transaction.version
             rows = sum(batch.num_rows for batch in batches) if is_late else 0  # rows to be left out
             return TaskReport(None, rows, 0, self.write_id, app_id)
-        return self.enqueue.stage(batches, task, self.write_id, app_id, summing=True)
+        return self.enqueue.stage(batches, task, self.write_id, app_id, self.transaction.version, summing=True)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Add the jobs that the tasks have staged, in one commit of the queue."""
-        named = self.transaction.app_id != f"spark-write:{self.write_id}"
+        named = self.transaction.app_id != own_app_id(self.write_id)
         rows = sum(report.jobs for report in messages if isinstance(report, TaskReport))
         if self.repeated:
             receipt = StagedReceipt(repeated=True, version=self.last)
@@ -188,4 +194,5 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
         taken.get("onConflict", "return"),
         deadline,
         taken.get("maxBlobBytes"),
+        SegmentPlace() if folder is None and isinstance(open_store(url), SupportsObjects) else None,
     )

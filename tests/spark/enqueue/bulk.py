@@ -73,7 +73,7 @@ def jobs_of(url):
 
     async def read():
         async with connect(url, DirectQueue) as queue:
-            return (await queue.read_state()).jobs
+            return [job async for job in queue.iterate_jobs()]
 
     return sorted(asyncio.run(read()), key=lambda job: job.sequence)
 
@@ -83,15 +83,27 @@ def texts_of(url):
 
 
 def staged_at(url, prefix=".staged-"):
+    """The staged objects that no commit has used: segments are those that the queue does not name."""
+
     async def look():
         storage: Any = connect(url)
         try:
-            return [entry.suffix for entry in await storage.list_beside(prefix)]
+            found = [entry.suffix for entry in await storage.list_beside(prefix)]
+            segments = {entry.suffix for entry in await storage.list_beside(".segments/staged-")}
+            if segments:
+                named = (await DirectQueue(storage).read_state()).segments
+                found += sorted(segments - {f".segments/{name}" for name in named})
+            return found
         finally:
             if hasattr(storage, "release"):
                 await storage.release()
 
     return asyncio.run(look())
+
+
+def names_of(report):
+    """The names of the objects that a task has staged."""
+    return [f".segments/{each.name}" for each in report.segments.segments]
 
 
 def last_of(url, app_id):

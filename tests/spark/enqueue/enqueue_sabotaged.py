@@ -110,7 +110,7 @@ def main():
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(Sabotaged)
     if PLAN["folder"] is None:
-        rows = spark.range(0, 400, 1, 4).selectExpr("cast(id as string) payload")
+        rows = spark.range(0, 4000, 1, 4).selectExpr("cast(id as string) payload")
         rows.write.format("sabotaged").mode("append").options(entrypoint="a", **PLAN["options"]).save(PLAN["url"])
     else:
         lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(PLAN["folder"])

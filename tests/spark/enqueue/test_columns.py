@@ -129,7 +129,8 @@ def test_a_frame_without_columns_for_a_payload_is_an_error():
 def test_an_unknown_column_beside_a_payload_is_refused():
     assert (
         "unknown columns beside the payload: 'unique_kye', 'id'. The known ones are entrypoint, priority, delay, "
-        "run_at, unique_key, headers, max_attempts, keep_result: drop the others, or put them into a struct"
+        "run_at, expires_at, unique_for, unique_key, headers, max_attempts, concurrency_key, concurrency_limit, "
+        "keep_result: drop the others, or put them into a struct"
         == problem(payload=TEXT, unique_kye=TEXT, id=LongType())
     )
 

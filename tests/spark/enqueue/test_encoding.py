@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core.blob.staged_object import read_staged
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import EnqueueStaged
@@ -36,11 +36,11 @@ from jqueue.spark.enqueue.encoding import RowEncoder
 from tests.spark.enqueue.bulk import batch, schema
 
 TEXT, HEADERS = StringType(), MapType(StringType(), StringType())
-NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+NOON = datetime(2126, 1, 2, 12, tzinfo=UTC)
 
 
 def encoded(columns, *batches, limits=None, **constants):
-    encoder = RowEncoder(columns_of(columns, constants), limits or Limits(), SystemEntropy(), 3)
+    encoder = RowEncoder(columns_of(columns, constants), StagedWriter(limits), 3, SystemEntropy())
     for rows in batches:
         encoder.add(batch(columns, *rows))
     return encoder.staged
@@ -128,7 +128,7 @@ def test_each_type_is_encoded_in_its_json_form():
         "half": 0.5,
         "exact": "100000000000000000.10",
         "day": "2026-01-02",
-        "moment": "2026-01-02T12:00:00+00:00",
+        "moment": "2126-01-02T12:00:00+00:00",
         "wall": "2026-01-02T03:04:05.000006",
         "data": "+/8=",
         "wait": 3600.0,
@@ -164,6 +164,25 @@ def test_every_optional_column_sets_its_field_of_the_job():
     assert (0, timedelta(seconds=60.5)) == (second.priority, second.run_at - second.created_at)
     assert (None, "key", {}) == (third.run_at, third.unique_key, third.headers)
     assert (None, {}, None) == (second.unique_key, second.headers, second.max_attempts)
+
+
+def test_a_key_and_its_limits_may_differ_by_row():
+    columns = schema(
+        payload=TEXT,
+        unique_key=TEXT,
+        unique_for=LongType(),
+        concurrency_key=TEXT,
+        concurrency_limit=IntegerType(),
+        expires_at=TimestampType(),
+    )
+    found = jobs(columns, ("a", "u", 60, None, None, None), ("b", None, None, "c", 2, NOON), entrypoint="e")
+    one, other = sorted(found, key=lambda job: job.payload)
+    assert ("u", 60.0, None, None, None) == _limits_of(one)
+    assert (None, None, "c", 2, NOON) == _limits_of(other)
+
+
+def _limits_of(job):
+    return job.unique_key, job.unique_for, job.concurrency_key, job.concurrency_limit, job.expires_at
 
 
 @pytest.mark.parametrize(
@@ -250,7 +269,7 @@ def test_an_invalid_utf_8_string_is_accepted_only_as_a_payload():
         binary = pa.array([b"good", b"\xff"])
         text = pa.StringArray.from_buffers(2, *binary.buffers()[1:])
         columns = schema(**{name: TEXT})
-        encoder = RowEncoder(columns_of(columns, {"entrypoint": "a"}), Limits(), SystemEntropy(), 3)
+        encoder = RowEncoder(columns_of(columns, {"entrypoint": "a"}), StagedWriter(), 3, SystemEntropy())
         encoder.add(pa.record_batch({name: text}))
         return encoder.staged
 
@@ -261,7 +280,7 @@ def test_an_invalid_utf_8_string_is_accepted_only_as_a_payload():
 
 def test_a_time_out_of_the_range_of_python_names_the_row():
     columns = schema(payload=TEXT, run_at=TimestampType())
-    encoder = RowEncoder(columns_of(columns, {"entrypoint": "a"}), Limits(), SystemEntropy(), 3)
+    encoder = RowEncoder(columns_of(columns, {"entrypoint": "a"}), StagedWriter(), 3, SystemEntropy())
     times = pa.array([0, 2**62], pa.timestamp("us", "UTC"))
     rows = pa.record_batch({"payload": pa.array(["a", "b"]), "run_at": times})
     with pytest.raises(InvalidJobError, match="row 1 of partition 3: run_at has a time that is out of range"):

@@ -15,7 +15,7 @@ from tests.spark.enqueue.bulk import staged_at, texts_of, url_on, write
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("enqueue_sabotaged.py")
-ALL = sorted(b"%d" % number for number in range(400))
+ALL = sorted(b"%d" % number for number in range(4000))  # more than a commit copies
 NAMED = {"txnAppId": "nightly", "txnVersion": "1"}
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("spark")]

@@ -1,0 +1,57 @@
+"""Rows without options are encoded column by column, to the bytes that they have one by one."""
+
+import random
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jqueue.core.blob.segment_staging import SegmentStager
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.limits import Limits
+from jqueue.spark.enqueue.plain_rows import ArrowStager
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 120000, tzinfo=UTC)
+BASE = "12345678-1234-4321-8765-123456789abc"
+
+
+def stagers(**sizes):
+    return [kind(Limits(), NOON, BASE, queue="q", chunk_rows=3, **sizes) for kind in (ArrowStager, SegmentStager)]
+
+
+@pytest.mark.parametrize("lengths", [[0] * 4, [1] * 7, [2, 2], [3] * 3, [64] * 300, [*range(40)], [5, 0, 0, 17, 1]])
+@pytest.mark.parametrize("keep_result", [None, 60.5])
+def test_a_column_is_encoded_as_its_rows_are_one_by_one(lengths, keep_result):
+    payloads = [random.Random(length).randbytes(length) for length in lengths]
+    columns, rows = stagers()
+    for part in (payloads[:2], payloads[2:]):
+        numbers = columns.take_numbers(len(part))
+        columns.add_column("größe", pa.array(part, pa.binary()), keep_result, numbers)
+        rows.add_plain("größe", part, keep_result)
+    [fast], [slow] = columns.rest(), rows.rest()
+    assert (fast.content, fast.entry) == (slow.content, slow.entry)
+
+
+def test_a_slice_of_a_column_is_encoded_from_its_first_row():
+    columns, rows = stagers()
+    several = pa.array([b"a", b"bc", b"def", b"ghij"], pa.binary())
+    columns.add_column("e", several.slice(1, 2), None, columns.take_numbers(2))
+    rows.add_plain("e", [b"bc", b"def"])
+    assert [each.content for each in columns.rest()] == [each.content for each in rows.rest()]
+
+
+def test_complete_segments_are_handed_out_before_the_rest():
+    columns, _ = stagers(rows=4)
+    columns.add_column("e", pa.array([b"a"] * 5, pa.binary()), None, columns.take_numbers(5))
+    columns.add_column("f", pa.array([b"a"], pa.binary()), None, columns.take_numbers(1))
+    [full] = columns.full()
+    assert (5, "e") == (full.entry.rows, full.entry.entrypoint)
+    [rest] = columns.rest()
+    assert (1, 6, "f") == (rest.entry.rows, rest.entry.least, rest.entry.entrypoint)
+
+
+def test_a_payload_that_is_too_large_is_refused_with_its_column():
+    stager = ArrowStager(Limits(payload_bytes=3), NOON, BASE)
+    with pytest.raises(InvalidJobError, match="payload is 4 bytes; the limit is 3"):
+        stager.add_column("e", pa.array([b"abc", b"abcd"], pa.binary()), None, np.arange(1, 3, dtype=np.uint64))
