@@ -22,8 +22,7 @@ NAMED = 3
 """Largest number of missing segments to name."""
 
 RESTORE = (
-    "Restore the missing segments from a backup. If there is none, give up their jobs: remove their entries from "
-    '"segments" in the queue\'s object.'
+    "Restore the missing segments from a backup. If there is none, give up their jobs: `jqueue drop-segment URL NAME`."
 )
 COLLECT = "Objects that nothing names are removed while workers run, or by queue.collect()."
 

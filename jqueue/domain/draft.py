@@ -266,31 +266,35 @@ class Draft:
         self.forget(self.header.segments, name)
         self.jobs.rows.changed()
 
-    def drop_waiting(self, names: Collection[str], verb: Verb) -> int:
-        """Remove all waiting rows of segments from the queue, loaded or not. Return their number.
+    def drop_waiting(self, names: Collection[str], verb: Verb, within: Sequence[Span] | None = None) -> int:
+        """Remove waiting rows of segments from the queue, loaded or not. Return their number.
 
         Args:
             names: of the segments. A segment stays in the manifest if rows of it are in progress in a range.
             verb: the action.
+            within: rows, as spans; None: all.
         """
         rows, dropped = self.jobs.rows, 0
-        for job_id in rows.loaded_in(names):
+        for job_id in rows.loaded_in(names, within):
             self.hide_row(job_id)
         in_ranges = {each.segment for each in self.header.ranges.values()}
         for name in names:
             segment = rows.current(name)
-            if segment is None or not segment.waiting:
+            if segment is None:
                 continue
-            for claims, spans in segment.waiting_by_claims():
+            after = segment.model_copy(update={"next": segment.rows, "taken": ()})
+            if within is not None:
+                after = rows.advanced(segment, *segment.taking_spans(within), rows.indexes.get(name))
+            for claims, spans in segment.waiting_by_claims(within):
                 rows_of, jobs = ((name, spans),), size_of(spans)
                 self.move_rows(
                     BulkMove(verb, segment.entrypoint, JobStatus.QUEUED, None, jobs, claims, None, (), rows=rows_of)
                 )
                 if segment.attempts + claims > self.header.attempt_floor:
                     self.note_floor(segment.attempts + claims)
-            dropped += segment.waiting
-            if name in in_ranges:
-                self.name_segment(name, segment.model_copy(update={"next": segment.rows, "taken": ()}))
+            dropped += segment.waiting - after.waiting
+            if after.waiting or name in in_ranges:
+                self.name_segment(name, after)
             else:
                 self.drop_segment(name)
         return dropped

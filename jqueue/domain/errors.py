@@ -270,8 +270,7 @@ class SegmentDamagedError(StorageFatalError):
     def __init__(self, suffix: str) -> None:
         super().__init__(
             f"the segment {suffix!r} beside the queue is missing or was changed, and it cannot be told whether the job "
-            'is in it: restore it from a backup, or give up its jobs by removing its entry from "segments" in the '
-            "queue's object"
+            "is in it: restore it from a backup, or give up its jobs with `jqueue drop-segment`"
         )
         self.suffix = suffix
 
@@ -287,7 +286,7 @@ class JobsUnreadableError(StorageError):
         said = "; ".join(f"segment {suffix}: {why}" for suffix, why in segments.items())
         super().__init__(
             f"not all jobs could be read, and all others were: {said}. Restore the segment from a backup, or give up "
-            'its jobs by removing its entry from "segments" in the queue\'s object'
+            "what cannot be read with `jqueue drop-segment`"
         )
         self.segments = dict(segments)
 

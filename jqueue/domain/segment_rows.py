@@ -419,9 +419,12 @@ class SegmentRows:
         """Return the names of the segments of an entrypoint, or of all."""
         return [name for name, segment in self.segments.items() if entrypoint in (None, segment.entrypoint)]
 
-    def loaded_in(self, names: Collection[str]) -> list[str]:
-        """Return the ids of the jobs of loaded rows in some segments."""
-        return [job_id for job_id, (name, _) in self.of.items() if name in names]
+    def loaded_in(self, names: Collection[str], within: Sequence[Span] | None = None) -> list[str]:
+        """Return the ids of the jobs of loaded rows in some segments: of all rows, or of some spans."""
+        found = [(job_id, row) for job_id, (name, row) in self.of.items() if name in names]
+        if within is not None:
+            found = [each for each in found if any(first <= each[1] < last for first, last in within)]
+        return [job_id for job_id, _ in found]
 
     def require(self, names: Iterable[str]) -> None:
         """Return if all rows of some segments are loaded, or cannot be read.

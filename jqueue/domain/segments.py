@@ -172,9 +172,9 @@ class Segment(BaseModel):
         """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
         return next(((claims, failures) for first, last, claims, failures in self.tried if first <= row < last), (0, 0))
 
-    def waiting_by_claims(self) -> list[tuple[int, list[Span]]]:
-        """Return the rows that are not taken, as spans, by the number of their claims as parts of ranges."""
-        left = without([(0, self.rows)], [(0, self.next), *self.taken])
+    def waiting_by_claims(self, within: Sequence[Span] | None = None) -> list[tuple[int, list[Span]]]:
+        """Return the rows that are not taken, of all or of some, by the number of their claims as parts of ranges."""
+        left = without([(0, self.rows)] if within is None else within, [(0, self.next), *self.taken])
         found = []
         for claims in sorted({each for *_, each, _ in self.tried}):
             others = without(left, [(first, last) for first, last, each, _ in self.tried if each == claims])

@@ -34,6 +34,7 @@ ON_A_QUEUE = [
     ("reschedule", "some-id", "--delay", "60"),
     ("reprioritise", "--all", "--priority", "1"),
     ("edit", "--settings"),
+    ("drop-segment", "name", "--yes"),
 ]
 """Each command with the arguments after its URL."""
 

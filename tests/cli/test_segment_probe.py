@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from jqueue import LocalFileSystemStorage
 from jqueue.cli import checks
 from jqueue.cli.app import app
 from jqueue.operations import Enqueue
+from tests.cli.commands import refused, text, values
 from tests.tiny_segments import spilled, tiny_queue
 
 
@@ -77,3 +79,46 @@ def test_old_objects_that_nothing_names_are_noted_and_young_ones_are_not(look, p
     code, said = look()
     assert 0 == code
     assert "1 object that nothing names, 2.0 KiB" in said["checks"][0]["detail"]
+
+
+def kept(path):
+    """The numbers of jobs of each entrypoint that can be read, in the queue and in its segments."""
+
+    async def look():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            jobs = [job async for job in queue.iterate_jobs()]
+            stats = await queue.stats()
+            assert stats.totals is not None
+            return Counter(job.entrypoint for job in jobs), stats.depth, stats.totals.removed
+
+    return asyncio.run(look())
+
+
+def damage(segment, *, missing):
+    if missing:
+        segment.unlink()
+        return
+    content = bytearray(segment.read_bytes())
+    content[content.index(b'"payload"')] ^= 1  # in the first chunk, of four rows
+    segment.write_bytes(content)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_cannot_be_read_of_a_damaged_segment_is_given_up_and_no_more(path, missing):
+    mail = next(each for each in segments_of(path) if b'"entrypoint": "mail"' in each.read_bytes())
+    damage(mail, missing=missing)
+    lost = 6 if missing else 4
+    arguments = ("drop-segment", path, mail.name)
+    assert {"unreadable": lost, "readable": 6 - lost, "dropped": 0, "dry_run": True} == values(*arguments, "--dry-run")
+    assert "there is no terminal to ask at" in refused(*arguments)
+    assert f"{lost} jobs (mail) dropped, {6 - lost} of the segment kept" == text(*arguments, "--yes")
+    assert (Counter(mail=6 - lost, report=2), 8 - lost, lost) == kept(path)
+    assert "nothing was dropped" in refused(*arguments) or missing
+
+
+def test_a_whole_segment_or_an_unknown_one_is_left_alone(path):
+    before = path.read_bytes()
+    first, _ = segments_of(path)
+    assert "can be read: nothing was dropped" in refused("drop-segment", path, f".segments/{first.name}", "--yes")
+    assert "the queue has no segment other" in refused("drop-segment", path, "other", "--yes")
+    assert before == path.read_bytes()

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from jqueue import InMemoryStorage, JobNotFoundError, JobStatus
+from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.operations import Cancel, Enqueue, Purge
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -149,3 +150,15 @@ async def test_rows_of_a_missing_segment_are_purged_too_and_by_age_only_if_all_a
     await storage.remove_object(f".segments/{name}")
     assert 0 == await queue.purge(status=WAITING, older_than=0)
     assert 12 == await queue.purge(status=WAITING)
+
+
+@in_virtual_time
+async def test_rows_are_given_up_without_reading_them_and_others_go_on():
+    queue = await deep(store())
+    [name] = (await queue.read_state()).segments
+    await queue.peek(batch_size=2)  # loads rows that are given up
+    assert [5] == await queue.apply(DropRows(name, [(1, 4), (10, 12)]))
+    assert [0] == await queue.apply(DropRows("gone", [(0, 9)]))
+    assert [b"0", *(b"%d" % place for place in range(4, 10))] == [
+        job.payload for job in await queue.dequeue(batch_size=12)
+    ]

@@ -24,7 +24,7 @@ from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, RowKey, Segment
+from jqueue.domain.segments import FOLDER, RowKey, Segment, Span, joined
 from jqueue.domain.stats import Census
 from jqueue.ports.clock import Entropy
 
@@ -154,6 +154,21 @@ class SegmentJobs:
         if damaged:
             raise JobsUnreadableError(damaged)
         return None
+
+    async def unreadable(self, name: str) -> list[Span]:
+        """As in `JobRows`."""
+        segment, size = self.segments[name], self.segments[name].chunk_rows
+        try:
+            index = await self._index(name, segment)
+            damaged: list[Span] = []
+            for number in range(segment.chunks):
+                noted: dict[str, str] = {}
+                await self._chunks(name, segment, index, [number], "", noted)
+                if noted:
+                    damaged.append((number * size, min((number + 1) * size, segment.rows)))
+        except DAMAGED:
+            return [(0, segment.rows)]
+        return joined(damaged)
 
     async def count(self, census: Census, deadline: float | None = None) -> None:
         """As in `JobRows`."""
