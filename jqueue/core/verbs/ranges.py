@@ -75,7 +75,8 @@ class RangeVerbs(QueueBase, SupportsRanges):
                 for _, rows in await read_until(seconds, read, entropy, what):
                     for row, job_id, packed in rows:
                         if held.has(row):
-                            yield await self._with_payload(in_progress(unpacked(job_id, packed), held), seconds)
+                            job = in_progress(unpacked(job_id, packed), held)
+                            yield job if job.payload_object is None else await self._with_payload(job, seconds)
         except InvalidBlobError as error:
             raise SegmentDamagedError(FOLDER + name) from error
 

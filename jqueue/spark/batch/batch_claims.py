@@ -1,9 +1,14 @@
-"""The claims of a batch: made in one commit, kept alive while Spark works on the jobs, and ended in one commit."""
+"""The claims of a batch: kept alive while Spark works on the jobs, and ended in one commit.
+
+Jobs in segments are claimed by ranges, of which the driver holds only the claims. All other jobs are claimed one by
+one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jqueue.connect import connect
@@ -14,6 +19,9 @@ from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, Stor
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.domain.operations import Dequeue, Operation
+from jqueue.domain.operations.ranges import ClaimRange
+from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
@@ -26,6 +34,18 @@ DEADLINE = 60.0
 
 LEAST = 0.1
 """Seconds that a call may take even if the claims end sooner."""
+
+LEAST_ROWS = CHUNK_ROWS
+"""Smallest number of jobs of a range. Fewer are claimed one by one."""
+
+MOST_RANGES = 200
+"""Largest number of ranges of a batch."""
+
+SINGLES = 1000
+"""Number of jobs that are claimed one by one before another try to claim a range."""
+
+MOST_SINGLES = 10_000
+"""Largest number of jobs that are claimed one by one beside ranges."""
 
 
 def queue_for(url: str, most: int) -> DirectQueue:
@@ -42,13 +62,27 @@ class BatchClaims:
         most: largest number of jobs.
         claim_timeout: seconds that a claim lasts without a heartbeat; None: as the queue says.
         holder: kept with the jobs while they are claimed.
+        rows: largest number of jobs of a range; 0 for no ranges.
+
+    Attributes:
+        queue: as given.
+        jobs: the jobs that are claimed one by one.
+        ranges: the claims of ranges.
     """
 
     def __init__(
-        self, queue: DirectQueue, names: Sequence[str], most: int, claim_timeout: float | None, holder: str
+        self,
+        queue: DirectQueue,
+        names: Sequence[str],
+        most: int,
+        claim_timeout: float | None,
+        holder: str,
+        rows: int = 0,
     ) -> None:
         self.queue = queue
         self.jobs: list[Job] = []
+        self.ranges: list[RangeClaim] = []
+        self._rows = rows
         self._claim = Dequeue(tuple(names), batch_size=most, claim_timeout=claim_timeout, holder=holder)
         self._names = names
         self._patience = DEFAULT_CLAIM_TIMEOUT.total_seconds() if claim_timeout is None else claim_timeout
@@ -60,12 +94,55 @@ class BatchClaims:
         handlers = [worker.handlers[name] for name in self._names]
         crons = [cron for cron in worker.crons if cron.handler.entrypoint in self._names]
         await declare(self.queue, handlers, crons, self.queue.options.entropy)
-        [self.jobs] = await self.queue.apply(self._claim)
-        if self.jobs:
+        left = self._claim.batch_size
+        if self._rows and await self._is_deep():
+            left = await self._claim_ranges(worker, left)
+        if left:
+            self.jobs += (await self.queue.apply(replace(self._claim, batch_size=left)))[0]
+        if self.jobs or self.ranges:
             # A lost claim does not affect the others. The loss is found when the claim is to be ended.
-            self._beats = HeartbeatManager(self.queue, self.jobs, on_lost="event")
+            self._beats = HeartbeatManager(self.queue, [*self.jobs, *self.ranges], on_lost="event")
             await self._beats.__aenter__()
         return self.jobs
+
+    @property
+    def number(self) -> int:
+        """Number of claimed jobs."""
+        return len(self.jobs) + sum(claim.rows for claim in self.ranges)
+
+    async def _is_deep(self) -> bool:
+        """Return True if the queue has enough jobs in segments for a range."""
+        return self.queue.capabilities.ranges and (await self.queue.stats()).segment_jobs >= LEAST_ROWS
+
+    async def _claim_ranges(self, worker: Worker, left: int) -> int:
+        """Claim ranges, and one by one the jobs before and between them. Return the number of jobs still to claim."""
+        queue, claim = self.queue, self._claim
+        whole = [name for name in self._names if worker.handlers[name].options.keep_result is None]
+        singles = MOST_SINGLES
+        while left and len(self.ranges) < MOST_RANGES and singles > 0:
+            next_jobs = await queue.peek(claim.entrypoints, batch_size=1)
+            name = next_jobs[0].entrypoint if next_jobs else ""
+            found: RangeClaim | None = None
+            if name in whole and left >= LEAST_ROWS:
+                operation = ClaimRange(
+                    name,
+                    min(left, self._rows),
+                    least=LEAST_ROWS,
+                    claim_timeout=claim.claim_timeout,
+                    holder=claim.holder,
+                )
+                [ranges] = await queue.apply(operation)
+                found = ranges[0] if ranges else None
+            if found is not None:
+                self.ranges.append(found)
+                left -= found.rows
+                continue
+            [jobs] = await queue.apply(replace(claim, batch_size=min(left, SINGLES)))
+            self.jobs += jobs
+            left, singles = left - len(jobs), singles - len(jobs)
+            if not jobs:
+                return 0
+        return 0
 
     async def end(self, operations: Sequence[Operation]) -> list[Any]:
         """Do all operations in one commit, each by itself. Return the result or the refusal of each.
@@ -98,11 +175,13 @@ class BatchClaims:
 
     async def close(self) -> None:
         """Hand back the jobs if their claims were not ended, and close the queue."""
-        if self.jobs and not self._ends:  # the batch was interrupted
+        if self.number and not self._ends:  # the batch was interrupted
             try:
                 await self.queue.nack_many(self.jobs, charge=False)
+                for claim in self.ranges:
+                    await self.queue.end_range(claim, nothing_done=True)
             except JQueueError as error:
-                logger.warning("%s could not be handed back: %s", counted(len(self.jobs), "job"), error)
+                logger.warning("%s could not be handed back: %s", counted(self.number, "job"), error)
         if self._beats is not None:
             beats, self._beats = self._beats, None
             await beats.__aexit__(None, None, None)

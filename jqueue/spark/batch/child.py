@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 from jqueue.domain.durations import to_seconds
@@ -54,11 +54,13 @@ class WorkInstructions:
         load: makes the worker. It is only called in the process that runs the handlers.
         make_queue: makes an object of the queue that the jobs come from.
         concurrency: number of jobs at a time; None: as the worker says.
+        timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
     """
 
     load: Callable[[], Worker]
     make_queue: Callable[[], JobQueue]
     concurrency: int | None = None
+    timeout: float | None = None
 
 
 def run_as_child(reader: int, writer: int, instructions: WorkInstructions, jobs: Sequence[Job]) -> NoReturn:
@@ -108,7 +110,7 @@ def work(
         interrupted: called when a handler has raised KeyboardInterrupt, before the others are stopped for it.
     """
     try:
-        worker = instructions.load()
+        worker = with_timeouts(instructions.load(), instructions.timeout)
         limits = {name: _stop_limit(worker, name) for name in worker.handlers}
     except KeyboardInterrupt:
         raise
@@ -153,6 +155,14 @@ async def _run(
     finally:
         await queue.aclose()
     send("over", bool(stops))  # now: tasks that handlers left behind may delay the end of the loop
+
+
+def with_timeouts(worker: Worker, seconds: float | None) -> Worker:
+    """Give a timeout to each handler of a worker that has none, and return the worker. None changes nothing."""
+    for handler in worker.handlers.values() if seconds is not None else ():
+        if handler.options.seconds is None:
+            handler.options = replace(handler.options, timeout=seconds)
+    return worker
 
 
 def _stop_limit(worker: Worker, name: str) -> float | None:

@@ -1,9 +1,10 @@
-"""`run_batch`: jobs claimed by the driver, done by a worker's handlers on executors, and ended in one commit.
+"""`run_batch`: jobs claimed by the driver, done by a worker's handlers on executors, and ended in a few commits.
 
 Delivery is at least once, as everywhere: a job is done again if its task is tried again, or if the driver dies. The
-outcomes of jobs are staged when their partition is finished. They reach the queue in one commit, in which every job
-stands for itself. Even if a batch fails, jobs that are known to be done are acked, and no job is charged for the
-failure of another.
+outcomes of jobs are staged when their partition is finished. Jobs in segments are claimed by ranges: each is a
+partition, whose task reads the jobs, and ends them in one operation. The outcomes of all other jobs reach the queue in
+one commit, in which every job stands for itself. Even if a batch fails, jobs that are known to be done are acked, and
+no job is charged for the failure of another.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
 from jqueue.spark.batch.batch_claims import BatchClaims, queue_for
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
 from jqueue.spark.batch.progress import Progress, call_progress, finished, report_progress
+from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.report import BatchFailedError, BatchReport
-from jqueue.spark.batch.settling import best_of, settle
-from jqueue.spark.batch.spark_job import do_on_spark, sizes_of
+from jqueue.spark.batch.settling import best_of, best_results, settle_all
+from jqueue.spark.batch.spark_job import do_on_spark, rows_of, sizes_of
 from jqueue.spark.batch.task import BatchTask, marker_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.errors import one_line
@@ -45,6 +47,9 @@ __all__ = ["BatchFailedError", "BatchReport", "run_batch"]
 Answer = TypeVar("Answer")
 
 logger = logger_of("jqueue.spark")
+
+TIMEOUT = 3600.0
+"""Seconds that a handler may take that has no timeout of its own, by default."""
 
 MOST = 1_000_000
 """Largest number of jobs in a batch: more would hardly fit into a queue."""
@@ -65,9 +70,10 @@ def run_batch(
     max_jobs: int = 10_000,
     partitions: int | None = None,
     claim_timeout: Duration | None = None,
+    timeout: Duration | None = TIMEOUT,
     progress: Progress | None = None,
 ) -> BatchReport:
-    """Claim jobs that are ready, have the worker's handlers do them on executors, and tell the queue in one commit.
+    """Claim jobs that are ready, have the worker's handlers do them on executors, and tell the queue.
 
     Args:
         spark: the session.
@@ -77,8 +83,10 @@ def run_batch(
         entrypoint: one or several of the worker's entrypoints; all of them by default.
         max_jobs: largest number of jobs.
         partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
-            more, so that no partition has more than a thousand jobs.
+            more, so that no partition has more than a thousand jobs; of a deep queue, 20,000 jobs.
         claim_timeout: time that a claim lasts if the driver dies; by default as the worker says, or five minutes.
+        timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
+            handler that hangs then hangs the batch.
         progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
             and of all jobs.
 
@@ -98,13 +106,14 @@ def run_batch(
     check_integer("max_jobs", max_jobs, 1, MOST)
     if partitions is not None:
         check_integer("partitions", partitions, 1, MOST)
-    sizes_of(spark, 1, partitions)  # raises before any job is claimed
-    timeout = worker.claim_timeout if claim_timeout is None else claim_timeout
+    rows = rows_of(spark, max_jobs, partitions)  # raises before any job is claimed
+    limit = None if timeout is None else to_seconds("timeout", timeout)
+    lasts = worker.claim_timeout if claim_timeout is None else claim_timeout
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
-    seconds = None if timeout is None else to_seconds("claim_timeout", timeout)
-    task = BatchTask(WorkerPickle.of(worker), url, Staging(url, RETENTION, DEADLINE), write_id)
+    seconds = None if lasts is None else to_seconds("claim_timeout", lasts)
+    task = BatchTask(WorkerPickle.of(worker), url, Staging(url, RETENTION, DEADLINE), write_id, limit)
     holder = f"{worker.name}@{process_name()} {write_id}"
-    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder)
+    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, rows)
     return _run(spark, _Batch(worker, claims, task), partitions, progress)
 
 
@@ -136,13 +145,14 @@ def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: P
     try:
         try:
             jobs = _wait_for(batch.begin)
-            if not jobs:
+            ranges = batch.claims.ranges
+            if not jobs and not ranges:
                 return BatchReport(seconds=clock.monotonic() - began)
-            sizes = sizes_of(spark, len(jobs), partitions)
-            _wait_for(lambda: batch.open(sizes, progress))
-            staged = do_on_spark(spark, jobs, sizes, batch.task)
+            sizes = sizes_of(spark, len(jobs), partitions) if jobs else []
+            _wait_for(lambda: batch.open([*sizes, *(claim.rows for claim in ranges)], progress))
+            staged = do_on_spark(spark, jobs, sizes, batch.task, ranges)
         except BaseException as error:
-            if not batch.claims.jobs:
+            if not batch.claims.number:
                 raise
             failure = error
         report, problem = _wait_for(lambda: batch.finish(staged))
@@ -189,20 +199,22 @@ class _Batch:
         """
         if self._telling is not None:
             self._telling.cancel()
-        known, problem = await self._known(staged)
-        entropy = self.claims.queue.options.entropy
+        known, results, problem = await self._known(staged)
+        claims, entropy, timeout = self.claims, self.claims.queue.options.entropy, self.task.timeout
+        outcomes, ranges = best_of(known), best_results(results)
         async with self.task.staging.opened() as objects:
             report, _ = await asyncio.gather(
-                settle(self.claims.jobs, best_of(known), self._worker, self.claims.end, entropy),
+                settle_all(claims.jobs, claims.ranges, outcomes, ranges, self._worker, claims.end, entropy, timeout),
                 objects.clean(self.task.write_id),
             )
         if self._progress is not None and staged is not None:
             await call_progress(self._progress, report.claimed, report.claimed)
         return report, problem
 
-    async def _known(self, staged: Sequence[str] | None) -> tuple[list[Outcome], Exception | None]:
-        """Return the outcomes that can be read, and the error if some that were staged cannot be."""
+    async def _known(self, staged: Sequence[str] | None) -> tuple[list[Outcome], list[RangeResult], Exception | None]:
+        """Return the outcomes and results that can be read, and the error if some that were staged cannot be."""
         known: list[Outcome] = []
+        results: list[RangeResult] = []
         problem: Exception | None = None
         staging, write_id = self.task.staging, self.task.write_id
         try:
@@ -212,13 +224,16 @@ class _Batch:
                     staged = [name for names in found.values() for name in names]
                 contents = await objects.read(staged)
         except JQueueError as error:
-            return known, error
+            return known, results, error
         for content in contents:
             try:
-                known += decode_outcomes(content or b"")
+                if content is not None and content.startswith(b'{"range'):
+                    results.append(RangeResult.decode(content))
+                else:
+                    known += decode_outcomes(content or b"")
             except InvalidBlobError as error:
                 problem = error
-        return known, problem
+        return known, results, problem
 
 
 def _wait_for(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
+from jqueue.spark.batch.range_results import RangeResult, end_ranges
 from jqueue.spark.batch.report import BatchReport
 from jqueue.worker import Worker
 from jqueue.worker.processes import ProcessDied
@@ -27,6 +30,43 @@ _ENDED = ("killed", "overdue")
 _KINDS: dict[str, OutcomeKind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
 
 
+def best_results(results: Iterable[RangeResult]) -> dict[str, RangeResult]:
+    """Return the best known result of each range, by its id: that with the most jobs done."""
+    best: dict[str, RangeResult] = {}
+    for result in results:
+        if result.range_id not in best or best[result.range_id].done < result.done:
+            best[result.range_id] = result
+    return best
+
+
+async def settle_all(
+    jobs: Sequence[Job],
+    ranges: Sequence[RangeClaim],
+    known: Mapping[str, Outcome],
+    results: Mapping[str, RangeResult],
+    worker: Worker,
+    end: End,
+    entropy: Entropy,
+    timeout: float | None = None,
+) -> BatchReport:
+    """End the claims on jobs and on ranges, by their known outcomes: see `settle` and `end_ranges`."""
+
+    def decide(job: Job, outcome: Outcome) -> Outcome:
+        drawn = decided.get(job.id)
+        if drawn is None:
+            drawn = decided[job.id] = outcome_of_job(job, outcome, worker, entropy, timeout)
+        return drawn
+
+    decided: dict[str, Outcome] = {}
+    counts, kept, outcomes = await end_ranges(ranges, results, decide, end)
+    single = [*jobs, *kept]
+    known = {**known, **{outcome.job_id: outcome for outcome in outcomes}}
+    report = await settle(single, known, worker, end, entropy, timeout) if single or not ranges else BatchReport()
+    own = {name: getattr(report, name) + counts[name] for name in (*_KINDS.values(), "done", "handed_back", "lost")}
+    claimed = len(jobs) + sum(claim.rows for claim in ranges)
+    return replace(report, claimed=claimed, killed=report.killed + counts["killed"], **own)
+
+
 def best_of(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     """Return the best known outcome of each job, by its id. If several attempts of a task have done it, one counts."""
     best: dict[str, Outcome] = {}
@@ -38,7 +78,12 @@ def best_of(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
 
 
 async def settle(
-    jobs: Sequence[Job], known: Mapping[str, Outcome], worker: Worker, end: End, entropy: Entropy
+    jobs: Sequence[Job],
+    known: Mapping[str, Outcome],
+    worker: Worker,
+    end: End,
+    entropy: Entropy,
+    timeout: float | None = None,
 ) -> BatchReport:
     """End the claims on jobs in one commit, by the known outcome of each. Jobs without one are handed back unharmed.
 
@@ -51,11 +96,12 @@ async def settle(
         worker: the options of its handlers decide what becomes of jobs that failed here.
         end: does the operations.
         entropy: draws the jitter of pauses.
+        timeout: seconds that a handler was given that has no timeout of its own.
 
     Raises:
         StorageError: the queue could not be written.
     """
-    outcomes = [_outcome(job, known.get(job.id), worker, entropy) for job in jobs]
+    outcomes = [outcome_of_job(job, known.get(job.id), worker, entropy, timeout) for job in jobs]
     counts: Counter[str] = Counter()
     lost: list[Job] = []
     again: list[tuple[Job, Outcome]] = []
@@ -79,14 +125,16 @@ async def settle(
     return BatchReport(claimed=len(jobs), lost=len(lost), killed=killed, **counts)
 
 
-def _outcome(job: Job, known: Outcome | None, worker: Worker, entropy: Entropy) -> Outcome:
-    """Return the outcome to tell of a claimed job."""
+def outcome_of_job(
+    job: Job, known: Outcome | None, worker: Worker, entropy: Entropy, timeout: float | None = None
+) -> Outcome:
+    """Return the outcome to tell of a claimed job. The arguments are as in `settle`."""
     if known is None or known.claim != job.claim:
         return Outcome(*job.claim, "handed_back")
     if known.kind == "killed":
         return _decided(job, ProcessDied(known.error), worker, entropy)
     if known.kind == "overdue":
-        seconds = worker.handlers[job.entrypoint].options.seconds
+        seconds = worker.handlers[job.entrypoint].options.seconds or timeout
         told = f"timed out after {seconds:g} s, and still ran after it was told to stop: its process was ended"
         return _decided(job, HandlerTimeout(told), worker, entropy)
     return known

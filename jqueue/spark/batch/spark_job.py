@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pyarrow as pa
 from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.spark.batch.task import JOBS, STAGED_DDL, BatchTask
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ PER_CORE = 2
 
 MOST_IN_ONE = 1000
 """Largest number of jobs in a partition, unless the caller sets the number of partitions."""
+
+MOST_ROWS = 20_000
+"""Largest number of jobs in a partition that is a range. They are repeated together if its task fails."""
 
 
 def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int]:
@@ -36,6 +41,12 @@ def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int
     return [size + (place < more) for place in range(min(number, jobs))]
 
 
+def rows_of(spark: SparkSession, jobs: int, partitions: int | None) -> int:
+    """Return the largest number of jobs of a range, so that a batch has enough partitions; see `sizes_of`."""
+    number = PER_CORE * _cores_of(spark) if partitions is None else partitions
+    return min(MOST_ROWS, -(-jobs // number))
+
+
 def _cores_of(spark: SparkSession) -> int:
     from pyspark.errors import PySparkAttributeError
 
@@ -47,7 +58,9 @@ def _cores_of(spark: SparkSession) -> int:
         ) from None
 
 
-def do_on_spark(spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], task: BatchTask) -> list[str]:
+def do_on_spark(
+    spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], task: BatchTask, ranges: Sequence[RangeClaim] = ()
+) -> list[str]:
     """Do jobs on executors, and return the names of the objects with their outcomes.
 
     If an error or an interrupt ends the wait for them, Spark is told to stop.
@@ -55,15 +68,18 @@ def do_on_spark(spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], 
     Args:
         spark: the session.
         jobs: in the order in which to do them.
-        sizes: number of jobs in each partition; the first partition has the first jobs.
+        sizes: number of these jobs in each partition; the first partition has the first jobs.
         task: does the jobs of a partition.
+        ranges: claims of ranges. Each makes a further partition.
     """
     numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
-    table = pa.table([numbers, range(len(jobs)), [encode_job(job) for job in jobs]], schema=JOBS)
+    numbers += range(len(sizes), len(sizes) + len(ranges))
+    lines = [*(encode_job(job) for job in jobs), *(pickle.dumps(claim) for claim in ranges)]
+    table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
     tag = f"jqueue-{task.write_id}"
     spark.addTag(tag)
     try:
-        lots = spark.createDataFrame(table).repartitionById(len(sizes), "partition")
+        lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")
         return [row.staged for row in lots.mapInArrow(task, STAGED_DDL).collect()]
     except BaseException:
         with suppress(Exception):

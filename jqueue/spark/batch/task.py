@@ -6,6 +6,7 @@ Staged outcomes survive a failure of other partitions or of the Spark job: jobs 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,15 +18,27 @@ from jqueue.core.blob.lines import read_line
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.models import Job
+from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.range_jobs import RangeClaim
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.child import WorkInstructions
 from jqueue.spark.batch.children import WorkFailed, do_jobs
 from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
+from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.staging import Staging
 
+logger = logger_of("jqueue.spark")
+
 JOBS = pa.schema([("partition", pa.int32()), ("place", pa.int32()), ("line", pa.binary())])
-"""Columns of the jobs sent to tasks: `place` is among all jobs of the batch, `line` as in the blob."""
+"""Columns of the jobs sent to tasks: `place` is among all jobs of the batch, `line` as in the blob.
+
+A row whose `line` begins as a pickle does is the claim of a range. It is alone in its partition.
+"""
+
+PICKLE = b"\x80"
+"""First byte of a pickled claim. No line of a job begins with it."""
 
 STAGED = pa.schema([("staged", pa.string())])
 """Columns of a task's answer: the name of the object that it has staged."""
@@ -46,12 +59,14 @@ class BatchTask:
         url: of the queue.
         staging: the place of the outcomes.
         write_id: the id of the batch, in the names of its staged objects.
+        timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
     """
 
     worker: WorkerPickle
     url: str = field(repr=False)
     staging: Staging
     write_id: str
+    timeout: float | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the jobs.
@@ -67,7 +82,12 @@ class BatchTask:
         if rows:
             context = TaskContext.get()
             attempt = 0 if context is None else context.taskAttemptId()
-            yield pa.record_batch([[self.do([line for _, _, line in rows], rows[0][1], attempt)]], schema=STAGED)
+            _, partition, line = rows[0]
+            if line.startswith(PICKLE):
+                name = self.do_range(pickle.loads(line), partition, attempt)
+            else:
+                name = self.do([line for _, _, line in rows], partition, attempt)
+            yield pa.record_batch([[name]], schema=STAGED)
 
     def do(self, lines: Sequence[bytes], partition: int, attempt: int) -> str:
         """Do the jobs of one partition, and return the name of the object with their outcomes.
@@ -81,20 +101,53 @@ class BatchTask:
             BatchTaskError: they could not be done.
         """
         self._check_batch()
-        jobs = [_job_of(line) for line in lines]
-        failure: WorkFailed | None = None
-        outcomes: Sequence[Outcome]
-        try:
-            outcomes = do_jobs(WorkInstructions(self.worker.load, self._queue), jobs)
-        except WorkFailed as error:
-            outcomes, failure = error.outcomes, error
-        except OSError as error:
-            raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
+        outcomes, failure = self._outcomes([_job_of(line) for line in lines])
         name = self.staging.name(self.write_id, partition, attempt)
         asyncio.run(self._stage(name, encode_outcomes(outcomes)))
         if failure is not None:
             raise BatchTaskError(str(failure)) from None
         return name
+
+    def do_range(self, claim: RangeClaim, partition: int, attempt: int) -> str:
+        """Read the jobs of a range, do them, and end the range. Return the name of the object with the outcomes.
+
+        Raises:
+            BatchTaskError: they could not be done.
+        """
+        self._check_batch()
+        try:
+            jobs = asyncio.run(self._read_range(claim))
+        except JQueueError as error:
+            raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
+        outcomes, failure = self._outcomes(jobs)
+        result = RangeResult.of(claim, jobs, outcomes)
+        name = self.staging.name(self.write_id, partition, attempt)
+        asyncio.run(self._stage(name, result.encode()))
+        if failure is not None:
+            raise BatchTaskError(str(failure)) from None
+        if (ended := result.operation(claim)) is not None:
+            try:
+                asyncio.run(self._end_range(ended))
+            except JQueueError as error:
+                logger.info("the driver will end a range, as a task could not: %s", error)
+        return name
+
+    def _outcomes(self, jobs: Sequence[Job]) -> tuple[Sequence[Outcome], WorkFailed | None]:
+        """Do jobs. Return the outcomes of those that were done, and the reason if not all were."""
+        try:
+            return do_jobs(WorkInstructions(self.worker.load, self._queue, timeout=self.timeout), jobs), None
+        except WorkFailed as error:
+            return error.outcomes, error
+        except OSError as error:
+            raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
+
+    async def _read_range(self, claim: RangeClaim) -> list[Job]:
+        async with connect(self.url, DirectQueue) as queue:
+            return [job async for job in queue.read_range(claim)]
+
+    async def _end_range(self, ended: EndRange) -> None:
+        async with connect(self.url, DirectQueue) as queue:
+            await queue.apply(ended)
 
     def _check_batch(self) -> None:
         """Check that the batch goes on, before any job is done whose outcome would be lost.

@@ -1,0 +1,158 @@
+"""The results of a range of a batch: the number of jobs that are done, and all other outcomes one by one.
+
+The task that does a range ends it in one operation. If an outcome needs the options of a handler, or enqueues jobs, the
+driver ends the range. At last the driver tells the ends of all ranges: repeating one changes nothing, and if a task was
+lost before it ended its range, what it has staged is told now.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.core.blob.lines import encode_job, read_line
+from jqueue.domain.errors import InvalidBlobError, JQueueError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Operation
+from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.spark.batch.outcomes import Outcome
+
+Decide = Callable[[Job, Outcome], Outcome]
+"""Returns the outcome of a job whose process ended, by the options of its handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """The outcomes of the jobs of a range.
+
+    Attributes:
+        range_id: id of the range.
+        done: number of jobs that are done, without the ones below.
+        others: the outcomes of the other jobs.
+        jobs: the jobs, without payloads, about which the driver must decide, or with which it enqueues others.
+    """
+
+    range_id: str
+    done: int
+    others: tuple[Outcome, ...] = ()
+    jobs: tuple[Job, ...] = ()
+
+    @classmethod
+    def of(cls, claim: RangeClaim, jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> RangeResult:
+        """Return the result, given the jobs of the range and the outcomes of those that were done."""
+        known = {outcome.job_id: outcome for outcome in outcomes}
+        others, open_jobs, done = [], [], 0
+        for job in jobs:
+            outcome = known.get(job.id)
+            if outcome is None:
+                others.append(Outcome(*job.claim, "handed_back"))
+            elif outcome.kind == "done" and not outcome.added:
+                done += 1
+            else:
+                others.append(outcome)
+                if outcome.added or outcome.kind in ("killed", "overdue"):
+                    open_jobs.append(job.evolve(payload=b"", payload_object=None))
+        return cls(claim.id, done, tuple(others), tuple(open_jobs))
+
+    def encode(self) -> bytes:
+        """Return it as a staged object."""
+        content = {
+            "range": self.range_id,
+            "done": self.done,
+            "others": [outcome.plain() for outcome in self.others],
+            "jobs": [encode_job(job).decode() for job in self.jobs],
+        }
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> RangeResult:
+        """Return the result from a staged object.
+
+        Raises:
+            InvalidBlobError: the object is damaged, or cut short.
+        """
+        try:
+            said = json.loads(content)
+            jobs = tuple(job for line in said["jobs"] if isinstance(job := read_line(line.encode()), Job))
+            return cls(said["range"], int(said["done"]), tuple(map(Outcome.of_plain, said["others"])), jobs)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise InvalidBlobError("an object with the outcomes of a range is damaged or incomplete") from None
+
+    def operation(self, claim: RangeClaim, decide: Decide | None = None) -> EndRange | None:
+        """Return the operation that ends the range; None if the driver must decide and this is not the driver.
+
+        Args:
+            claim: the claim of the range.
+            decide: decides about jobs whose process ended; None if this is not the driver.
+        """
+        if self.jobs and decide is None:
+            return None
+        whole = {job.id: job for job in self.jobs}
+        failed: dict[str, RangeFailure | BaseException | str | None] = {}
+        returned, kept = [], []
+        for outcome in self.others:
+            if outcome.added:
+                kept.append(outcome.job_id)
+                continue
+            if outcome.job_id in whole and decide is not None:
+                outcome = decide(whole[outcome.job_id], outcome)
+            if outcome.kind == "handed_back":
+                returned.append(outcome.job_id)
+            else:
+                charge = outcome.kind != "snoozed"
+                failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
+        return EndRange(claim, failed, returned, kept=kept)
+
+    def counts(self, decide: Decide) -> Counter[str]:
+        """Return the number of jobs of each kind of outcome, without those that enqueue others."""
+        whole = {job.id: job for job in self.jobs}
+        counts = Counter({"done": self.done})
+        for outcome in self.others:
+            if outcome.kind in ("killed", "overdue"):
+                counts["killed"] += 1
+                outcome = decide(whole[outcome.job_id], outcome)
+            counts[outcome.kind] += not outcome.added
+        return counts
+
+
+async def end_ranges(
+    ranges: Sequence[RangeClaim],
+    results: Mapping[str, RangeResult],
+    decide: Decide,
+    end: Callable[[Sequence[Operation]], Awaitable[list[Any]]],
+) -> tuple[Counter[str], list[Job], list[Outcome]]:
+    """End the ranges of a batch in one commit, as far as their tasks have not done so.
+
+    Args:
+        ranges: their claims.
+        results: the results that are known, by id. All jobs of the other ranges are handed back unharmed.
+        decide: decides about jobs whose process ended.
+        end: does operations in one commit, each by itself.
+
+    Returns:
+        The numbers of jobs by outcome; jobs that have claims of their own now, and their outcomes.
+    """
+    operations = []
+    for claim in ranges:
+        result = results.get(claim.id)
+        ended = None if result is None else result.operation(claim, decide)
+        operations.append(ended or EndRange(claim, nothing_done=True))
+    counts: Counter[str] = Counter()
+    kept: list[Job] = []
+    outcomes: list[Outcome] = []
+    for claim, answer in zip(ranges, await end(operations) if operations else (), strict=True):
+        result = results.get(claim.id)
+        if isinstance(answer, JQueueError):
+            counts["lost"] += claim.rows
+        elif result is None:
+            counts["handed_back"] += claim.rows
+        else:
+            counts.update(result.counts(decide))
+            added = {outcome.job_id: outcome for outcome in result.others if outcome.added}
+            kept += [job for job in result.jobs if job.id in added]
+            outcomes += added.values()
+    return counts, kept, outcomes
