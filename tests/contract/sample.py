@@ -1,9 +1,9 @@
 """Sample of the queue contract, which `make test` runs on the stores that do not get the whole contract.
 
 The contract is about the queue, which is the same everywhere. Stores differ in how they take and refuse requests. So
-`make test` runs the whole contract in memory with each queue, and on a file with the broker. Elsewhere it runs the
-sample: each verb once, races, and tests that depend on the time and the errors of the store. `make test-wide` runs
-the whole contract on a file with the direct queue, on SeaweedFS with the broker, and on the older formats.
+`make test` runs the whole contract in memory with each queue. Elsewhere it runs the sample: each verb once, races,
+and tests that depend on the time and the errors of the store. `make test-wide` runs the whole contract on a file with
+each queue, on SeaweedFS with the broker, and on the older formats.
 `make test-full` runs it on every store.
 """
 

@@ -44,6 +44,7 @@ class TestDirectQueueOnAFile(OnAFile, QueueContract):
     kind = DirectQueue
 
 
+@sampled_at_first
 class TestBrokerQueueOnAFile(OnAFile, QueueContract):
     kind = BrokerQueue
 

@@ -32,6 +32,7 @@ class TestAPlainQueue(InVirtualTime):
     kind = PlainQueue
 
 
+@pytest.mark.wide
 class TestDirectQueueOnAFile(OnAFile, WorkerContract):
     kind = DirectQueue
 
@@ -41,5 +42,6 @@ class TestBrokerQueueOnAFile(OnAFile, WorkerContract):
 
 
 @on("seaweedfs")
+@pytest.mark.wide
 class TestBrokerQueueOnSeaweedFS(OnAServer, WorkerContract):
     kind = BrokerQueue

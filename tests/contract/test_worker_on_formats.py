@@ -30,6 +30,7 @@ class TestVsqs(OnAFormat):
     make_store = VsqsFolder
 
 
+@pytest.mark.wide
 class TestDirqSimple(OnAFormat):
     make_store = DirqSimple
 
@@ -39,5 +40,6 @@ class TestDirqQueue(OnAFormat):
     make_store = DirqElements
 
 
+@pytest.mark.wide
 class TestTextQueue(OnAFormat):
     make_store = TextQueueFile
