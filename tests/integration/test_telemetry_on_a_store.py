@@ -16,7 +16,7 @@ from tests.object_stores import BUCKET, store_of
 from tests.servers.fault_kinds import Refuse
 from tests.servers.fault_proxy import FaultProxy
 from tests.telemetry.samples import samples_of
-from tests.worker.test_probes import free_address, get, until_status
+from tests.worker.test_probes import ANY_PORT, get, probed, until_status
 
 pytestmark = pytest.mark.wide
 
@@ -60,12 +60,11 @@ def test_wrong_credentials_and_a_missing_queue_are_one_clear_line(url, monkeypat
         assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
 
 
-async def test_a_lost_connection_is_counted_and_shown_by_the_probe_and_work_goes_on(store, url, monkeypatch):
-    address = free_address()
+async def test_a_lost_connection_is_counted_and_shown_by_the_probe_and_work_goes_on(store, url, monkeypatch, caplog):
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    worker = Worker(health=address, tracing=OpenTelemetryTracing(provider))
+    worker = Worker(health=ANY_PORT, tracing=OpenTelemetryTracing(provider))
     done = asyncio.Event()
 
     @worker.handler("mail")
@@ -77,6 +76,7 @@ async def test_a_lost_connection_is_counted_and_shown_by_the_probe_and_work_goes
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         queue = connect(url, BrokerQueue, poll_interval=0.1, call_timeout=5)
         task = asyncio.create_task(worker.run(queue, signals=False))
+        address = await probed(caplog)
         await until_status(address, "/readyz", 200)
         proxy.every(1, Refuse())
         _, body = await until_status(address, "/readyz", 503)

@@ -11,7 +11,9 @@ import pytest
 from jqueue import BrokerQueue
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.domain.errors import DeadlineExceededError, StorageError, StorageFatalError
+from jqueue.testing.virtual_time import VirtualClock
 from tests.file_faults import failing, instead_of_fsync, names
+from tests.virtual_world import in_virtual_time
 
 
 @pytest.fixture
@@ -143,13 +145,14 @@ async def test_a_write_that_cannot_get_the_lock_is_not_done(storage, path):
     assert raised.value.nothing_written
 
 
+@in_virtual_time
 async def test_an_operation_on_a_full_disk_is_not_done(storage, path, monkeypatch):
     """The operation is retried until its deadline, as space may become free."""
-    async with BrokerQueue(storage) as queue:
+    async with BrokerQueue(storage, clock=VirtualClock()) as queue:
         await queue.enqueue("work", b"1")
         refuse_temporary_files(monkeypatch, errno.ENOSPC)
         with pytest.raises(DeadlineExceededError, match=r"nothing was done .*queue\.json.*the disk is full; free some"):
-            await queue.enqueue("work", b"2", deadline=0.3)
+            await queue.enqueue("work", b"2", deadline=5)
         monkeypatch.undo()
         assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
         await queue.enqueue("work", b"3")

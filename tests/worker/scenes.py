@@ -8,8 +8,12 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.models import JobStatus
 from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Exponential
 
 SECRET = "S3CR3T-MARKER"
+
+LONG = Exponential(base=1e6, cap=1e6)
+"""Backoff longer than any test waits, but for one draw in a million."""
 
 
 class CountingStorage:

@@ -13,13 +13,11 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.operations import Ack, Enqueue
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import BatchContext, Context, Exponential, RunReport, Worker
+from jqueue.worker import BatchContext, Context, RunReport, Worker
 from jqueue.worker.held_jobs import HeldJob, Outcome, Work
 from jqueue.worker.run_state import RunState
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import COMPLETED, DEAD, QUEUED, CountingStorage, broker, direct, until, working
-
-LONG = Exponential(base=1e6, cap=1e6)
+from tests.worker.scenes import COMPLETED, DEAD, LONG, QUEUED, CountingStorage, broker, direct, until, working
 
 
 def recording(worker, entrypoint="work", **options):

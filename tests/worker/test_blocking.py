@@ -24,7 +24,7 @@ from tests.worker.scenes import COMPLETED, DEAD, QUEUED, SECRET, broker, only_jo
 
 @in_virtual_time
 async def test_sync_handlers_run_in_at_most_one_thread_per_slot():
-    worker, barrier, threads = Worker(concurrency=4), threading.Barrier(4, timeout=10), set()
+    worker, barrier, threads = Worker(concurrency=4), threading.Barrier(4, timeout=120), set()
 
     @worker.handler("work", keep_result=60)
     def work(number: int, ctx: Context) -> int:
@@ -35,7 +35,7 @@ async def test_sync_handlers_run_in_at_most_one_thread_per_slot():
     async with broker() as queue:
         queued = await queue.enqueue_many([work.operation(number) for number in range(8)])
         assert RunReport(succeeded=8) == await worker.run(queue, drain=True, signals=False)
-        assert 7 == await work.result(queue, queued[7], timeout=1)
+        assert 7 == await work.result(queue, queued[7], timeout=60)
     assert 4 >= len(threads)
     assert threading.main_thread() not in threads
 
@@ -54,12 +54,12 @@ def test_an_exception_of_a_sync_handler_fails_its_job(error):
             assert RunReport(dead=1) == await worker.run(queue, drain=True)
             assert type(error).__name__ in (await only_job(queue)).error
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(main())
 
 
 def test_a_sync_handler_that_times_out_sees_is_cancelled_and_loses_its_job():
     async def main():
-        worker, told = Worker(cancel_grace=5), threading.Event()
+        worker, told = Worker(cancel_grace=120), threading.Event()
 
         @worker.handler("work", timeout=0.05, max_attempts=1)
         def work(ctx: Context) -> None:
@@ -74,17 +74,20 @@ def test_a_sync_handler_that_times_out_sees_is_cancelled_and_loses_its_job():
             assert "timed out after 0.05 s" == (await only_job(queue)).error
         assert told.is_set()
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(main())
 
 
 def test_a_worker_stops_while_a_sync_handler_still_blocks():
-    async def main(over, begun):
+    over, begun, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def main():
         worker = Worker(grace=0.05, cancel_grace=0.05)
 
         @worker.handler("work")
         def work() -> None:
             begun.set()
-            over.wait(30)
+            over.wait(120)
+            ended.set()
 
         async with BrokerQueue(InMemoryStorage()) as queue:
             await work.enqueue(queue)
@@ -95,11 +98,9 @@ def test_a_worker_stops_while_a_sync_handler_still_blocks():
             job = await only_job(queue)
             assert (QUEUED, 0) == (job.status, job.failures)
 
-    over = threading.Event()
-    began = time.monotonic()
-    asyncio.run(main(over, threading.Event()))
+    asyncio.run(main())
+    assert not ended.is_set()
     over.set()
-    assert time.monotonic() - began < 10
 
 
 def test_a_program_exits_while_a_sync_handler_still_blocks():
@@ -113,7 +114,7 @@ def test_a_program_exits_while_a_sync_handler_still_blocks():
         @worker.handler("work")
         def work() -> None:
             worker.stop()
-            time.sleep(60)
+            time.sleep(600)
 
         async def main():
             async with BrokerQueue(InMemoryStorage()) as queue:
@@ -123,7 +124,7 @@ def test_a_program_exits_while_a_sync_handler_still_blocks():
         asyncio.run(main())
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=240, check=False
     )
     assert (0, "1 handed back, 1 stuck\n") == (done.returncode, done.stdout)
     assert "Traceback" not in done.stderr
@@ -138,8 +139,8 @@ async def test_process_handlers_run_in_processes_and_get_payload_and_context():
         added = await process_handlers.add.enqueue(queue, process_handlers.Numbers(left=2, right=3))
         where = await process_handlers.process_id.enqueue(queue)
         assert RunReport(succeeded=2) == await processed(queue)
-        assert process_handlers.Numbers(left=5, right=1) == await process_handlers.add.result(queue, added, timeout=1)
-        assert os.getpid() != await process_handlers.process_id.result(queue, where, timeout=1)
+        assert process_handlers.Numbers(left=5, right=1) == await process_handlers.add.result(queue, added, timeout=60)
+        assert os.getpid() != await process_handlers.process_id.result(queue, where, timeout=60)
 
 
 async def test_a_batch_runs_in_one_process_and_its_jobs_fail_alone():
@@ -172,7 +173,7 @@ async def test_the_result_of_a_process_handler_is_kept_for_a_job_enqueued_by_nam
     async with broker() as queue:
         job = await queue.enqueue("process_id", b"")
         assert RunReport(succeeded=1) == await processed(queue)
-        assert os.getpid() != await queue.result(job, timeout=1)
+        assert os.getpid() != await queue.result(job, timeout=60)
 
 
 async def test_a_process_that_dies_costs_only_its_own_job():
@@ -243,7 +244,7 @@ def test_returning_an_unawaited_coroutine_fails_the_job_and_never_runs_it(kind):
             assert error.startswith(f"TypeError: the handler returned a {kind} that was never awaited")
         assert [] == begun
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(main())
 
 
 @in_virtual_time

@@ -13,7 +13,7 @@ from jqueue.operations import Enqueue
 from jqueue.worker import Discard, Exponential, Retry, RunReport, Snooze, Worker
 from jqueue.worker.retries import Decision, decide
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import DEAD, QUEUED, broker, only_job, until_job, working
+from tests.worker.scenes import DEAD, LONG, QUEUED, broker, only_job, until_job, working
 
 
 async def once(queue, worker, **enqueue):
@@ -36,7 +36,7 @@ def raising(error, **options) -> Worker:
 @in_virtual_time
 async def test_an_exception_is_stored_with_the_job_and_delays_its_next_attempt():
     async with broker() as queue:
-        job, report = await once(queue, raising(ValueError("no such address"), backoff=Exponential(base=1e6, cap=1e6)))
+        job, report = await once(queue, raising(ValueError("no such address"), backoff=LONG))
         assert RunReport(failed=1) == report
         assert (QUEUED, 1, "ValueError: no such address") == (job.status, job.failures, job.error)
         assert job.run_at is not None
@@ -80,7 +80,7 @@ async def test_max_attempts_of_a_job_override_those_of_its_handler():
         job, report = await once(queue, raising(ValueError(), max_attempts=5), max_attempts=1)
         assert (DEAD, RunReport(dead=1)) == (job.status, report)
     async with broker() as queue:
-        job, report = await once(queue, raising(ValueError(), max_attempts=1), max_attempts=5)
+        job, report = await once(queue, raising(ValueError(), max_attempts=1, backoff=LONG), max_attempts=5)
         assert (QUEUED, RunReport(failed=1)) == (job.status, report)
 
 
@@ -138,7 +138,7 @@ async def test_snooze_is_not_charged():
 async def test_a_timeout_is_a_charged_failure():
     worker = Worker()
 
-    @worker.handler("work", timeout=30, backoff=Exponential(base=1e6, cap=1e6))
+    @worker.handler("work", timeout=30, backoff=LONG)
     async def work() -> None:
         await asyncio.sleep(1000)
 
@@ -152,7 +152,7 @@ async def test_a_timeout_is_a_charged_failure():
 async def test_a_return_value_after_the_timeout_does_not_count_as_success():
     worker = Worker()
 
-    @worker.handler("work", timeout=5)
+    @worker.handler("work", timeout=5, backoff=LONG)
     async def work() -> None:
         try:
             await asyncio.sleep(1000)
@@ -272,7 +272,7 @@ def test_failures_are_logged_with_the_job_and_the_delay_and_successes_are_not(ca
 
     async def main():
         async with broker() as queue:
-            worker = raising(ValueError("what the user said"), backoff=Exponential(base=1e6, cap=1e6))
+            worker = raising(ValueError("what the user said"), backoff=LONG)
 
             @worker.handler("fine")
             async def fine() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+import re
 import socket
 import sys
 import threading
@@ -16,11 +18,16 @@ from jqueue.worker import Worker
 from tests.telemetry.samples import samples_of
 from tests.worker.scenes import SECRET, CountingStorage, working
 
+ANY_PORT = "127.0.0.1:0"
 
-def free_address():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+async def probed(caplog):
+    """Wait until a worker that was just started tells the address of its probes, and return it."""
+    caplog.set_level(logging.INFO, "jqueue.worker")
+    async with asyncio.timeout(60):
+        while (found := re.search(r"probes at http://([\d.:]+): ", caplog.text)) is None:
+            await asyncio.sleep(0.01)
+        return found[1]
 
 
 async def get(address, path, method="GET"):
@@ -47,8 +54,8 @@ async def until_status(address, path, status):
         return answer
 
 
-def worker_at(address, **options):
-    worker = Worker(name="w", health=address, **options)
+def worker_at(address):
+    worker = Worker(name="w", health=address)
 
     @worker.handler("mail")
     async def mail(): ...
@@ -60,14 +67,14 @@ def worker_at(address, **options):
     return worker
 
 
-async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path):
-    address = free_address()
+async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path, caplog):
     queue = BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json"))
     async with queue:
         for _ in range(3):
             await queue.enqueue("mail", b"")
         await queue.enqueue("fails", SECRET.encode())
-        async with working(worker_at(address), queue):
+        async with working(worker_at(ANY_PORT), queue):
+            address = await probed(caplog)
             _, body = await until_status(address, "/readyz", 200)
             facts = json.loads(body)
             assert ("ready", "w", "working", 50) == tuple(facts[k] for k in ("status", "worker", "phase", "slots"))
@@ -86,8 +93,7 @@ async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path):
         assert 0 == (await get(address, "/healthz"))[0]  # the listener is closed
 
 
-async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead():
-    address = free_address()
+async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead(caplog):
     failing = asyncio.Event()
 
     class Store(CountingStorage):
@@ -96,7 +102,8 @@ async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead():
                 raise OSError("the connection was reset")
             return await super().read()
 
-    async with BrokerQueue(Store(), poll_interval=0.05) as queue, working(worker_at(address), queue):
+    async with BrokerQueue(Store(), poll_interval=0.05) as queue, working(worker_at(ANY_PORT), queue):
+        address = await probed(caplog)
         await until_status(address, "/readyz", 200)
         failing.set()
         _, body = await until_status(address, "/readyz", 503)
@@ -106,9 +113,9 @@ async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead():
         await until_status(address, "/readyz", 200)
 
 
-async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish():
-    address, release = free_address(), asyncio.Event()
-    worker = worker_at(address)
+async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish(caplog):
+    release = asyncio.Event()
+    worker = worker_at(ANY_PORT)
     began = asyncio.Event()
 
     @worker.handler("slow")
@@ -119,6 +126,7 @@ async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish():
     async with BrokerQueue(InMemoryStorage()) as queue:
         await queue.enqueue("slow", b"")
         async with working(worker, queue) as task:
+            address = await probed(caplog)
             await asyncio.wait_for(began.wait(), 60)
             worker.stop()
             _, body = await until_status(address, "/readyz", 503)
@@ -128,9 +136,9 @@ async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish():
             assert 1 == (await task).succeeded
 
 
-async def test_other_paths_and_methods_are_refused():
-    address = free_address()
-    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(address), queue):
+async def test_other_paths_and_methods_are_refused(caplog):
+    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(ANY_PORT), queue):
+        address = await probed(caplog)
         await until_status(address, "/healthz", 200)
         assert (404, True) == ((answer := await get(address, "/"))[0], b"/metrics" in answer[1])
         assert 501 == (await get(address, "/healthz", "POST"))[0]
@@ -175,18 +183,17 @@ def test_wrong_settings_are_refused_at_once(options, message):
         Worker(**options)
 
 
-async def test_without_the_library_of_metrics_there_are_probes_and_no_metrics(monkeypatch):
+async def test_without_the_library_of_metrics_there_are_probes_and_no_metrics(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "jqueue.telemetry.prometheus", raising=False)
-    address = free_address()
-    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(address), queue):
+    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(ANY_PORT), queue):
+        address = await probed(caplog)
         await until_status(address, "/readyz", 200)
         assert (404, b"there is /healthz, /readyz\n") == await get(address, "/metrics")
 
 
-async def test_a_blocked_event_loop_is_not_alive(monkeypatch):
+async def test_a_blocked_event_loop_is_not_alive(monkeypatch, caplog):
     monkeypatch.setattr("jqueue.telemetry.listener.LOOP_TIMEOUT", 0.05)
-    address = free_address()
     answers: list[int] = []
 
     def probe():
@@ -196,7 +203,8 @@ async def test_a_blocked_event_loop_is_not_alive(monkeypatch):
             with error:
                 answers.append(error.code)
 
-    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(address), queue):
+    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(ANY_PORT), queue):
+        address = await probed(caplog)
         await until_status(address, "/healthz", 200)
         thread = threading.Thread(target=probe)
         thread.start()
