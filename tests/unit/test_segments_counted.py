@@ -11,6 +11,18 @@ HOT = 64 << 10
 """Bytes of waiting jobs in the queue's object above which they move to segments."""
 
 
+class Sized(FaultyObjects):
+    """Notes the size of each version."""
+
+    def __init__(self, storage):
+        super().__init__(storage)
+        self.sizes = []
+
+    async def write(self, content, if_match=None):
+        self.sizes.append(len(content))
+        return await super().write(content, if_match)
+
+
 async def rested(queue):
     """Commit until no segment is being written, and return the header."""
     writer = segments_of(queue).writer
@@ -67,3 +79,15 @@ async def test_jobs_that_pass_through_a_deep_queue_are_written_and_read_a_few_ti
         assert calls.count("create_object") <= 26  # 5,000 jobs: a segment for each 250 or so, and their merges
         assert calls.count("read_object") <= 45  # 256 rows at a time, and those of the merges
         assert await size_of(storage) < 2 * HOT + (64 << 10)
+
+
+async def test_the_object_stays_small_while_jobs_are_enqueued_quickly():
+    storage = Sized(InMemoryStorage())
+    async with queue_on(storage) as queue:
+
+        async def work():
+            for _ in range(50):
+                await queue.enqueue("a", bytes(64))
+
+        await asyncio.gather(*(work() for _ in range(100)))
+    assert max(storage.sizes) < 2 * HOT  # 100 jobs in each commit, 25 KB

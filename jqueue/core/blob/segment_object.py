@@ -183,11 +183,14 @@ def _table(hashes: Iterable[tuple[int, int]]) -> Slices[HashTable]:
         if number % HASHES_PER_SLICE == 0:
             yield
     found = HashTable(array("Q"), array("I"))
+    sorted_in_slice = 0
     for part in parts:
         part.sort()
         found.hashes.extend([hashed for hashed, _ in part])
         found.rows.extend([row for _, row in part])
-        if part:
+        sorted_in_slice += len(part)
+        if sorted_in_slice >= HASHES_PER_SLICE:
+            sorted_in_slice = 0
             yield
     return found
 

@@ -21,7 +21,7 @@ from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, in_turns
+from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, in_turns
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
@@ -337,7 +337,7 @@ def _last_of(
             in_time = scheduled or aging is not None
             key = _key(job).place(aging, scheduled=scheduled) if in_time else (job.priority, job.sequence)
             groups.setdefault((job.entrypoint, scheduled), []).append((*key, place))
-        if (place + 1) % LINES_PER_SLICE == 0:
+        if (place + 1) % JOBS_PER_SLICE == 0:
             yield
     (entrypoint, scheduled), several = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
     several.sort()
