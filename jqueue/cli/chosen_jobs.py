@@ -53,7 +53,7 @@ async def one_job(view: QueueView, job_id: str) -> Job:
 
 
 async def chosen_jobs(
-    view: QueueView, selection: Selection, now: datetime, *, in_order: bool = False, others: bool = True
+    view: QueueView, selection: Selection, now: datetime, *, others: bool = True
 ) -> AsyncGenerator[Job, None]:
     """Iterate over the jobs that filters choose. Parts of the queue that cannot have such jobs are not looked at.
 
@@ -61,13 +61,10 @@ async def chosen_jobs(
         view: the queue.
         selection: the filters.
         now: the time by its clock.
-        in_order: as in `QueueView.jobs`.
         others: as in `QueueView.jobs`.
     """
     names, prefix = selection.entrypoints, selection.id_prefix or ""
-    async with aclosing(
-        view.jobs(*selection.statuses, entrypoints=names, prefix=prefix, in_order=in_order, others=others)
-    ) as candidates:
+    async with aclosing(view.jobs(*selection.statuses, entrypoints=names, prefix=prefix, others=others)) as candidates:
         async for job in candidates:
             if selection.matches(job, now):
                 yield job

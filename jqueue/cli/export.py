@@ -11,10 +11,10 @@ from typing import Annotated, TextIO
 
 import typer
 
-from jqueue.cli.chosen_jobs import chosen_jobs
 from jqueue.cli.filters import selecting
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import jobs, show_json
+from jqueue.cli.queue_order import jobs_in_order
 from jqueue.core.blob.job_lines import export_line
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.models import Job
@@ -36,8 +36,9 @@ def export(
 ) -> None:
     """Write the jobs of a queue as JSON lines, with their payloads.
 
-    Each line is one job with all its fields; the payload is in base64. `jqueue import` adds such jobs to a queue. The
-    lines hold all payloads, headers and results: keep them as secret as these are.
+    Each line is one job with all its fields; the payload is in base64. The jobs come in the order in which they would
+    be served, and `jqueue import` adds them to a queue in that order. The lines hold all payloads, headers and results:
+    keep them as secret as these are.
 
     With --output, --json prints the number of jobs as an object.
     """
@@ -60,9 +61,8 @@ def export(
 
 
 async def _lines(opened: OpenedQueue, selection: Selection) -> AsyncIterator[str]:
-    """Yield the lines of the jobs. Jobs of the queue's object come first, in the order of their places in the queue."""
-    now = opened.now()
-    async for job in chosen_jobs(opened.view, selection, now, in_order=True):
+    """Yield the lines of the jobs, in the order of the queue."""
+    async for job in jobs_in_order(opened.view, selection, opened.now()):
         yield await _line(opened, job)
 
 

@@ -130,12 +130,6 @@ def entrypoint_of(entry: Job | Packed) -> str:
     return entrypoint
 
 
-def sequence_of(entry: Job | Packed) -> int:
-    """Return the sequence number of a job, packed or not."""
-    sequence: int = entry[5] if entry.__class__ is tuple else entry.sequence  # type: ignore[union-attr]
-    return sequence
-
-
 def objects_of(entry: Job | Packed) -> list[StoredObject]:
     """Return the objects that a job, packed or not, names."""
     if isinstance(entry, tuple):

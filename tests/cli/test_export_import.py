@@ -13,8 +13,10 @@ from jqueue.core.blob.job_lines import export_line, import_line
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.cli.hostile import HOSTILE
+from tests.tiny_segments import spilled, tiny_queue
 
 
 def run(*arguments, **options):
@@ -187,3 +189,51 @@ def test_an_import_that_loses_its_connection_can_be_repeated(tmp_path, monkeypat
     again = json.loads(run("import", path, lines, "--json").stdout)
     assert (700, 500, []) == (again["added"], again["there"], again["refused"])
     assert {f"job-{number}" for number in range(1200)} == set(payloads(path)[0])
+
+
+async def fill(queue, *, deep):
+    """Add jobs of several priorities and times. Some are claimed, one is due by now, and some come back."""
+
+    async def settled():
+        if deep:
+            await spilled(queue)
+
+    for start in (0, 12):
+        jobs = [Enqueue("mail", b"", number % 3, job_id=f"{number:02}") for number in range(start, start + 12)]
+        late = [Enqueue("mail", b"", job_id=f"late {start} {number}", delay=3600 - number) for number in range(3)]
+        await queue.enqueue_many([*jobs, *late])
+        await settled()
+    await queue.enqueue("mail", b"", job_id="due", delay=0.001)
+    for job in await queue.dequeue(batch_size=3):
+        await queue.nack(job)
+    await settled()
+    await queue.dequeue(batch_size=2)
+    await queue.enqueue("mail", b"", job_id="first", priority=-1)
+
+
+async def served(queue):
+    """Claim all ready jobs, and return the ids in their order; then the scheduled ones, as they are due."""
+    later = [job async for job in queue.iterate_jobs() if job.run_at is not None and job.id != "due"]
+    ready = [job.id for job in await queue.dequeue(batch_size=100)]
+    return ready, [job.id for job in sorted(later, key=lambda job: (job.run_at, job.priority, job.sequence))]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_export_has_the_order_of_the_queue_and_an_import_keeps_it(tmp_path, deep):
+    path, copy, lines = tmp_path / "queue.json", tmp_path / "copy.json", tmp_path / "jobs.jsonl"
+
+    async def make():
+        async with tiny_queue(LocalFileSystemStorage(path), hot_bytes=0 if deep else 1 << 20) as queue:
+            await fill(queue, deep=deep)
+            return len((await queue.read_state()).segments)
+
+    assert deep == (asyncio.run(make()) > 1)
+    assert 0 == run("export", path, "--output", lines).exit_code
+    assert 0 == run("import", copy, lines, "--create").exit_code
+    on(path, lambda queue: queue.requeue_stale(0))
+    exported = [json.loads(line)["id"] for line in lines.read_text().splitlines()]
+    ready, later = on(copy, served)
+    assert exported == [*ready, *later]
+    assert ["first"] == ready[:1]
+    ours, ours_later = on(path, served)
+    assert (set(ours), ours_later) == (set(ready), later)

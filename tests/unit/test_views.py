@@ -40,13 +40,11 @@ async def test_the_filters_choose_jobs_of_the_object_and_reach_the_other_source(
     hot = [job("a1", 3), job("a2", 1, entrypoint="other"), job("b", 2, status=JobStatus.DEAD)]
     view = view_of(*hot, rows=rows, pack=pack)
     assert ["a1", "a2", "b", "row"] == await ids(view.jobs())
-    assert ["a2", "b", "a1", "row"] == await ids(view.jobs(in_order=True))
     assert ["b", "row"] == await ids(view.jobs(JobStatus.DEAD))
     assert ["a1", "row"] == await ids(view.jobs(entrypoints=["hot"], prefix="a"))
     assert ["a1", "a2", "row"] == [each async for each in view.ids("a")]
     nothing = frozenset[object]()
     assert rows.asked == [
-        (nothing, nothing, ""),
         (nothing, nothing, ""),
         ({JobStatus.DEAD}, nothing, ""),
         (nothing, {"hot"}, "a"),

@@ -31,6 +31,9 @@ from jqueue.ports.clock import Entropy
 PIECE_BYTES = 1 << 20
 """Number of bytes of rows that are read at once. A chunk is never cut."""
 
+MOST_AHEAD = 8
+"""Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
+
 FOUND_KEPT = 64
 """Number of jobs found by their ids that are remembered: a page may show one of them every second."""
 
@@ -212,10 +215,12 @@ class SegmentJobs:
         census = self.source.census
         try:
             index = await self._patiently(name, lambda: census.outline(name, segment))
-            for number in range(segment.chunk_of(segment.next), segment.chunks):
-                if segment.is_chunk_taken(number):
-                    continue
-                for rows in await self._chunks(name, segment, index, [number], "", damaged):
+            numbers = range(segment.chunk_of(segment.next), segment.chunks)
+            left, several = [each for each in numbers if not segment.is_chunk_taken(each)], 1
+            while left:
+                read, left = left[:several], left[several:]
+                several = min(2 * several, MOST_AHEAD)
+                for rows in await self._chunks(name, segment, index, read, "", damaged):
                     for row, job_id, entry in rows:
                         if not segment.is_taken(row):
                             job = unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))

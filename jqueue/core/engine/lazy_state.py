@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
-from jqueue.domain.job_table import Packed, entrypoint_of, sequence_of, status_of, unpacked
+from jqueue.domain.job_table import Packed, entrypoint_of, status_of, unpacked
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.segments import Span
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
@@ -105,8 +105,6 @@ class LazyState:
         statuses: frozenset[JobStatus] = frozenset(),
         entrypoints: frozenset[str] = frozenset(),
         prefix: str = "",
-        *,
-        in_order: bool = False,
     ) -> Iterator[list[tuple[str, Job | Packed]]]:
         """Yield ids and entries that fit the arguments, those of a thousand entries at a time.
 
@@ -114,11 +112,8 @@ class LazyState:
             statuses: statuses of the jobs; all if empty.
             entrypoints: entrypoints of the jobs; all if empty.
             prefix: beginning of their ids.
-            in_order: True to sort them by sequence number. By default, they come in the order in which they were read.
         """
         entries = iter(self.entries.items())
-        if in_order:
-            entries = iter(sorted(self.entries.items(), key=lambda pair: sequence_of(pair[1])))
         while part := list(islice(entries, JOBS_PER_SLICE)):
             if statuses or entrypoints or prefix:
                 part = [

@@ -48,7 +48,6 @@ class QueueView:
         *statuses: JobStatus,
         entrypoints: Collection[str] = (),
         prefix: str = "",
-        in_order: bool = False,
         others: bool = True,
     ) -> AsyncGenerator[Job, None]:
         """Iterate over jobs. Other jobs do not become models, and the event loop gets a turn now and then.
@@ -59,11 +58,10 @@ class QueueView:
             statuses: statuses of the jobs; all by default.
             entrypoints: entrypoints of the jobs; all by default.
             prefix: beginning of their ids.
-            in_order: True if jobs of the queue's object come by their sequence numbers.
             others: False for the jobs of the queue's object alone.
         """
         wanted, names = frozenset(statuses), frozenset(entrypoints)
-        for part in self._content.parts(wanted, names, prefix, in_order=in_order):
+        for part in self._content.parts(wanted, names, prefix):
             for job_id, entry in part:
                 yield unpacked(job_id, entry)
             await asyncio.sleep(0)
