@@ -377,7 +377,7 @@ PLANTED = [
     Planted(orders.stopped_job_queued_again, {1}, 500, MODERN),
     Planted(orders.holder_not_told_to_stop, {3}, 200, MODERN),
     Planted(staging.transaction_in_a_commit_of_its_own, {13}, 50, STAGED),
-    Planted(staging.same_version_added_again, {13}, 50, STAGED),
+    Planted(staging.same_version_added_again, {1, 13}, 50, STAGED),
     Planted(staging.placed_lines_kept_by_an_undo, {0, 1, 2, 13}, 50, STAGED),
     Planted(staging.draft_kept_after_placed_lines, {1}, 50, STAGED),
     Planted(staging.transactions_not_written, {13}, 50, STAGED),

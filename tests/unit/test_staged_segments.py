@@ -118,6 +118,21 @@ async def test_more_segments_than_the_manifest_takes_are_joined(monkeypatch):
 
 
 @in_virtual_time
+async def test_joined_rows_keep_their_options_and_their_places(monkeypatch):
+    monkeypatch.setattr(staged_commit, "KEPT_FREE", 255)
+    async with queue_on(store()) as queue:
+        tasks = [
+            await stage(queue, b"%d" % task, b"%db" % task, task=task, priority=[0, -1], max_attempts=task + 1)
+            for task in range(3)
+        ]
+        assert StagedReceipt(6) == await queue.enqueue_staged(tasks, FIRST)
+        assert 1 == len((await queue.read_state()).segments)
+        jobs = await queue.dequeue(batch_size=9)
+        assert [b"0b", b"1b", b"2b", b"0", b"1", b"2"] == [job.payload for job in jobs]
+        assert [1, 2, 3, 1, 2, 3] == [job.max_attempts for job in jobs]
+
+
+@in_virtual_time
 async def test_rows_whose_unique_key_is_taken_are_left_out():
     async with queue_on(store()) as queue:
         await queue.enqueue("work", b"there", unique_key="b")

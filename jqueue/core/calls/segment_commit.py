@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_columns import SegmentColumns
@@ -20,6 +22,7 @@ from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
 from jqueue.domain.operations.bulk import on_conflict_of
+from jqueue.domain.segment_index import SegmentIndex
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a new segment that are read at once."""
@@ -121,9 +124,33 @@ class SegmentCommit:
 
     async def _all_jobs_of(self, new: NewSegment) -> AsyncIterator[tuple[int, Job]]:
         """Yield the number and the job of each row of a new segment, which is read in parts."""
-        for first in range(0, new.segment.chunks, CHUNKS_AT_ONCE):
-            for found in await self._jobs_of(new, range(first, min(first + CHUNKS_AT_ONCE, new.segment.chunks))):
+        whole = await self._with_index(new)
+        for chunks in _parts_of(new):
+            for found in await self._jobs_of(whole, chunks):
                 yield found
+
+    async def _lines_of(self, new: NewSegment) -> AsyncIterator[tuple[Rows, list[bytes]]]:
+        """Yield the rows of each chunk of a new segment, packed, with their lines."""
+        index = (await self._with_index(new)).index
+        assert index is not None
+        for chunks in _parts_of(new):
+            read = partial(self._read_lines, new, index, chunks)
+            for found in await self._objects.retried(read, self.seconds_left, reads=True):
+                yield found
+
+    async def _read_lines(
+        self, new: NewSegment, index: SegmentIndex, chunks: Sequence[int]
+    ) -> list[tuple[Rows, list[bytes]]]:
+        async with aclosing(self._segments.reader.lines(new.name, new.segment, index, chunks)) as several:
+            return [each async for each in several]
+
+    async def _with_index(self, new: NewSegment) -> NewSegment:
+        """Return a new segment with its index."""
+        if new.index is not None:
+            return new
+        reader = self._segments.reader
+        index = await self._objects.retried(lambda: reader.index(new.name, new.segment), self.seconds_left, reads=True)
+        return replace(new, index=index)
 
     def _single(self, job: Job, given: bool, mode: int) -> tuple[int, NewJob]:
         """Return the number of the job of a row, and the enqueue that adds it."""
@@ -147,3 +174,9 @@ class SegmentCommit:
         index = encoded.table if given or segment.keys else None
         name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
         return NewSegment(name, queue, segment, index, given, modes)
+
+
+def _parts_of(new: NewSegment) -> Iterator[Sequence[int]]:
+    """Yield the numbers of the chunks of a new segment, some at a time."""
+    chunks = new.segment.chunks
+    return (range(first, min(first + CHUNKS_AT_ONCE, chunks)) for first in range(0, chunks, CHUNKS_AT_ONCE))

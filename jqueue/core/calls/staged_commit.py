@@ -13,6 +13,7 @@ from datetime import datetime
 
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_columns import SegmentColumns
+from jqueue.core.blob.segment_reader import Rows
 from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, StagedTask
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
@@ -22,6 +23,7 @@ from jqueue.core.engine.slices import in_turns
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.job_options import OnConflict
+from jqueue.domain.job_table import unpacked, waits_only
 from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,
@@ -33,6 +35,7 @@ from jqueue.domain.operations import (
     Transaction,
 )
 from jqueue.domain.operations.bulk import conflict_mode
+from jqueue.domain.segment_index import hashes_of
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.ports.log import logger_of
 
@@ -108,7 +111,7 @@ class StagedCommit(SegmentCommit):
             new = []
         elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
             new = await self._joined(new)
-        new = [await self._with_keys(each) for each in new]
+        new = [await self._with_index(each) if each.segment.keys else each for each in new]
         features = frozenset().union(*(task.features for task in self._staged))
         operation = EnqueueSegments(self.jobs, now, new, one_by_one, before, features, self._transaction)
         shared = await in_turns(operation.among_themselves())
@@ -180,15 +183,6 @@ class StagedCommit(SegmentCommit):
         except (JQueueError, OSError, TimeoutError) as error:
             logger.warning("staged segments that are no longer needed are removed later: %s", error)
 
-    async def _with_keys(self, new: NewSegment) -> NewSegment:
-        """Return a segment with its index, if keys of its jobs may be taken."""
-        if new.index is not None or not new.segment.keys:
-            return new
-        index = await self._objects.retried(
-            lambda: self._segments.reader.index(new.name, new.segment), self.seconds_left, reads=True
-        )
-        return replace(new, index=index)
-
     async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
         """Write the rows of segments again, as few large segments."""
         groups: dict[Group, list[NewSegment]] = {}
@@ -200,13 +194,13 @@ class StagedCommit(SegmentCommit):
             if len(several) == 1:
                 joined += several
                 continue
-            columns = SegmentColumns(0.0)
+            columns = _columns_of(group)
             for each in several:
-                async for _, job in self._all_jobs_of(each):
-                    columns.add(row_of(job.evolve(sequence=each.behind + job.sequence)))
+                async for rows, lines in self._lines_of(each):
+                    _add_rows(columns, rows, lines, each)
                     if len(columns) >= STAGED_ROWS or columns.size >= STAGED_BYTES:
                         joined.append(await self._written(group, columns))
-                        columns = SegmentColumns(0.0)
+                        columns = _columns_of(group)
             if len(columns):
                 joined.append(await self._written(group, columns))
         return joined
@@ -218,3 +212,26 @@ class StagedCommit(SegmentCommit):
         modes = bytes([self._mode]) * encoded.entry.rows if self._mode and encoded.entry.keys else b""
         made = await self._create(encoded, queue, False, modes)
         return replace(made, created_at=created_at)
+
+
+def _columns_of(group: Group) -> SegmentColumns:
+    """Return columns for the rows of a group. Those without options were enqueued at its time."""
+    created_at = group[2]
+    return SegmentColumns(0.0 if created_at is None else created_at.timestamp())
+
+
+def _add_rows(columns: SegmentColumns, rows: Rows, lines: Sequence[bytes], new: NewSegment) -> None:
+    """Add the rows of a chunk of a new segment, with the numbers that they have in the write."""
+    if all(
+        waits_only(entry) and entry[3] == entry[6] == 0 and entry[4] == new.created_at for _, _, entry in rows
+    ):  # neither a priority nor an attempt
+        numbers = [new.behind + entry[5] for _, _, entry in rows]
+        moved = [
+            line.replace(b'"sequence": %d,' % entry[5], b'"sequence": %d,' % number, 1)
+            for line, number, (_, _, entry) in zip(lines, numbers, rows, strict=True)
+        ]
+        columns.add_plain(moved, hashes_of([job_id.encode() for _, job_id, _ in rows]), numbers)
+        return
+    for _, job_id, entry in rows:
+        job = unpacked(job_id, entry)
+        columns.add(row_of(job.evolve(sequence=new.behind + job.sequence)))
