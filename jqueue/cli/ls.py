@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,17 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.cli.chosen_jobs import chosen_jobs
-from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
+from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.next_jobs import add_next, come_in_order
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import age, refusal, show_lines
+from jqueue.cli.queue_order import jobs_in_order, served_as_sorted
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
+from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.first_items import FirstItems
-from jqueue.domain.models import Job
-from jqueue.domain.selection import Phase, Selection, phase_of, since
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of, since
 from jqueue.domain.short_ids import ShortIds
 
 WIDE = 120
@@ -116,17 +119,18 @@ def ls(
 
     terminal = Terminal.of_stdout()
 
-    async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]]:
-        found = await find_jobs(opened.view, opened.now(), selection, sort, limit, reverse=reverse)
+    async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]] | None:
+        now = opened.now()
+        if (limit, sort, reverse) == (None, None, False) and served_as_sorted(opened.view):
+            return await write_as_found(opened.view, selection, now, terminal, as_json=as_json)
+        found = await find_jobs(opened.view, now, selection, sort, limit, reverse=reverse)
         return found, {} if as_json else await short_names(found, terminal)
 
-    found, names = on_queue(url, find, as_json=as_json)
-    if as_json:
-        from jqueue.cli.job_values import job_values
-
-        show_lines(job_values(job, found.now) for job in found.jobs)
-    else:
-        write_lines(listing(found, names, terminal, every=not selection))
+    answer = on_queue(url, find, as_json=as_json)
+    if answer is not None and as_json:
+        show_lines(_values(answer[0].jobs, answer[0].now))
+    elif answer is not None:
+        write_lines(listing(*answer, terminal, every=not selection))
 
 
 def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
@@ -138,6 +142,54 @@ def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reve
         return listing(found, await short_names(found, terminal), terminal, every=not selection)
 
     return draw
+
+
+async def write_as_found(
+    view: QueueView, selection: Selection, now: datetime, terminal: Terminal, *, as_json: bool
+) -> tuple[Found, Mapping[str, str]] | None:
+    """Write all jobs that are chosen, as they are read. Return them instead if they are few."""
+    first: list[Job] = []
+    layout: Layout | None = None
+    written = 0
+    async with aclosing(jobs_by_phase(view, selection, now)) as jobs:
+        try:
+            async for job in jobs:
+                first.append(job)
+                if len(first) == SAMPLE:
+                    layout = layout or _begun(first, now, terminal, as_json=as_json)
+                    _write(first, now, layout, as_json=as_json)
+                    written += len(first)
+                    first = []
+        except JobsUnreadableError:  # all others were found
+            _write(first, now, layout or _begun(first, now, terminal, as_json=as_json), as_json=as_json)
+            raise
+    if layout is None:
+        found = Found(first, view, now, 0)
+        return found, {} if as_json else await short_names(found, terminal)
+    _write(first, now, layout, as_json=as_json)
+    if terminal.width is not None and not as_json:
+        write_lines(["", terminal.styled(counted(written + len(first), "job"), "dim")])
+    return None
+
+
+def _begun(first: Sequence[Job], now: datetime, terminal: Terminal, *, as_json: bool) -> Layout:
+    layout = Layout(COLUMNS, [_row(job, {}, now) for job in first], terminal)
+    if not as_json:
+        write_lines([layout.titles])
+    return layout
+
+
+def _write(jobs: Sequence[Job], now: datetime, layout: Layout, *, as_json: bool) -> None:
+    if as_json:
+        show_lines(_values(jobs, now))
+    else:
+        write_lines(layout.line(_row(job, {}, now)) for job in jobs)
+
+
+def _values(jobs: Sequence[Job], now: datetime) -> Iterator[Mapping[str, Any]]:
+    from jqueue.cli.job_values import job_values
+
+    return (job_values(job, now) for job in jobs)
 
 
 async def find_jobs(
@@ -206,6 +258,40 @@ def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
         Cell(str(job.tries), "" if job.tries else "dim"),
         Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
     )
+
+
+async def jobs_by_phase(view: QueueView, selection: Selection, now: datetime) -> AsyncGenerator[Job, None]:
+    """Iterate over the chosen jobs as they are listed by default. Ready and scheduled jobs are read as they come up.
+
+    Raises:
+        JobsUnreadableError: at the end, if segments are missing or damaged.
+        StorageError: the store failed.
+    """
+    phases, damaged, held = selection.phases or frozenset(Phase), dict[str, str](), list[Job]()
+    if phases - QUEUED:
+        try:
+            async for job in chosen_jobs(view, replace(selection, phases=phases - QUEUED), now):
+                held.append(job)
+        except JobsUnreadableError as error:
+            damaged.update(error.segments)
+    held.sort(key=_by_phase(now))
+    for job in held:
+        if job.status is JobStatus.IN_PROGRESS:
+            yield job
+    expired = []
+    if phases & QUEUED:
+        try:
+            async for job in jobs_in_order(view, replace(selection, phases=phases & QUEUED), now):
+                if phase_of(job, now) is Phase.EXPIRED:
+                    expired.append(job)
+                else:
+                    yield job
+        except JobsUnreadableError as error:
+            damaged.update(error.segments)
+    for job in (*sorted(expired, key=since), *(job for job in held if job.status is not JobStatus.IN_PROGRESS)):
+        yield job
+    if damaged:
+        raise JobsUnreadableError(damaged)
 
 
 def _by_phase(now: datetime) -> Callable[[Job], Any]:

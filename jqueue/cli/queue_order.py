@@ -74,6 +74,13 @@ async def jobs_in_order(view: QueueView, selection: Selection, now: datetime) ->
         raise JobsUnreadableError(damaged)
 
 
+def served_as_sorted(view: QueueView) -> bool:
+    """Return True if ready jobs are served by priority and sequence, and all segments are sorted like that."""
+    return view.header.settings.aging is None and all(
+        each.scheduled or each.aging is None for each in view.header.segments.values()
+    )
+
+
 def _key(job: Job) -> RowKey:
     return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
 
