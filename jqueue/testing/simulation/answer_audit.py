@@ -182,7 +182,7 @@ class AnswerAudit:
             holder, completed = call.result.id, call.result.status is JobStatus.COMPLETED
         else:
             return
-        if holder in auditor.by_hand or self.calls.cancelling(holder, call.ended):
+        if holder in auditor.by_hand or self.calls.cancelling(holder, call.ended) or self.calls.purging(call):
             return
         acked = any(
             claim.job_id == holder and versions[0].at <= call.ended for claim, versions in auditor.removed.items()
