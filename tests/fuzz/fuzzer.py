@@ -16,7 +16,7 @@ from tests.fuzz.seeds import seeds
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / ".fuzz"
 FINDINGS = WORK / "findings"
-LARGEST_INPUT = {"decode": 16_384, "hand-edit": 1024, "operations": 1024}
+LARGEST_INPUT = {"decode": 16_384, "hand-edit": 1024, "operations": 1024, "segments": 1024}
 """Bytes of the largest input. The targets that read choices use fewer."""
 
 SECONDS_PER_INPUT = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.fuzz import decode, hand_edit, operations
+from tests.fuzz import decode, hand_edit, operations, segments
 from tests.fuzz.seeds import SEPARATOR
 
 
@@ -28,6 +28,7 @@ TARGETS: Mapping[str, Target] = {
     "decode": Target(decode.decode_target, lambda data: data.split(SEPARATOR, 1)),
     "hand-edit": Target(hand_edit.hand_edit_target, hand_edit.contents),
     "operations": Target(operations.operations_target, operations.contents, operations.calls),
+    "segments": Target(segments.segments_target, segments.contents),
 }
 
 

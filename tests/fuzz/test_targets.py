@@ -19,7 +19,7 @@ from tests.fuzz.targets import TARGETS, found
 SEED = 20260101
 """Seed from which the neighbours below are drawn; a failure names it."""
 
-NEIGHBOURS = {"decode": 240, "hand-edit": 120, "operations": 240}
+NEIGHBOURS = {"decode": 240, "hand-edit": 120, "operations": 240, "segments": 240}
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from pydantic_core import from_json
 from rich.console import Console
 
-from jqueue.core.blob import codec, lines
+from jqueue.core.blob import codec, lines, segment_object, segment_reader
 from jqueue.core.blob import content as blob_module
 from jqueue.core.blob.content import Blob
 from jqueue.domain.draft import Draft
@@ -96,6 +96,24 @@ def test_a_parser_that_lets_a_recursion_error_through_is_found(monkeypatch):
     monkeypatch.setattr(lines, "from_json", loads)
     with pytest.raises(RecursionError):
         decode_target((CORPUS / "decode" / "types-mended.json").read_bytes())
+
+
+def test_an_index_that_is_believed_is_found(monkeypatch):
+    monkeypatch.setattr(segment_object, "_is_sound", lambda index, segment: True)
+    assert {IndexError, TypeError} <= {type(found("segments", data)) for data in corpus("segments")}
+
+
+def test_a_chunk_that_is_believed_is_found(monkeypatch):
+    decode_chunk = segment_object.decode_chunk
+
+    def trusting(data, *arguments):
+        rows = decode_chunk(data, *arguments)
+        for line in data.split(b"\n")[:-1]:
+            json.loads(b"{" + line + b"}")["priority"]
+        return rows
+
+    monkeypatch.setattr(segment_reader, "decode_chunk", trusting)
+    assert_found("segments")
 
 
 def test_a_second_reading_that_keeps_removed_jobs_is_found(monkeypatch):

@@ -19,6 +19,8 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import isfinite
+from operator import index as index_of
 from typing import NamedTuple
 
 from pydantic_core import from_json
@@ -236,11 +238,35 @@ def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
         ids, keys_of = HashTable(numbers[0], numbers[1]), HashTable(numbers[2], numbers[3])
         single = [(first, last) for first, last in said["single"]]
         found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single)
-    except (ValueError, TypeError, LookupError):
+        sound = bool(chunks) and _is_sound(found, segment)
+    except (ValueError, TypeError, LookupError, OverflowError):
         raise InvalidBlobError("its index cannot be read") from None
     if rows != segment.rows or len(chunks) != segment.chunks:
         raise InvalidBlobError("its index has another number of rows than the manifest")
+    if not sound:
+        raise InvalidBlobError("its index has places that are not in it")
     return found
+
+
+def _is_sound(index: SegmentIndex, segment: Segment) -> bool:
+    """Return True if chunks follow each other up to the index, and all rows that it names are there.
+
+    Raises:
+        TypeError: it has something else than numbers.
+        OverflowError: a number is too large.
+    """
+    offsets = [*(chunk.offset for chunk in index.chunks), index.end]
+    tables = (index.ids.rows, index.keys.rows)
+    return (
+        offsets[0] > 0
+        and all(start < stop for start, stop in pairwise(offsets))
+        and index.end == segment.index
+        and all(isfinite(number) for chunk in index.chunks for number in (*chunk.first, chunk.oldest))
+        and all(max(rows, default=0) < segment.rows for rows in tables)
+        and all(0 <= first < last <= segment.rows for first, last in index.single)
+        and all(index_of(number) >= 0 for number in (*offsets, *(row for span in index.single for row in span)))
+        and all(isinstance(suffix, str) for suffix in index.objects)
+    )
 
 
 def _arrays(data: bytes, sizes: Iterable[tuple[str, int]]) -> list[array[int]]:

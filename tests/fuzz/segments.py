@@ -1,0 +1,263 @@
+"""The target `segments`: a queue whose segments, or whose manifest, were changed, cut off or mixed up.
+
+The input is read as choices: the damage, and the calls made then. Each call returns or raises an error of the queue. No
+call takes long, or memory for more rows than there are. If the checksums are made to fit the damage, the decoders are
+reached, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+import signal
+import zlib
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from random import Random
+from typing import Any, NoReturn
+
+from pydantic_core import from_json, to_json
+
+from jqueue import DirectQueue, InMemoryStorage, Job, JobStatus, JQueueError, Limits
+from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.domain.segments import FOLDER
+from jqueue.operations import Enqueue
+from jqueue.testing.simulation.workload import SeededEntropy
+from jqueue.testing.virtual_time import VirtualClock, run
+from tests.fuzz.choices import Choices
+from tests.fuzz.edits import COUNTS, NUMBERS, OTHERS, TEXTS, VALUE, edit
+from tests.fuzz.oracles import Finding
+
+SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2, merged=3, holes=2)
+
+SECONDS = 10.0
+"""Time that one input may take: a hundred times as long as usual."""
+
+MEGABYTES = 256
+"""Memory by which the process may grow while it runs an input."""
+
+NUMBER = re.compile(rb"-?\d[\d.]*")
+
+ENTRY = re.compile(rb'"(segments|ranges)": \{.*?\}\}')
+"""The manifest, or the claims of ranges, in a header."""
+
+NAMES = ("given 0", "given 3", "hot", "nothing")
+
+Store = tuple[bytes, Mapping[str, bytes]]
+"""A queue's object, and the objects beside it by suffix."""
+
+
+@cache
+def whole() -> Store:
+    """Return a queue with ready and scheduled rows, keys, a range, rows that were taken, and jobs in the blob."""
+    storage = InMemoryStorage(clock=VirtualClock())
+
+    async def make() -> Store:
+        async with _queue(storage) as queue:
+            given = [Enqueue("mail", b"%d" % number, job_id=f"given {number}") for number in range(4)]
+            keyed = [Enqueue("mail", b"", unique_key=f"key {number}", max_attempts=2) for number in range(2)]
+            later = [Enqueue("mail", b"", delay=timedelta(hours=1)) for _ in range(3)]
+            await queue.enqueue_many([*given, *keyed, *later, *(Enqueue("other", b"") for _ in range(7))])
+            await queue.claim_range("other", 3)
+            await queue.cancel("given 1")
+            await queue.enqueue("hot", b"", job_id="hot")
+            await queue.dequeue("mail")
+            content, _ = await storage.read()
+            listed = await storage.list_beside(FOLDER)
+            return content, {each.suffix: await storage.read_object(each.suffix) for each in listed}
+
+    found: Store = run(make())
+    return found
+
+
+def _queue(storage: InMemoryStorage) -> DirectQueue:
+    limits = Limits(hot_bytes=1, batch_size=4)
+    entropy = SeededEntropy(Random(0), "fuzz")
+    queue = DirectQueue(storage, clock=VirtualClock(), entropy=entropy, deadline=20, limits=limits)
+    assert queue._engine.segments is not None
+    queue._engine.segments.writer.sizes = SIZES
+    return queue
+
+
+def damaged(choices: Choices) -> Store:
+    """Return the queue with some damage."""
+    content, objects = whole()
+    objects = dict(objects)
+    for _ in range(1 + choices.below(2)):
+        kind, suffix = choices.below(6), choices.pick(sorted(objects))
+        if kind == 0:
+            objects[suffix] = edit(objects[suffix], choices)
+        elif kind == 1:
+            objects[suffix] = objects[choices.pick(sorted(objects))]
+        elif kind == 2:
+            content = _in_the_header(content, choices)
+        elif kind == 3:
+            at = choices.below(len(objects[suffix]))
+            objects[suffix] = b"%b%c%b" % (objects[suffix][:at], choices.byte(), objects[suffix][at + 1 :])
+            content = _believed(content, suffix, objects[suffix])
+        else:
+            head, index, tables = _parts(objects[suffix])
+            if kind == 4:
+                head = edit(head, choices)
+            else:
+                index = NUMBER.sub(_nth(choices), index)
+            objects[suffix] = _summed(head, index, tables)
+            content = _believed(content, suffix, objects[suffix])
+    return content, objects
+
+
+def _in_the_header(content: bytes, choices: Choices) -> bytes:
+    """Edit a value of the manifest, or of the claims of ranges."""
+    places = [found.span() for found in ENTRY.finditer(content)]
+    start, end = choices.pick(places)
+    values = [found.span() for found in VALUE.finditer(content, start, end)]
+    first, last = choices.pick(values)
+    return content[:first] + choices.pick((*NUMBERS, *COUNTS, *TEXTS, *OTHERS)) + content[last:]
+
+
+def _nth(choices: Choices) -> Any:
+    """Return a replacement for one of the numbers that are found."""
+    value = choices.pick((*NUMBERS, *COUNTS, *OTHERS, *TEXTS))
+    keep = choices.below(20)
+    seen = iter(range(1000))
+    return lambda found: value if next(seen) == keep else found[0]
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the first line with the rows, the readable part of the index, and the tables."""
+    at = data.find(b"\n{") + 1
+    index, _, tables = data[at:].partition(b"\n")
+    return data[:at], index, tables
+
+
+def _summed(head: bytes, index: bytes, tables: bytes) -> bytes:
+    """Return a segment in which the checksums of the chunks fit, as far as the index can be read."""
+    try:
+        said = from_json(index)
+        offsets = [chunk[0] for chunk in said["chunks"]] + [len(head)]
+        for number, chunk in enumerate(said["chunks"]):
+            chunk[1] = zlib.crc32(head[offsets[number] : offsets[number + 1]])
+        index = to_json(said)
+    except (ValueError, TypeError, LookupError):
+        pass
+    return b"%b%b\n%b" % (head, index, tables)
+
+
+def _believed(content: bytes, suffix: str, data: bytes) -> bytes:
+    """Return the blob with the size, the index and the checksum of a changed segment in its manifest."""
+    at = data.find(b"\n{") + 1
+    entry = b'"%b": {' % suffix.removeprefix(FOLDER).encode()
+    start = content.find(entry)
+    facts = {b"bytes": len(data), b"index": at, b"crc": zlib.crc32(data[at:])}
+    head, rest = content[:start], content[start:]
+    for name, value in facts.items():
+        rest = re.sub(rb'"%b": \d+' % name, b'"%b": %d' % (name, value), rest, count=1)
+    return head + rest
+
+
+def segments_target(data: bytes) -> None:
+    """Open the damaged queue, and make the chosen calls.
+
+    Raises:
+        Finding: a call took long, or much memory. Any other exception is a finding too.
+    """
+    choices = Choices(data)
+    content, objects = damaged(choices)
+    before = _megabytes()
+    with _in_time():
+        run(_program(content, objects, choices))
+    if (grown := _megabytes() - before) > MEGABYTES:
+        raise Finding(f"the process has grown by {grown} MB")
+
+
+def contents(data: bytes) -> list[bytes]:
+    """Return the blob and the objects that an input puts into the store."""
+    content, objects = damaged(Choices(data))
+    return [content, *objects.values()]
+
+
+async def _program(content: bytes, objects: Mapping[str, bytes], choices: Choices) -> None:
+    storage = InMemoryStorage(clock=VirtualClock())
+    await storage.write(content, None)
+    for suffix, data in objects.items():
+        await storage.create_object(suffix, data)
+    queue = _queue(storage)
+    try:
+        for _ in range(2 + choices.below(6)):
+            await _step(queue, choices)
+        await _call(_all(queue))
+        await _call(queue.requeue_stale(0))
+        while await _call(queue.dequeue(batch_size=100)):
+            pass
+        await _call(queue.stats())
+    finally:
+        await _call(queue.aclose())
+
+
+async def _step(queue: DirectQueue, choices: Choices) -> None:
+    verb = choices.below(11)
+    name = choices.pick(NAMES)
+    if verb == 0:
+        await _call(queue.dequeue(choices.pick((None, "mail", "other")), batch_size=choices.pick((1, 3))))
+    elif verb == 1:
+        claim = await _call(queue.claim_range(choices.pick(("mail", "other")), choices.pick((1, 50))))
+        if claim is not None:
+            await _call(_read(queue, claim))
+            await _call(queue.end_range(claim, failed={name: "boom"} if choices.one_in(2) else {}))
+    elif verb == 2:
+        await _call(queue.cancel(name))
+    elif verb == 3:
+        await _call(queue.enqueue("mail", b"", job_id=name))
+    elif verb == 4:
+        await _call(queue.enqueue("mail", b"", unique_key="key 1"))
+    elif verb == 5:
+        await _call(queue.purge(status=JobStatus.QUEUED, entrypoint="mail"))
+    elif verb == 6:
+        await _call(queue.peek("mail", batch_size=3))
+    elif verb == 7:
+        await _call(queue.collect())
+    elif verb == 8:
+        await _call(queue.enqueue_many([Enqueue("mail", b"", job_id=f"given {number}") for number in range(9)]))
+    elif verb == 9:
+        await asyncio.sleep(choices.pick((1, 400, 4000)))
+    else:
+        await _call(queue.find(name))
+
+
+async def _all(queue: DirectQueue) -> list[Job]:
+    return [job async for job in queue.iterate_jobs()]
+
+
+async def _read(queue: DirectQueue, claim: Any) -> list[Job]:
+    return [job async for job in queue.read_range(claim)]
+
+
+async def _call(work: Awaitable[Any]) -> Any:
+    """Return the answer to a call; None for an error of the queue."""
+    try:
+        return await work
+    except JQueueError:
+        return None
+
+
+def _megabytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Raise a finding if what runs takes too long."""
+
+    def stop(*_: Any) -> NoReturn:
+        raise Finding(f"it took more than {SECONDS:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
