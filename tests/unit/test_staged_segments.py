@@ -144,6 +144,15 @@ async def test_rows_whose_unique_key_is_taken_are_left_out():
         assert [b"there", b"1", b"3", b"6"] == await claimed(queue)
 
 
+@pytest.mark.parametrize("few_staged", [0, 9])
+@in_virtual_time
+async def test_the_first_of_two_rows_gets_their_unique_key_whatever_their_priorities(few_staged):
+    async with queue_on(store(), few_staged=few_staged) as queue:
+        task = await stage(queue, b"first", b"other", b"second", unique_key=["a", "b", "a"], priority=[2, 0, 0])
+        assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
+        assert [b"other", b"first"] == await claimed(queue)
+
+
 @in_virtual_time
 async def test_a_taken_key_refuses_the_whole_write_if_that_was_asked_for():
     async with queue_on(store()) as queue:

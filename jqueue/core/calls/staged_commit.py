@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_columns import SegmentColumns
@@ -107,7 +108,8 @@ class StagedCommit(SegmentCommit):
         before = min(now + self._objects.named_within, begun + self.named_within)
         one_by_one: list[tuple[int, NewJob]] = []
         if self.jobs <= self._sizes.few_staged and sum(each.segment.index for each in new) <= self._few_bytes:
-            one_by_one = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
+            found = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
+            one_by_one = sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
             new = []
         elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
             new = await self._joined(new)

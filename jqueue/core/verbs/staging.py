@@ -21,6 +21,9 @@ from jqueue.domain.operations import BulkConflicts, Configure, LastTransaction, 
 from jqueue.domain.operations.transactions import checked, is_repeated
 from jqueue.domain.segments import STAGED_NAMED_WITHIN
 
+A_MOMENT = 0.01
+"""Seconds by which a timer may fire early."""
+
 
 class StagingVerbs(QueueBase):
     """The verb of staged segments.
@@ -105,11 +108,17 @@ class StagingVerbs(QueueBase):
 
     async def _done_before(self, transaction: Transaction, seconds: float) -> StagedReceipt | None:
         """Return the receipt of a transaction that was done before; None if it was not."""
-        try:
-            last = await self._done(LastTransaction(transaction.app_id), seconds)
-        except UnknownOutcomeError as error:  # of a mere look
-            raise DeadlineExceededError("the store did not answer in time, and nothing was added", error) from None
-        return StagedReceipt(repeated=True, version=last) if is_repeated(transaction, last) else None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            try:
+                last = await self._done(LastTransaction(transaction.app_id), max(0.0, until - loop.time()))
+            except UnknownOutcomeError as error:  # of a mere look, which can be repeated
+                if loop.time() >= until - A_MOMENT:
+                    message = "the store did not answer in time, and nothing was added"
+                    raise DeadlineExceededError(message, error) from None
+            else:
+                return StagedReceipt(repeated=True, version=last) if is_repeated(transaction, last) else None
 
     def _new_staged(
         self, staged: Sequence[StagedTask], transaction: Transaction, on_conflict: OnConflict, seconds: float
