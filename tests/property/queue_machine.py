@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Job, ResultTimeoutError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, ResultTimeoutError
 from jqueue.operations import Heartbeat
-from jqueue.testing.virtual_time import EPOCH, VirtualClock, VirtualTimeLoop
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.property import queue_calls as calls
+from tests.property.call_machine import CallMachine, single, who
 from tests.property.plain_program import PlainProgram
 from tests.property.plain_queue import PlainQueue
 from tests.property.plain_values import Refused
@@ -49,14 +50,13 @@ class Call:
     atomic: bool = True
 
 
-class QueueMachine(RuleBasedStateMachine):
+class QueueMachine(CallMachine):
     """Any calls, in any order, to queue objects that share a store."""
 
     kinds: ClassVar[tuple[type, ...]] = (DirectQueue, BrokerQueue)
 
     def __init__(self):
         super().__init__()
-        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
         self.storage = InMemoryStorage(clock=VirtualClock())
         self.queues, self.programs = [], []
         for kind in self.kinds:
@@ -69,7 +69,6 @@ class QueueMachine(RuleBasedStateMachine):
             self.queues.append(queue)
             self.programs.append(PlainProgram(timeout, groups=kind is BrokerQueue))
         self.plain = PlainQueue()
-        self.seen = calls.Seen()
         self.plain.now = self.now()
 
     def teardown(self):
@@ -82,8 +81,6 @@ class QueueMachine(RuleBasedStateMachine):
         return EPOCH + timedelta(seconds=self.runner.get_loop().time())
 
     # Rules
-
-    who = st.integers(0, 1)
 
     @initialize(jobs=st.lists(calls.enqueues, max_size=4))
     def begin(self, jobs):
@@ -100,25 +97,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.make(who, [Call(operations, lambda queue: queue.enqueue_many(operations), list)])
 
     @rule(who=who, asked=calls.dequeues)
-    def dequeue(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who, asked=calls.dequeues)
     def dequeue_elsewhere(self, who, asked):
         self.one(who + 1, asked)
-
-    @rule(who=who, asked=calls.acks | calls.nacks | calls.heartbeats)
-    def end_or_keep_a_claim(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who, asked=calls.nacks)
-    def nack(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who)
-    def a_job_dies_and_is_redriven(self, who):
-        self.one(who, calls.Asked("nack", {"job": ("job", 0), "dead": True}))
-        self.one(who, calls.Asked("redrive"))
 
     @rule(who=who, jobs=st.lists(calls.references, max_size=4))
     def ack_many(self, who, jobs):
@@ -132,14 +112,6 @@ class QueueMachine(RuleBasedStateMachine):
         operations = self.operations([calls.Asked("nack", {"job": drawn, **fate}) for drawn in jobs])
         self.make(who, [Call(operations, lambda queue: queue.nack_many(references, **fate), only_errors, atomic=False)])
 
-    @rule(who=who, asked=calls.operators)
-    def operate(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who, asked=calls.keepers)
-    def decide(self, who, asked):
-        self.one(who, asked)
-
     @rule(who=who, asked=calls.limits, jobs=st.lists(calls.enqueues, min_size=1, max_size=3), wanted=calls.dequeues)
     def hold_back(self, who, asked, jobs, wanted):
         """Set a limit where jobs are, and then dequeue them."""
@@ -147,10 +119,6 @@ class QueueMachine(RuleBasedStateMachine):
         for job in jobs:
             self.one(who, calls.Asked("enqueue", {**job.options, "entrypoint": asked.options["entrypoint"]}))
         self.one(who, wanted)
-
-    @rule(who=who, asked=calls.cron_entries)
-    def set_cron_entries(self, who, asked):
-        self.one(who, asked)
 
     @rule(who=who, seconds=calls.waits, asked=calls.dequeues)
     def dequeue_later(self, who, seconds, asked):
@@ -228,9 +196,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def call(self, asked):
         """One operation, by its verb."""
-        [operation] = self.operations([asked])
-        if isinstance(operation, Heartbeat) and not operation.tolerant:
-            operation = Heartbeat(operation.jobs[:1])
+        operation = single(self.operations([asked])[0])
         nothing = isinstance(operation, Heartbeat) and not operation.tolerant
         return Call(
             [operation],
@@ -260,14 +226,6 @@ class QueueMachine(RuleBasedStateMachine):
         for call, wanted, outcome in zip(made, expected, outcomes, strict=True):
             same(wanted if isinstance(wanted, Refused) else call.expected(wanted), outcome)
             self.look_at(outcome)
-
-    def look_at(self, outcome):
-        """Note the jobs that were returned."""
-        for each in outcome if isinstance(outcome, list) else [outcome]:
-            if isinstance(each, list):
-                self.look_at(each)
-            elif isinstance(each, Job):
-                self.seen.note([each], claimed=each.status == "in_progress")
 
     # Invariants after each call
 

@@ -11,19 +11,19 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
-from jqueue import Job, JobStatus, ResultTimeoutError
+from jqueue import JobStatus, ResultTimeoutError
 from jqueue.domain.operations import AwaitResult, Find
 from jqueue.domain.operations.amend import Amend
 from jqueue.domain.operations.guarded import Guarded, JobAsSeen, JobMatches
 from jqueue.domain.operations.lookup import CountQueued
 from jqueue.domain.operations.schedules import RunSchedule
 from jqueue.domain.selection import Phase, Selection
-from jqueue.operations import Cancel, Dequeue, Heartbeat, Purge, Reprioritise, Reschedule
-from jqueue.testing.virtual_time import VirtualTimeLoop
+from jqueue.operations import Cancel, Dequeue, Purge, Reprioritise, Reschedule
 from tests.property import queue_calls as calls
 from tests.property import segment_worlds as worlds
+from tests.property.call_machine import CallMachine, single, who
 
 STALE, NEVER = 40.0, 1e7
 
@@ -73,17 +73,15 @@ BY_ID = (Cancel, Find, AwaitResult, Purge, Guarded, CountQueued, Amend, Reschedu
 """Operations that can meet a job that has expired."""
 
 
-class SegmentMachine(RuleBasedStateMachine):
+class SegmentMachine(CallMachine):
     """Any calls, in any order, on both queues."""
 
     expiring: ClassVar[bool]
 
     def __init__(self):
         super().__init__()
-        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
         self.loop = self.runner.get_loop()
         self.pair: list[worlds.World] = []
-        self.seen = calls.Seen()
         self.turns, self.segments = 50, 0
 
     @initialize(
@@ -111,8 +109,6 @@ class SegmentMachine(RuleBasedStateMachine):
 
     # Rules
 
-    who = st.integers(0, 2)
-
     @rule(who=who, asked=enqueues)
     def enqueue(self, who, asked):
         self.one(who, asked)
@@ -126,10 +122,6 @@ class SegmentMachine(RuleBasedStateMachine):
     def enqueue_one_by_one(self, who, many):
         for asked in many:
             self.one(who, asked)
-
-    @rule(who=who, asked=calls.dequeues)
-    def dequeue(self, who, asked):
-        self.one(who, asked)
 
     @rule(who=who, name=names, number=st.integers(1, 3), back=st.integers(0, 12), holder=st.sampled_from([None, "me"]))
     def dequeue_through(self, who, name, number, back, holder):
@@ -156,35 +148,10 @@ class SegmentMachine(RuleBasedStateMachine):
 
         self.compare(run)
 
-    @rule(who=who, asked=calls.acks | calls.nacks | calls.heartbeats)
-    def end_or_keep_a_claim(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who, asked=calls.nacks)
-    def nack(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who)
-    def a_job_dies_and_is_redriven(self, who):
-        self.one(who, calls.Asked("nack", {"job": ("job", 0), "dead": True}))
-        self.one(who, calls.Asked("redrive"))
-
-    @rule(who=who, asked=calls.operators)
-    def operate(self, who, asked):
-        self.one(who, asked)
-
-    @rule(who=who, asked=calls.keepers)
-    def decide(self, who, asked):
-        self.one(who, asked)
-
     @rule(who=who, asked=calls.limits, wanted=calls.dequeues)
     def hold_back(self, who, asked, wanted):
         self.one(who, asked)
         self.one(who, wanted)
-
-    @rule(who=who, asked=calls.cron_entries)
-    def set_cron_entries(self, who, asked):
-        self.one(who, asked)
 
     @rule(who=who, job_id=calls.ids | calls.recent)
     def look_for_a_job(self, who, job_id):
@@ -309,14 +276,6 @@ class SegmentMachine(RuleBasedStateMachine):
         self.look_at(expected)
         self.runner.run(worlds.background(self.turns))
 
-    def look_at(self, answer: Any):
-        """Note the jobs that were returned."""
-        for each in answer if isinstance(answer, list | tuple) else [answer]:
-            if isinstance(each, list | tuple):
-                self.look_at(each)
-            elif isinstance(each, Job):
-                self.seen.note([each], claimed=each.status == "in_progress")
-
     async def looks(self, pair):
         return [await world.queues[0].read_state() for world in pair]
 
@@ -414,10 +373,3 @@ async def outcome(call):
         return await call
     except (ResultTimeoutError, Exception) as error:
         return error
-
-
-def single(operation):
-    """Return an operation that a verb can do: a strict heartbeat has one job."""
-    if isinstance(operation, Heartbeat) and not operation.tolerant:
-        return Heartbeat(operation.jobs[:1])
-    return operation
