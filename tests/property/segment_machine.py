@@ -98,11 +98,13 @@ class SegmentMachine(CallMachine):
             self.one(0, asked)
 
     def teardown(self):
-        if self.pair:
-            self.histories_are_equal()
-        for world in self.pair:
-            self.runner.run(world.close())
-        self.runner.close()
+        try:
+            if self.pair:
+                self.histories_are_equal()
+            for world in self.pair:
+                self.runner.run(world.close())
+        finally:
+            self.runner.close()
 
     def now(self):
         return worlds.moment(self.loop)
