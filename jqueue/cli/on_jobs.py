@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from jqueue.domain.errors import (
     InvalidJobError,
     JobNotFoundError,
     JobStateError,
+    JobsUnreadableError,
     JQueueError,
     UnknownOutcomeError,
 )
@@ -37,6 +38,9 @@ from jqueue.domain.selection import Phase, Selection, phase_of
 
 CHUNK = 1_000
 """Number of jobs to change in one commit."""
+
+APART = 16_384
+"""Largest distance of the jobs that one commit changes in a segment: it loads the rows around each of them."""
 
 NAMED = 5
 """Largest number of entrypoints to name in a question."""
@@ -74,7 +78,7 @@ class JobChange:
 
 
 class ChosenJob(NamedTuple):
-    """The fields of a job that a change needs. They are few, as a million jobs may be chosen."""
+    """The fields of a job that a change needs."""
 
     id: str
     status: JobStatus
@@ -83,15 +87,22 @@ class ChosenJob(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The jobs that were chosen.
+    """The numbers of the jobs that were chosen.
 
     Attributes:
-        jobs: jobs that can be changed.
+        jobs: number of jobs that can be changed, by entrypoint.
         others: number of jobs that match, and cannot be changed.
+        last: largest sequence number of the jobs that can be changed: jobs that come later are left alone.
     """
 
-    jobs: Sequence[ChosenJob]
-    others: int
+    jobs: Counter[str]
+    others: int = 0
+    last: int = 0
+
+    @property
+    def number(self) -> int:
+        """Number of jobs that can be changed."""
+        return self.jobs.total()
 
 
 @dataclass
@@ -133,7 +144,7 @@ def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_js
 
     found, result = on_queue(url, do, as_json=as_json)
     if dry_run:
-        _show_chosen(Chosen([_chosen(found)], 0), change, dry_run=True, as_json=as_json)
+        _show_chosen(Chosen(Counter([found.entrypoint])), change, dry_run=True, as_json=as_json)
         raise typer.Exit
     return found, result
 
@@ -159,24 +170,28 @@ def change_jobs(
 
     async def find(opened: OpenedQueue) -> Chosen:
         opened.queue.capabilities.require(*_needs(change, opened))
-        now, counted_only = opened.now(), _chosen(Job.new("any")) if dry_run else None
-        able, others = [], 0
-        async for job in chosen_jobs(opened.view, selection if counts_others else within, now):
-            if phase_of(job, now) in change.phases:
-                able.append(counted_only or _chosen(job))
-            else:
-                others += 1
-        return Chosen(sorted(able, key=lambda job: job.sequence), others)
+        now, able, others, last = opened.now(), Counter[str](), 0, 0
+        try:
+            async for job in chosen_jobs(opened.view, selection if counts_others else within, now):
+                if phase_of(job, now) in change.phases:
+                    able[job.entrypoint] += 1
+                    last = max(last, job.sequence)
+                else:
+                    others += 1
+        except JobsUnreadableError:
+            if dry_run or not able:
+                raise
+        return Chosen(able, others, last)
 
     chosen = on_queue(url, find, as_json=as_json)
     if dry_run or not chosen.jobs:
         _show_chosen(chosen, change, dry_run=dry_run, as_json=as_json)
         return
     if change.question and not yes:
-        ask(Counter(job.entrypoint for job in chosen.jobs), change.question, as_json=as_json)
-    tally = on_queue(url, lambda opened: _change_all(opened, chosen.jobs, within, change), as_json=as_json)
+        ask(chosen.jobs, change.question, as_json=as_json)
+    tally = on_queue(url, lambda opened: _change_all(opened, chosen, within, change), as_json=as_json)
     _show_tally(tally, chosen, change, as_json=as_json)
-    if tally.changed < len(chosen.jobs):
+    if tally.changed < chosen.number:
         raise typer.Exit(NOT_ALL)
 
 
@@ -200,30 +215,72 @@ def _needs(change: JobChange, opened: OpenedQueue) -> Sequence[str]:
     return tuple(change.operation(example).needs(0.0))
 
 
-async def _change_all(
-    opened: OpenedQueue, found: Sequence[ChosenJob], selection: Selection, change: JobChange
-) -> Tally:
-    tally = Tally()
+async def _change_all(opened: OpenedQueue, chosen: Chosen, selection: Selection, change: JobChange) -> Tally:
+    """Change the jobs in commits of bounded size, as they are read.
+
+    Raises:
+        RefusedError: not all could be changed. The message has the number of those that were.
+    """
+    tally, seen = Tally(), 0
     with jobs_counted("working") as tell:
-        for start in range(0, len(found), CHUNK):
-            tell(start, len(found))
-            chunk = found[start : start + CHUNK]
-            guarded = [Guarded(JobMatches(job.id, selection), change.operation(job)) for job in chunk]
-            try:
-                results = await certain(opened.queue.apply_each(*guarded))
-            except UnknownOutcomeError:
-                raise RefusedError(
-                    f"the outcome is unknown for {jobs(len(chunk))}: the connection failed before it was certain "
-                    f"whether they were {change.done}. {_so_far(tally, change)}. Look at the queue before you repeat it"
-                ) from None
-            except asyncio.CancelledError:  # Ctrl-C
-                note(_so_far(tally, change))
-                raise
-            except JQueueError as error:
-                raise RefusedError(f"{error}. {_so_far(tally, change)}. Run the command again for the rest") from None
-            for result in results:
-                _count(tally, result)
+        try:
+            async for chunk in _chunks(opened, selection, chosen.last):
+                tell(seen, chosen.number)
+                await _change_some(opened, chunk, selection, change, tally)
+                seen += len(chunk)
+        except JobsUnreadableError as error:  # all others were changed
+            raise RefusedError(f"{error}. {_so_far(tally, change)}") from None
+    tally.meanwhile += max(0, chosen.number - seen)
     return tally
+
+
+async def _chunks(opened: OpenedQueue, selection: Selection, last: int) -> AsyncIterator[list[ChosenJob]]:
+    """Yield the chosen jobs, some at a time: those of the queue's object by their places, then those of segments."""
+    now, view = opened.now(), opened.view
+    hot = [_chosen(job) async for job in chosen_jobs(view, selection, now, others=False)]
+    chunk: list[ChosenJob] = []
+    for each in sorted((job for job in hot if job.sequence <= last), key=lambda job: job.sequence):
+        chunk.append(each)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    names, prefix = selection.entrypoints, selection.id_prefix or ""
+    async with view.other_jobs(frozenset(selection.statuses), names, prefix) as rows:
+        try:
+            async for job in rows:
+                if not selection.matches(job, now) or job.sequence > last:
+                    continue
+                if len(chunk) == CHUNK or (chunk and abs(job.sequence - chunk[0].sequence) > APART):
+                    yield chunk
+                    chunk = []
+                chunk.append(_chosen(job))
+        except JobsUnreadableError:
+            if chunk:
+                yield chunk
+            raise
+    if chunk:
+        yield chunk
+
+
+async def _change_some(
+    opened: OpenedQueue, chunk: Sequence[ChosenJob], selection: Selection, change: JobChange, tally: Tally
+) -> None:
+    """Change a chunk of jobs in one commit, each for itself."""
+    guarded = [Guarded(JobMatches(job.id, selection), change.operation(job)) for job in chunk]
+    try:
+        results = await certain(opened.queue.apply_each(*guarded))
+    except UnknownOutcomeError:
+        raise RefusedError(
+            f"the outcome is unknown for {jobs(len(chunk))}: the connection failed before it was certain "
+            f"whether they were {change.done}. {_so_far(tally, change)}. Look at the queue before you repeat it"
+        ) from None
+    except asyncio.CancelledError:  # Ctrl-C
+        note(_so_far(tally, change))
+        raise
+    except JQueueError as error:
+        raise RefusedError(f"{error}. {_so_far(tally, change)}. Run the command again for the rest") from None
+    for result in results:
+        _count(tally, result)
 
 
 def _so_far(tally: Tally, change: JobChange) -> str:
@@ -275,7 +332,7 @@ def ask(found: Counter[str], question: str, *, as_json: bool) -> None:
 
 
 def _show_chosen(chosen: Chosen, change: JobChange, *, dry_run: bool, as_json: bool) -> None:
-    number = len(chosen.jobs)
+    number = chosen.number
     if as_json:
         show_json({"matched": number, change.done: 0, **({"dry_run": True} if dry_run else {})})
         return
@@ -296,7 +353,7 @@ def _show_tally(tally: Tally, chosen: Chosen, change: JobChange, *, as_json: boo
     if as_json:
         told = {"told": tally.running} if change.stops else {}
         numbers = {"changed_meanwhile": tally.meanwhile, "refused": tally.refused.total()}
-        show_json({"matched": len(chosen.jobs), change.done: tally.changed, **told, **numbers})
+        show_json({"matched": chosen.number, change.done: tally.changed, **told, **numbers})
         return
     show(f"{counted(tally.changed, 'job was', 'jobs were')} {change.done}")
     if tally.running:

@@ -15,6 +15,7 @@ from jqueue.operations import Enqueue
 from jqueue.testing import virtual_time
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.cli.commands import SECRET, Blocking, refused, run, text, values
+from tests.tiny_segments import spilled, tiny_queue
 
 
 @pytest.fixture
@@ -192,6 +193,39 @@ def test_completed_jobs_are_purged_on_request(path, queue):
     queue.ack(queue.dequeue("kept")[0].claim)
     assert 1 == values("purge", path, "--status", "completed", "--yes")["purged"]
     assert {"dead", "kept"} - queue.jobs().keys() == {"kept"}
+
+
+def test_a_job_that_comes_during_the_question_is_left_alone(path, queue, monkeypatch):
+    monkeypatch.setattr(on_jobs, "ask", lambda *_, **__: queue.enqueue("mail", b"", job_id="new"))
+    assert {"matched": 3, "cancelled": 3} == {
+        name: number
+        for name, number in values("cancel", path, "--entrypoint", "mail").items()
+        if name in ("matched", "cancelled")
+    }
+    assert "new" in queue.jobs()
+
+
+def test_jobs_of_segments_are_changed_in_chunks_and_a_damaged_segment_is_named_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(on_jobs, "CHUNK", 5)
+    path = tmp_path / "queue.json"
+
+    async def fill():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            for name in ("mail", "report"):
+                await queue.enqueue_many([Enqueue(name, b"") for _ in range(12)])
+                await spilled(queue)
+            await queue.enqueue("mail", b"", delay=60)
+
+    asyncio.run(fill())
+    assert 13 == values("reprioritise", path, "--entrypoint", "mail", "-p", "3")["reprioritised"]
+    folder = tmp_path / "queue.json.segments"
+    [lost] = [each for each in folder.iterdir() if b'"entrypoint": "report"' in each.read_bytes()]
+    lost.unlink()
+    assert lost.name in refused("cancel", path, "--all", "--dry-run")
+    assert "13 jobs were cancelled before" in refused("cancel", path, "--all", "--yes")
+    assert {"ready": 0, "scheduled": 0} == {
+        name: values("stats", path)["entrypoints"]["mail"][name] for name in ("ready", "scheduled")
+    }
 
 
 def test_a_job_that_a_worker_claims_during_the_question_is_left_alone(path, queue, monkeypatch):
