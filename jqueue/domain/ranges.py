@@ -31,7 +31,7 @@ class Range(BaseModel):
         last: number of the row behind the last.
         without: rows between them that are not in the range.
         claims: number of claims of these rows as parts of ranges, this one included.
-        failures: number of those that count as failures, this one included.
+        failures: number of claims that count as failures, this one included.
         head: key of the first row, or of an earlier row.
         oldest: earliest `since` of the rows, or an earlier time.
         heartbeat_at: time of the last heartbeat.
@@ -69,7 +69,7 @@ class Range(BaseModel):
         return size_of(self.spans)
 
     def among(self, first: int, last: int) -> Range | None:
-        """Return the claim on those of its rows that are from a first row up to a last; None if there are none."""
+        """Return the claim on its rows from a first row up to a last; None if there are none."""
         spans = [(max(first, start), min(last, end)) for start, end in self.spans if start < last and end > first]
         if not spans:
             return None
@@ -78,7 +78,7 @@ class Range(BaseModel):
         return self.model_copy(update=changes)
 
     def row_behind(self, jobs: int) -> int:
-        """Return the number of the first row behind a number of jobs at its start."""
+        """Return the number of the row after the first `jobs` jobs of the range."""
         for first, last in self.spans:
             if jobs <= last - first:
                 return first + jobs

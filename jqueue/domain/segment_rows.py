@@ -1,4 +1,4 @@
-"""The rows of segments in a draft: those that are loaded stand in its table of jobs, and all others are accounted for.
+"""The rows of segments in a draft. Loaded rows stand in its table of jobs, and all others are accounted for.
 
 A loaded row is a queued job like any other, except that the blob has no line of it. The first change of it *takes* the
 row: from then on, the job is hot. An operation that would need a row which is not loaded raises `RowsMissingError`; its
@@ -229,7 +229,7 @@ class SegmentRows:
         self._changed([name])
 
     def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span], journal: Journal) -> None:
-        """Make rows of a range wait again: those that are known at once, and all others when they are read again.
+        """Make rows of a range wait again: known rows at once, and other rows when they are read again.
 
         Args:
             range_id: id of the range.

@@ -73,7 +73,7 @@ class Retention(NamedTuple):
     """Seconds for which it is kept, as a reader may still need it."""
     young: float = 600.0
     """Seconds after its naming for which a segment need not be retired: its object is too young to be removed. A staged
-    segment always is: a write that is repeated removes its own without regard to their age."""
+    segment always is: a repeated write removes its own segments, whatever their age."""
 
 
 RETENTION = Retention()

@@ -1,6 +1,6 @@
 """The jobs in the segments of one version of a queue, read piece by piece, and their numbers.
 
-Segments never change, and those that have left the manifest are kept for an hour. So a version can be read to its end
+Segments never change, and a segment that has left the manifest is kept for an hour. So a version can be read to its end
 while other versions follow it.
 """
 
@@ -257,7 +257,7 @@ class SegmentJobs:
         prefix: str,
         damaged: dict[str, str],
     ) -> list[Rows]:
-        """Return the rows of some chunks. If they are damaged, return the rows of those that are not."""
+        """Return the rows of some chunks, without the rows of damaged chunks."""
         reading = self.source.reader.chunks
         try:
             found = await self._patiently(name, lambda: reading(name, segment, index, numbers, prefix))
