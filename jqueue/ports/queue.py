@@ -183,6 +183,7 @@ class SupportsRanges(Protocol):
         rows: int,
         *,
         least: int = 1,
+        inline: bool = False,
         claim_timeout: Duration | None = None,
         holder: str | None = None,
         deadline: Duration | None = None,
@@ -196,6 +197,7 @@ class SupportsRanges(Protocol):
             entrypoint: of the jobs.
             rows: maximum number of jobs. Limits and rates of the entrypoint may allow fewer.
             least: minimum number of jobs. If fewer can be claimed, none is.
+            inline: True to claim none from a segment with payloads in objects of their own: they may not fit in memory.
             claim_timeout: time that the claim lasts without a heartbeat; the queue's `stale_timeout` by default.
             holder: name kept with the claim; the queue's `holder` by default.
             deadline: maximum time for the call.

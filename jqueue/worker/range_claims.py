@@ -1,8 +1,8 @@
 """The source of jobs of a worker with batch handlers: it claims ranges where they pay, and single jobs elsewhere.
 
 A range costs a commit for its claim and one or more for its end, whatever the number of its jobs. So it is claimed
-only if it holds at least a chunk of a segment. It has only as many jobs as this worker does within a moment, because no
-other worker can have them.
+only if it holds at least a chunk of a segment. Its jobs are held in memory, so none has a payload in an object of its
+own. It has only as many jobs as this worker does within a moment, because no other worker can have them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class RangeClaims(SingleClaims):
     async def _claim_range(self, name: str, rows: int) -> bool:
         """Claim a range, and read its jobs. Return False if there is none."""
         assert self._owner is not None
-        claim = await self._owner.claim_range(name, rows, least=LEAST, **self._options)
+        claim = await self._owner.claim_range(name, rows, least=LEAST, inline=True, **self._options)
         if claim is None:
             return False
         held = HeldRange(claim, asyncio.get_running_loop().time())

@@ -414,3 +414,18 @@ async def test_cancelled_jobs_of_a_range_are_told_to_the_part_that_has_them():
         assert [ids[6]] == [error.job_id for error in await queue.heartbeat_many([claim.claim])]
         await queue.end_range(claim, nothing_done=True)
         assert {*ids[4:]} - {ids[6]} == {job.id for job in await queue.dequeue("t", batch_size=9)}
+
+
+@in_virtual_time
+async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_are_in_the_segment():
+    async with queue_on(faulty()) as queue:
+        await with_rows(queue, 5)
+        assert await queue.claim_range("t", 9, least=6) is None
+        assert 5 == (await claimed(queue, 9)).rows
+    async with BrokerQueue(faulty(), clock=VirtualClock(), limits=Limits(hot_bytes=1, object_bytes=100)) as queue:
+        queue._engine.segments.writer.sizes = SIZES  # type: ignore[union-attr]
+        for _ in range(4):
+            await queue.enqueue("t", bytes(1000))
+        await with_rows_of_any(queue)
+        assert await queue.claim_range("t", 4, inline=True) is None
+        assert (await claimed(queue, 4)).rows

@@ -34,13 +34,14 @@ class RangeVerbs(QueueBase, SupportsRanges):
         rows: int,
         *,
         least: int = 1,
+        inline: bool = False,
         claim_timeout: Duration | None = None,
         holder: str | None = None,
         deadline: Duration | None = None,
     ) -> RangeClaim | None:
         self.capabilities.require("ranges")
         operation = self._prepared(
-            ClaimRange(entrypoint, rows, least=least, claim_timeout=claim_timeout, holder=holder)
+            ClaimRange(entrypoint, rows, least=least, inline=inline, claim_timeout=claim_timeout, holder=holder)
         )
         [found] = await self._submit((operation,), deadline)
         return found[0] if found else None

@@ -39,6 +39,7 @@ class ClaimRange(Operation):
         entrypoint: of the jobs.
         rows: largest number of jobs.
         least: smallest number of jobs; if fewer can be claimed, none is.
+        inline: True to claim none if payloads of the segment are in objects of their own.
         claim_timeout: time that the claim lasts without a heartbeat; None means the queue's own.
         holder: name kept with the claim; None: the queue object's own.
         enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
@@ -52,6 +53,7 @@ class ClaimRange(Operation):
     rows: int
     _: KW_ONLY
     least: int = 1
+    inline: bool = False
     claim_timeout: Duration | None = None
     holder: str | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
@@ -65,6 +67,7 @@ class ClaimRange(Operation):
             check_name("entrypoint", self.entrypoint, preparation.limits),
             check_integer("rows", self.rows, 1, COUNT_MAX),
             least=check_integer("least", self.least, 1, COUNT_MAX),
+            inline=self.inline,
             claim_timeout=to_seconds("claim_timeout", timeout),
             holder=None if holder is None else check_name("holder", holder, preparation.limits),
             enqueue_bytes=preparation.limits.enqueue_bytes,
@@ -84,6 +87,8 @@ class ClaimRange(Operation):
             return []
         name, row = place
         segment = draft.jobs.rows.current(name)
+        if self.inline and segment is not None and segment.objects:
+            return []
         index = draft.jobs.rows.indexes.get(name)
         if segment is None or index is None:
             raise RowsMissingError([Wanted(name, None)])

@@ -128,6 +128,7 @@ class BatchClaims:
                     name,
                     min(left, self._rows),
                     least=LEAST_ROWS,
+                    inline=True,
                     claim_timeout=claim.claim_timeout,
                     holder=claim.holder,
                 )
