@@ -409,6 +409,7 @@ PLANTED = [
     Planted(staging.segments_named_again_by_a_rerun, {13, 19}, 50, staging.STAGED_SEGMENTS),
     Planted(staging.segments_without_their_transaction, {13, 19}, 50, staging.STAGED_SEGMENTS),
     Planted(staging.staged_segments_collected, {7, 19}, 100, staging.STAGED_SEGMENTS),
+    Planted(staging.segments_of_a_repeated_write_removed, {17, 19}, 50, staging.STAGED_SEGMENTS),
     Planted(staging.rows_of_tasks_not_moved, {0, 19}, 50, staging.STAGED_SEGMENTS),
     Planted(segments.row_admitted_twice, {19}, 50, segments.SEGMENTED),
     Planted(segments.segment_dropped_before_its_last_row, {1}, 50, segments.SEGMENTED),

@@ -149,3 +149,13 @@ def rows_of_tasks_not_moved(patch):
     """The rows of each task begin at the first place of the write"""
     numbered = StagedCommit._numbered
     patch.setattr(StagedCommit, "_numbered", lambda self: [replace(each, behind=0) for each in numbered(self)])
+
+
+def segments_of_a_repeated_write_removed(patch):
+    """A repeated write removes its segments without a look at the manifest"""
+    remove_own = StagedCommit.remove_own
+
+    async def blind(self, header):
+        await remove_own(self, header.model_copy(update={"segments": {}, "retired": {}}))
+
+    patch.setattr(StagedCommit, "remove_own", blind)

@@ -25,6 +25,7 @@ from jqueue.domain.counting import counted
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.job_table import unpacked, waits_only
+from jqueue.domain.models import QueueState
 from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,
@@ -172,9 +173,15 @@ class StagedCommit(SegmentCommit):
         """
         await self._remove(self._there - {FOLDER + each.name for each in operation.segments})
 
-    async def remove_own(self) -> None:
-        """Remove these segments, unless the queue names them: their transaction was done before."""
-        header = self._engine.draft.header
+    async def remove_own(self, header: QueueState) -> None:
+        """Remove these segments, unless the queue names them: their transaction was done before.
+
+        Args:
+            header: of a version that was read after that. The draft of the engine may be older, or empty.
+        """
+        record = header.transactions.get(self._transaction.app_id)
+        if record is None or record.version < self._transaction.version:
+            return
         own = {each.name for task in self._staged for each in task.segments}
         await self._remove({FOLDER + name for name in own - header.segments.keys() - header.retired.keys()})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from jqueue.core.blob.segment_staging import SegmentPlace, StagedTask
 from jqueue.core.calls.staged_commit import SegmentsGoneError, StagedCommit
@@ -12,6 +13,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
+    JQueueError,
     ObjectMissingError,
     QueueClosedError,
     UnknownOutcomeError,
@@ -83,7 +85,7 @@ class StagingVerbs(QueueBase):
         commit.named_within, commit.until = self.staged_named_within, until
         closed = QueueClosedError("the queue was closed before staged segments were added, and nothing was done")
         if (done := await self._done_before(identity, seconds)) is not None:
-            await self._writer.objects.load(commit.remove_own(), closed)
+            await self._writer.objects.load(self._remove_own(commit), closed)
             return done
         self._writer.calls.check_open()
         try:
@@ -105,6 +107,11 @@ class StagingVerbs(QueueBase):
         if not receipt.repeated:
             await self._writer.objects.load(commit.remove_others(operation), closed)
         return receipt
+
+    async def _remove_own(self, commit: StagedCommit) -> None:
+        """Remove the segments of a write that was done before. If the queue cannot be read, they go by age."""
+        with suppress(JQueueError):
+            await commit.remove_own((await self._view(commit.seconds_left)).header)
 
     async def _done_before(self, transaction: Transaction, seconds: float) -> StagedReceipt | None:
         """Return the receipt of a transaction that was done before; None if it was not."""
