@@ -140,8 +140,8 @@ class SegmentLoader:
         if name not in self._reported:
             self._reported.add(name)
             logger.error(
-                "segment %s%s of the queue cannot be read, and its jobs wait until it is restored; all other jobs go "
-                "on: %s",
+                "segment %s%s of the queue cannot be read, and its jobs wait until it is restored from a backup, or "
+                "given up with `jqueue drop-segment`; all other jobs go on: %s",
                 FOLDER,
                 name,
                 error,
