@@ -113,7 +113,7 @@ def next_header(
         recent=_recent(header, at),
         schedules=header.schedules,
         transactions=_transactions(header, at),
-        counters=with_moves(header.counters, draft.moves, _added(draft), now, draft.bulk_moves),
+        counters=with_moves(header.counters, draft.steps, _added(draft), now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series),
         segments=segments,

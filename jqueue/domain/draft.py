@@ -23,7 +23,7 @@ from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segments import SEGMENTS, Segment, Span, size_of
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
-from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
+from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, MoveRun, Verb
 
 UNNAMED_CLAIM = (
     "this queue object handed out no claim on it, or several, or has ended the claim already: pass the Job from dequeue"
@@ -153,6 +153,13 @@ class Draft:
         """
         return self.jobs.order.take(entrypoints, now)
 
+    def take_plain(self, entrypoints: tuple[str, ...] | None, now: datetime, most: int) -> list[Job]:
+        """Return the next jobs to claim, as far as they are plain and can be taken in one pass.
+
+        The caller must claim them at once, by `claim_plain`. If there are none, `take_ready` finds the next job.
+        """
+        return self.jobs.order.take_plain(entrypoints, now, most)
+
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take_ready` at which something is due; None if nothing is scheduled."""
         return self.jobs.order.next_due()
@@ -194,6 +201,42 @@ class Draft:
             self.jobs.remove(job.id, job)
             if status is not JobStatus.COMPLETED and job.attempt > self.header.attempt_floor:
                 self.note_floor(job.attempt)
+
+    def add_plain(self, jobs: Sequence[Job]) -> None:
+        """Enqueue new plain jobs, with rising sequence numbers, in one pass: as `move` does one by one."""
+        self._note_run(MoveRun(Verb.ENQUEUE, None, jobs))
+        self.jobs.add_plain(jobs)
+
+    def claim_plain(self, ready: Sequence[Job], claimed: Sequence[Job]) -> None:
+        """Claim plain jobs in one pass: as `move` does one by one.
+
+        Args:
+            ready: the jobs, from `take_plain`.
+            claimed: the new value of each.
+        """
+        if self.jobs.rows.of:
+            for job in ready:
+                self.jobs.rows.take(job.id, self._journal)
+        self._note_run(MoveRun(Verb.CLAIM, ready, claimed))
+        self.jobs.claim_plain(claimed)
+
+    def finish_plain(self, jobs: Sequence[Job]) -> None:
+        """Remove plain jobs whose claims end with an ack, in one pass: as `move` and `note` do one by one.
+
+        Args:
+            jobs: the jobs. None of them is among the finished ones.
+        """
+        self._note_run(MoveRun(Verb.ACK, jobs, None))
+        finished = {job.id: job.attempt for job in jobs}
+        self._journal.entries.append((self, "finished", finished))
+        self.header.finished.update(finished)
+        self.jobs.finish_plain(jobs)
+
+    def _note_run(self, run: MoveRun) -> None:
+        journal = self._journal
+        journal.changed = True
+        journal.moves.append(run)
+        journal.entries.append((self.jobs, "", run))
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table in the header."""
@@ -360,7 +403,7 @@ class Draft:
     def moved_jobs(self) -> dict[str, list[Job | None]]:
         """Return all values, old to new, of each job that changed since the last `settle`. None means not there."""
         stages: dict[str, list[Job | None]] = {}
-        for _, before, after in self._journal.moves:
+        for _, before, after in self.moves:
             job = before or after
             assert job is not None
             stages.setdefault(job.id, [before]).append(after)
@@ -369,6 +412,14 @@ class Draft:
     @property
     def moves(self) -> Sequence[Move]:
         """The transitions since the last `settle`, in order."""
+        found: list[Move] = []
+        for step in self._journal.moves:
+            found += step.moves() if isinstance(step, MoveRun) else (step,)
+        return found
+
+    @property
+    def steps(self) -> Sequence[Move | MoveRun]:
+        """The transitions since the last `settle`, in order. Transitions of one pass are together."""
         return self._journal.moves
 
     @property
@@ -398,8 +449,12 @@ class Draft:
             self.jobs.order.rules_changed()
 
     def restore(self, name: str, old: Any) -> None:
-        """Restore the old value of an attribute: see `Journal`."""
-        setattr(self, name, old)
+        """Restore the old value of an attribute, or remove new finished ids: see `Journal`."""
+        if name == "finished":
+            for job_id in old:
+                del self.header.finished[job_id]
+        else:
+            setattr(self, name, old)
 
     def measure(self, job_bytes: int) -> None:
         """Compute `base_bytes` again, given the bytes that the lines of jobs take, and set `added_bytes` to 0."""

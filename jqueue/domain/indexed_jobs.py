@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
@@ -9,6 +10,7 @@ from jqueue.domain.journal import ABSENT
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.order import Order
 from jqueue.domain.segment_rows import SegmentRows
+from jqueue.domain.transitions import MoveRun
 
 KEY_HOLDERS = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 """The statuses in which a job holds its unique key."""
@@ -58,6 +60,36 @@ class IndexedJobs(JobTable):
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
         self.order.changed(before, job)
+
+    def add_plain(self, jobs: Sequence[Job]) -> None:
+        """Add new plain jobs that are queued, with rising sequence numbers: as `put` does one by one."""
+        entries, whole, dirty = self.entries, self._whole, self.dirty
+        for job in jobs:
+            job_id = job.id
+            entries[job_id] = job
+            whole.append(job_id)
+            dirty[job_id] = None
+        self.last_sequence = max(self.last_sequence, jobs[-1].sequence)
+        self.order.add_plain(jobs)
+
+    def claim_plain(self, jobs: Sequence[Job]) -> None:
+        """Put plain jobs that were queued and are in progress now: as `put` does one by one."""
+        entries, dirty = self.entries, self.dirty
+        claimed, claims_moved = self.claimed, self.claims_moved
+        for job in jobs:  # which are not packed while they are in progress
+            job_id = job.id
+            entries[job_id] = job
+            dirty[job_id] = claimed[job_id] = claims_moved[job_id] = None
+        self.order.claim_plain(jobs)
+
+    def finish_plain(self, jobs: Sequence[Job]) -> None:
+        """Remove plain jobs that were in progress: as `remove` does one by one."""
+        entries, dirty, claimed, claims_moved = self.entries, self.dirty, self.claimed, self.claims_moved
+        for job in jobs:
+            job_id = job.id
+            dirty[job_id] = claims_moved[job_id] = None
+            del entries[job_id], claimed[job_id]
+        self.order.finish_plain(jobs)
 
     def remove(self, job_id: str, before: Job | None = None) -> None:
         """Remove a job from the table and the indexes, if it is there."""
@@ -120,8 +152,13 @@ class IndexedJobs(JobTable):
         self.order.removed_packed(job_id, place)
 
     def restore(self, job_id: str, old: Any) -> None:
-        """Restore the old value of a job: see `Journal`."""
-        if old is ABSENT:
+        """Restore the old value of a job, or of all jobs of a run: see `Journal`."""
+        if isinstance(old, MoveRun):
+            for _, before, after in reversed(old.moves()):
+                job = before or after
+                assert job is not None
+                self.restore(job.id, ABSENT if before is None else before)
+        elif old is ABSENT:
             self.remove(job_id)
         else:
             self.put(old)

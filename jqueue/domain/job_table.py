@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.models import Job, JobStatus, trusted_job
+from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus, trusted_job
 from jqueue.domain.stored_object import StoredObject
 
 KEPT_WHOLE = 2048
@@ -67,6 +67,8 @@ def unpacked(job_id: str, entry: Job | Packed) -> Job:
     }
     if others:
         values.update(others)
+    elif not extra:
+        return trusted_job(values, None, PLAIN_FIELDS)
     return trusted_job(values, dict(extra) if extra else None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol
 
-from jqueue.domain.transitions import BulkMove, Move
+from jqueue.domain.transitions import BulkMove, Move, MoveRun
 
 ABSENT: Any = object()
 """Old value of an entry that did not exist."""
@@ -33,7 +33,7 @@ class Journal:
     def __init__(self) -> None:
         self.changed = False
         self.entries: list[tuple[MutableMapping[str, Any] | Restores, str, Any]] = []
-        self.moves: list[Move] = []
+        self.moves: list[Move | MoveRun] = []
         self.bulk: list[BulkMove] = []
 
     def set(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:

@@ -7,16 +7,17 @@ job of each kind (limit and entrypoint). So a claim costs O(log n), whatever the
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.ended_jobs import EndedJobs
-from jqueue.domain.in_transit import is_moving
+from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, is_moving
 from jqueue.domain.job_table import JobTable, Packed, created_at_of, place_of, unpacked, was_claimed
 from jqueue.domain.lazy_heap import Entry, LazyHeap
-from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Job, JobStatus
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -108,6 +109,34 @@ class Order:
         if after is not None:
             self._add(after)
 
+    def add_plain(self, jobs: Sequence[Job]) -> None:
+        """Take note of new plain jobs that are queued, and were never claimed: as `changed` does one by one."""
+        plain_rank = self.settings.aging is None
+        entries: dict[str, list[Entry]] = {}
+        for job in jobs:
+            entry = (job.priority if plain_rank else self._rank(job), job.sequence, job.entrypoint, job.id)
+            entries.setdefault(job.entrypoint, []).append(entry)
+        for entrypoint, several in entries.items():
+            _count(self._queued, entrypoint, len(several))
+            self._heap_of(entrypoint).push_all(several)
+            if self._ready_all is not None and entrypoint not in self.rules:
+                self._ready_all.push_all(several)
+
+    def claim_plain(self, jobs: Sequence[Job]) -> None:
+        """Take note of plain jobs that were queued and are claimed now: as `changed` does one by one."""
+        for entrypoint, number in Counter([job.entrypoint for job in jobs]).items():
+            self._uncount_queued(entrypoint, number)
+        self._count_running(jobs, 1)
+
+    def finish_plain(self, jobs: Sequence[Job]) -> None:
+        """Take note of plain jobs that were in progress and are gone: as `changed` does one by one."""
+        self._count_running(jobs, -1)
+
+    def _count_running(self, jobs: Iterable[Job], change: int) -> None:
+        running = Counter([job.entrypoint for job in jobs if job.claim_timeout != MOVE_CLAIM_TIMEOUT])
+        for entrypoint, number in running.items():
+            _count(self.running, entrypoint, change * number)
+
     def add_packed(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
         """Take note of a new packed job that waits only for its turn: like `changed`, much faster."""
         if was_claimed(entry):
@@ -125,8 +154,8 @@ class Order:
         self._parked_ids.discard(job_id)
         self._uncount_queued(place[2])
 
-    def _uncount_queued(self, entrypoint: str) -> None:
-        _count(self._queued, entrypoint, -1)
+    def _uncount_queued(self, entrypoint: str, jobs: int = 1) -> None:
+        _count(self._queued, entrypoint, -jobs)
         if entrypoint not in self._queued:  # the heap goes with its last job, or old names would pile up
             self._ready.pop(entrypoint, None)
 
@@ -196,6 +225,46 @@ class Order:
             self._promote(now)
         heap = self._first_heap(entrypoints, now)
         return None if heap is None else self._pop(heap)
+
+    def take_plain(self, entrypoints: tuple[str, ...] | None, now: datetime, most: int) -> list[Job]:
+        """Return the next jobs to claim, as far as they are plain and nothing but their order decides.
+
+        They are removed from the order: the caller must move them. At a job that is not plain, and with rules or
+        segments, the list ends: `take` finds the next job.
+        """
+        if self.rules or self._rows.segments or self._through is not None:
+            return []
+        self._now = now
+        if self._scheduled.entries:
+            self._promote(now)
+        if entrypoints is None:
+            heap: LazyHeap | None = self._all_ready()
+        else:
+            heap = self._ready.get(entrypoints[0]) if len(entrypoints) == 1 else None
+        taken: list[Job] = []
+        if heap is None:
+            return taken
+        entries, table, plain_rank = heap.entries, self.jobs.entries, self.settings.aging is None
+        last = ""
+        while entries and len(taken) < most:
+            rank, sequence, entrypoint, job_id = entries[0]
+            entry = table.get(job_id)
+            if entry is None or job_id == last:  # it has left the queue, or an undo has added its entry again
+                heapq.heappop(entries)
+                continue
+            job = entry if entry.__class__ is Job else unpacked(job_id, entry)
+            if (
+                job.__pydantic_fields_set__ is not PLAIN_FIELDS
+                or job.status is not JobStatus.QUEUED
+                or job.sequence != sequence
+                or job.entrypoint != entrypoint
+                or (job.priority if plain_rank else self._rank(job)) != rank
+            ):
+                break
+            heapq.heappop(entries)
+            taken.append(job)
+            last = job_id
+        return taken
 
     def _check_rows(self, entrypoints: tuple[str, ...] | None, now: datetime) -> None:
         """Return if no row that is not loaded comes before the next job."""
@@ -389,13 +458,17 @@ class Order:
         if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
             self._push((self._rank(job), job.sequence, job.entrypoint, job.id))
 
-    def _push(self, entry: Entry) -> None:
-        entrypoint = entry[2]
+    def _heap_of(self, entrypoint: str) -> LazyHeap:
+        """Return the order of the ready jobs of an entrypoint, to add to it."""
         heap = self._ready.get(entrypoint)
         if heap is None:
             heap = LazyHeap(self._is_ready, live=lambda: self._queued.get(entrypoint, 0))
             self._ready[entrypoint] = heap
-        heap.push(entry)
+        return heap
+
+    def _push(self, entry: Entry) -> None:
+        entrypoint = entry[2]
+        self._heap_of(entrypoint).push(entry)
         if self._ready_all is not None and entrypoint not in self.rules:
             self._ready_all.push(entry)
 

@@ -7,7 +7,7 @@ processes. A commit whose answer was lost counts once: its counters landed with 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from jqueue.domain.counters import (
@@ -31,7 +31,7 @@ from jqueue.domain.counters import (
 )
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.transitions import BulkMove, Move, Verb
+from jqueue.domain.transitions import BulkMove, Move, MoveRun, Verb
 
 ENTRYPOINTS_COUNTED = 64
 """Number of entrypoints with counters of their own. The counters of others are added up under `OTHERS`."""
@@ -79,7 +79,7 @@ class _Sums:
 
 def with_moves(
     counters: Mapping[str, Counters],
-    moves: Iterable[Move],
+    moves: Iterable[Move | MoveRun],
     added: Mapping[str, int],
     now: datetime,
     bulk: Iterable[BulkMove] = (),
@@ -94,22 +94,26 @@ def with_moves(
         bulk: its transitions of many jobs at once.
     """
     changed: dict[str, _Sums] = {}
-    for verb, before, after in moves:
+
+    def sums_of(entrypoint: str) -> _Sums:
+        sums = changed.get(entrypoint)
+        if sums is None:
+            sums = changed[entrypoint] = _Sums(counters.get(entrypoint, EMPTY))
+        return sums
+
+    for move in moves:
+        if isinstance(move, MoveRun):
+            _count_run(move, sums_of)
+            continue
+        verb, before, after = move
         if verb is not Verb.HEARTBEAT:
             job = before or after
             assert job is not None
-            sums = changed.get(job.entrypoint)
-            if sums is None:
-                sums = changed[job.entrypoint] = _Sums(counters.get(job.entrypoint, EMPTY))
-            _count(verb, job, before, after, sums)
-    for move in bulk:
-        if move.entrypoint not in changed:
-            changed[move.entrypoint] = _Sums(counters.get(move.entrypoint, EMPTY))
-        _count_rows(move, changed[move.entrypoint])
+            _count(verb, job, before, after, sums_of(job.entrypoint))
+    for rows in bulk:
+        _count_rows(rows, sums_of(rows.entrypoint))
     for name, jobs in added.items():
-        if name not in changed:
-            changed[name] = _Sums(counters.get(name, EMPTY))
-        changed[name].totals[ENQUEUED] += jobs
+        sums_of(name).totals[ENQUEUED] += jobs
     if not changed:
         return counters
     at, result = round(now.timestamp(), 3), dict(counters)
@@ -122,6 +126,24 @@ def with_moves(
 def _until(now: datetime, moments: list[datetime]) -> list[tuple[float, int]]:
     """Return the seconds since each of these moments, and its number. The jobs of one commit share their moments."""
     return [((now - moment).total_seconds(), number) for moment, number in Counter(moments).items()] if moments else []
+
+
+def _count_run(run: MoveRun, sums_of: Callable[[str], _Sums]) -> None:
+    """Count the same transition of several plain jobs: as `_count` does one by one."""
+    verb, before, after = run
+    jobs: dict[str, list[Job]] = {}
+    for job in before or after or ():
+        jobs.setdefault(job.entrypoint, []).append(job)
+    for entrypoint, several in jobs.items():
+        sums = sums_of(entrypoint)
+        if verb is Verb.ENQUEUE:
+            sums.totals[ENQUEUED] += len(several)
+        elif verb is Verb.ACK:
+            sums.totals[DONE] += len(several)
+            sums.claimed += [job.claimed_at for job in several if job.claimed_at is not None]
+        elif after is not None and not is_moving(after[0]):  # all claims of a run have the same length
+            sums.totals[CLAIMED] += len(several)
+            sums.ready += [job.created_at for job in several]  # a plain job was ready at once
 
 
 def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums) -> None:

@@ -48,6 +48,25 @@ Move = tuple[Verb, Job | None, Job | None]
 """A transition of one job: the verb, and the job before and after; None if it is not in the queue."""
 
 
+class MoveRun(NamedTuple):
+    """The same transition of several jobs, one after the other, which stands for a `Move` of each."""
+
+    verb: Verb
+    before: Sequence[Job] | None
+    """The jobs before it; None if they are not in the queue."""
+    after: Sequence[Job] | None
+    """The jobs after it; None if they are not in the queue."""
+
+    def moves(self) -> list[Move]:
+        """Return the transition of each job."""
+        verb, before, after = self
+        if before is None:
+            return [(verb, None, job) for job in after or ()]
+        if after is None:
+            return [(verb, job, None) for job in before]
+        return [(verb, *pair) for pair in zip(before, after, strict=True)]
+
+
 class BulkMove(NamedTuple):
     """A transition of many jobs at once, which are not known one by one."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from datetime import datetime
 from enum import Enum, auto
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +34,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.domain.models import Claim, QueueState
-from jqueue.domain.operations import Sweep, perform
+from jqueue.domain.operations import Sweep, perform, perform_run
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.ports.clock import Clock, Entropy
 
@@ -43,6 +45,9 @@ TRANSIENT = (StorageError, OSError, TimeoutError)
 
 OPERATIONS_PER_SLICE = 256
 """Number of operations after which the event loop gets a turn."""
+
+MOST_ALONE = 8
+"""Number of requests of a run that one pass could not apply, after which no pass is tried for its others."""
 
 
 async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], entropy: Entropy, what: str) -> Answer:
@@ -76,6 +81,9 @@ async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], ent
         why = next((each for each in (last, error) if each is not None and str(each)), None)
         silent = "" if why else ": the store did not answer"
         raise DeadlineExceededError(f"{what} could not be read before the deadline{silent}", why) from None
+
+
+_run_of = attrgetter("run_of")
 
 
 class Step(Enum):
@@ -312,37 +320,92 @@ class Engine(ABC):
         outcomes: list[tuple[Request, Outcome]] = []
         nothing_for: set[Any] = set()
         claiming: list[Request] = []
-        for number, request in enumerate(pending, 1):
-            if request.claims_jobs:
-                claiming.append(request)
-            elif not request.future.done():  # its deadline may have passed, or its caller left, just now
-                request.in_flight = True
-                self._perform(request, now, outcomes)
-            if number % OPERATIONS_PER_SLICE == 0:
+        for start in range(0, len(pending), OPERATIONS_PER_SLICE):
+            if start:
                 await asyncio.sleep(0)
+            some = pending[start : start + OPERATIONS_PER_SLICE]
+            claiming += [request for request in some if request.claims_jobs]
+            # of others, the deadline may have passed, or the caller left, just now
+            others = [request for request in some if not request.claims_jobs and not request.future.done()]
+            for kind, run in groupby(others, _run_of):
+                for request in self._perform_run(kind, list(run), now, outcomes):
+                    request.in_flight = True
+                    self._perform(request, now, outcomes)
         if claiming or draft.changed:
             try:
                 perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
             except RowsMissingError as error:
                 self._note_missing(error)
-        for number, request in enumerate(claiming, 1):
-            if not request.future.done():
-                request.in_flight = True
-                key = request.search_key
-                if key is not None and key in nothing_for:
-                    outcomes.append((request, [[]]))
-                    continue
-                before = draft.savepoint() if key is None else None
-                outcome = self._perform(request, now, outcomes)
-                if key is None and draft.savepoint() != before:
-                    nothing_for.clear()
-                elif key is not None and outcome is not None and is_empty(outcome):
-                    nothing_for.add(key)
-            if number % OPERATIONS_PER_SLICE == 0:
+        for start in range(0, len(claiming), OPERATIONS_PER_SLICE):
+            if start:
                 await asyncio.sleep(0)
+            some = claiming[start : start + OPERATIONS_PER_SLICE]
+            for kind, run in groupby([request for request in some if not request.future.done()], _run_of):
+                self._perform_claiming(kind, list(run), now, outcomes, nothing_for)
         if draft.changed and not self._missing:
             self._add_upkeep(now)
         return outcomes
+
+    def _perform_claiming(
+        self,
+        kind: str | None,
+        run: Sequence[Request],
+        now: datetime,
+        outcomes: list[tuple[Request, Outcome]],
+        nothing_for: set[Any],
+    ) -> None:
+        """Apply requests that claim jobs, in order. Requests whose search has failed before are not applied.
+
+        Args:
+            kind: the common `run_of` of the requests.
+            run: the requests.
+            now: the time of the commit.
+            outcomes: gets their outcomes.
+            nothing_for: search keys of the requests that found nothing.
+        """
+        draft = self.draft
+        known = run[0].search_key in nothing_for
+        for request in run if known else self._perform_run(kind, run, now, outcomes):
+            request.in_flight = True
+            key = request.search_key
+            if key is not None and key in nothing_for:
+                outcomes.append((request, [[]]))
+                continue
+            before = draft.savepoint() if key is None else None
+            outcome = self._perform(request, now, outcomes)
+            if key is None and draft.savepoint() != before:
+                nothing_for.clear()
+            elif key is not None and outcome is not None and is_empty(outcome):
+                nothing_for.add(key)
+
+    def _perform_run(
+        self, kind: str | None, run: Sequence[Request], now: datetime, outcomes: list[tuple[Request, Outcome]]
+    ) -> Iterator[Request]:
+        """Apply requests in order, and note their outcomes. Yield each that must be applied by itself, in its turn.
+
+        Args:
+            kind: the common `run_of` of the requests.
+            run: the requests.
+            now: the time of the commit.
+            outcomes: gets the outcomes of the requests that are not yielded.
+        """
+        alone = 0
+        while run:
+            results: Sequence[Any] = ()
+            if kind is not None and len(run) > 1 and alone < MOST_ALONE:
+                results = perform_run([request.operations[0] for request in run], self.draft, now)
+            if results:
+                outcomes += zip(run, [[result] for result in results], strict=False)
+                for request in run[: len(results)]:
+                    request.in_flight = True
+                run = run[len(results) :]
+            elif alone < MOST_ALONE:
+                yield run[0]
+                run = run[1:]
+                alone += 1
+            else:
+                yield from run
+                return
 
     def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome | None:
         """Apply a request, and note its outcome. If it needs rows that are not loaded, return None."""

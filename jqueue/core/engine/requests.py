@@ -53,6 +53,7 @@ class Request:
 
     Attributes:
         claims_jobs: True if it hands out claims.
+        run_of: the kind of operation that it has, if several such requests can be applied in one pass; None if not.
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
         until: end of the call, its wait for jobs included, on the clock of the event loop.
         waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
@@ -64,52 +65,34 @@ class Request:
         last_error: the last error that kept it from being done.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_convert",
-        "_owner",
-        "atomic",
-        "claims_jobs",
-        "due",
-        "future",
-        "in_flight",
-        "landed",
-        "last_error",
-        "open_writes",
-        "operations",
-        "seen_empty",
-        "until",
-        "verdict",
-        "waits_for_jobs",
-    )
+    due = until = math.inf
+    waits_for_jobs = False
+    seen_empty = False
+    open_writes = 0
+    in_flight = False
+    verdict: Verdict | None = None
+    landed: Outcome | None = None
+    last_error: BaseException | None = None
 
     def __init__(
         self,
         operations: Sequence[Operation],
         future: asyncio.Future[list[Any]],
         owner: RequestOwner,
-        *,
         atomic: bool = True,
         convert: Callable[[list[Any]], Any] = list,
     ) -> None:
         self.operations = operations
         self.future = future
         self.atomic = atomic
-        self.claims_jobs = (
-            operations[0].claims_jobs
-            if len(operations) == 1
-            else any(operation.claims_jobs for operation in operations)
-        )
-        self.due = self.until = math.inf
-        self.waits_for_jobs = False
-        self.seen_empty = False
-        self.open_writes = 0
-        self.in_flight = False
-        self.verdict: Verdict | None = None
-        self.landed: Outcome | None = None
-        self.last_error: BaseException | None = None
         self._owner = owner
         self._convert = convert
+        if len(operations) == 1:
+            self.claims_jobs = operations[0].claims_jobs
+            self.run_of = operations[0].run_of
+        else:
+            self.claims_jobs = any(operation.claims_jobs for operation in operations)
+            self.run_of = None
 
     @property
     def awaited(self) -> bool:
@@ -200,13 +183,15 @@ class Request:
 
     def settle(self, outcome: Outcome) -> None:
         """Finish the request with an outcome that was committed, or that needed no commit."""
-        self.verdict, self.landed = Verdict.LANDED, outcome
-        if not self.future.done():
+        self.verdict = Verdict.LANDED
+        self.landed = outcome
+        future = self.future
+        if not future.done():
             self._owner.note(self.operations, outcome)
             if isinstance(outcome, JQueueError):
-                self.future.set_exception(outcome)
+                future.set_exception(outcome)
             else:
-                self.future.set_result(outcome)
+                future.set_result(outcome)
         else:
             self.hand_back_claims(outcome)
 

@@ -76,6 +76,9 @@ class Operation:
     needs_space: ClassVar[bool] = True
     """True if it waits for room in a full buffer. Operations that keep or end a claim do not wait."""
 
+    run_of: ClassVar[str | None] = None
+    """The name of its class, if several operations of it can be applied in one pass, by `change_run`."""
+
     ends_claims: ClassVar[bool] = False
     """True if it ends the claims that it names."""
 
@@ -120,6 +123,21 @@ class Operation:
     def change(self, draft: Draft, now: datetime) -> Any:
         """Change the draft and return the result. A raised JQueueError is a refusal: the caller rolls back."""
         raise NotImplementedError
+
+    @staticmethod
+    def change_run(run: Sequence[Any], draft: Draft, now: datetime) -> Sequence[Any]:
+        """Apply the first of several operations of this class in one pass, with the same effect as one by one.
+
+        Args:
+            run: the operations, in order.
+            draft: to be changed. If an error is raised, the caller rolls it back.
+            now: the time of the commit.
+
+        Returns:
+            The results of the operations at the beginning of the run that could be applied so: none by default. An
+            operation that would be refused, or needs more than this pass can do, ends it.
+        """
+        return ()
 
     def search_key(self) -> Hashable | None:
         """Return the key of the prepared operation's search; None if it does anything but search and claim.
@@ -196,6 +214,19 @@ def _id_of(reference: JobReference) -> str:
     if isinstance(reference, str):
         return reference
     return reference.id if isinstance(reference, Job) else reference.job_id
+
+
+def perform_run(run: Sequence[Operation], draft: Draft, now: datetime) -> Sequence[Any]:
+    """Apply the first of several operations of one class in one pass, and return their results: see `change_run`.
+
+    If that fails, nothing is applied, so that `perform` finds out which operation fails: the others must not.
+    """
+    savepoint = draft.savepoint()
+    try:
+        return run[0].change_run(run, draft, now)
+    except Exception:
+        draft.rollback(savepoint)
+        return ()
 
 
 def perform(operation: Operation, draft: Draft, now: datetime) -> Any:

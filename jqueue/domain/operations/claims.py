@@ -13,7 +13,7 @@ from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFound
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
-from jqueue.domain.models import NO_CLAIM, AttemptError, Claim, Job, JobStatus, KeyHold
+from jqueue.domain.models import NO_CLAIM, PLAIN_FIELDS, AttemptError, Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.option_names import checks_option_names
@@ -152,6 +152,8 @@ class Ack(_EndsClaim):
         name_before: time until which a commit may name it.
     """
 
+    run_of: ClassVar[str | None] = "Ack"
+
     job: JobReference
     result: Any = field(default=None, repr=False)
     keep_result: Duration | None = None
@@ -225,6 +227,35 @@ class Ack(_EndsClaim):
         if job.unique_key is not None and job.unique_for:
             draft.note(draft.header.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
         return self._dropped(kept)
+
+    @staticmethod
+    def change_run(run: Sequence[Ack], draft: Draft, now: datetime) -> list[None]:
+        """Remove the plain jobs at the beginning of a run, as long as each claim is current.
+
+        A plain job keeps no result, unless its ack says so.
+        """
+        entries, finished, rows = draft.jobs.entries, draft.header.finished, draft.jobs.rows.of
+        done: dict[str, Job] = {}
+        for operation in run:
+            claim = operation.job
+            assert isinstance(claim, Claim)
+            job_id, attempt = claim
+            job = entries.get(job_id)
+            if (
+                job.__class__ is not Job
+                or job.__pydantic_fields_set__ is not PLAIN_FIELDS
+                or job.status is not JobStatus.IN_PROGRESS
+                or job.attempt != attempt
+                or operation.keep_result is not None
+                or job_id in done
+                or job_id in finished
+                or job_id in rows
+            ):
+                break
+            done[job_id] = job
+        if done:
+            draft.finish_plain(list(done.values()))
+        return [None] * len(done)
 
     @staticmethod
     def _dropped(kept: Job | None) -> int | None:

@@ -13,7 +13,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
+from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
@@ -67,6 +67,7 @@ class Dequeue(Operation):
 
     claims_jobs: ClassVar[bool] = True
     hands_out_jobs: ClassVar[bool] = True
+    run_of: ClassVar[str | None] = "Dequeue"
 
     entrypoints: str | Sequence[str] | None = None
     _: KW_ONLY
@@ -109,30 +110,59 @@ class Dequeue(Operation):
     def claim(self, draft: Draft, now: datetime) -> list[Job]:
         """Claim ready jobs."""
         if self.through is None:
-            return self._claim(draft, now)
+            return self._claim(draft, now, self.batch_size)
         with draft.jobs.order.only_through(self.through):
-            return self._claim(draft, now)
+            return self._claim(draft, now, self.batch_size)
 
-    def _claim(self, draft: Draft, now: datetime) -> list[Job]:
+    @staticmethod
+    def change_run(run: Sequence[Dequeue], draft: Draft, now: datetime) -> list[list[Job]]:
+        """Claim for the equal dequeues at the beginning of a run: as for one dequeue, and share the jobs in order.
+
+        Cron entries can fire before each of them, and rows of segments may have to be loaded for each.
+        """
+        first = run[0]
+        if draft.header.schedules or draft.header.segments or first.through is not None:
+            return []
+        number = next((place for place, operation in enumerate(run) if operation is not first), len(run))
+        drop_outlived(draft, now)
+        size = first.batch_size
+        claimed = first._claim(draft, now, number * size)
+        if size == 1:
+            results = [[job] for job in claimed]
+            return results + [[] for _ in range(number - len(results))]
+        return [claimed[place * size : (place + 1) * size] for place in range(number)]
+
+    def _claim(self, draft: Draft, now: datetime, most: int) -> list[Job]:
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         claimed: list[Job] = []
-        holder, timeout, claimed_at = self.holder, self.claim_timeout, None if self.holder is None else now
-        while len(claimed) < self.batch_size and (ready := draft.take_ready(self.entrypoints, now)) is not None:
-            values = ready.__dict__.copy()  # as `Job.evolve` does
-            values["status"] = JobStatus.IN_PROGRESS
-            values["attempt"] += 1
-            values["failures"] += 1
-            values["heartbeat_at"] = now
-            values["claim_timeout"] = timeout
-            values["holder"] = holder
-            values["claimed_at"] = claimed_at
-            values["queued_at"] = None
-            job = trusted_job(values, ready.__pydantic_extra__)
+        while len(claimed) < most:
+            if plain := draft.take_plain(self.entrypoints, now, most - len(claimed)):
+                jobs = [self._claimed(job, now, PLAIN_FIELDS) for job in plain]
+                draft.claim_plain(plain, jobs)
+                claimed += jobs
+                continue
+            ready = draft.take_ready(self.entrypoints, now)
+            if ready is None:
+                break
+            job = self._claimed(ready, now)
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
         return claimed
+
+    def _claimed(self, job: Job, now: datetime, *fields: set[str]) -> Job:
+        """Return a job as this dequeue claims it."""
+        values = job.__dict__.copy()  # as `Job.evolve` does
+        values["status"] = JobStatus.IN_PROGRESS
+        values["attempt"] += 1
+        values["failures"] += 1
+        values["heartbeat_at"] = now
+        values["claim_timeout"] = self.claim_timeout
+        values["holder"] = self.holder
+        values["claimed_at"] = None if self.holder is None else now
+        values["queued_at"] = None
+        return trusted_job(values, job.__pydantic_extra__, *fields)
 
     def search_key(self) -> Hashable | None:
         """Return every field but `batch_size`; None if that is 0, since such a dequeue always finds nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError
@@ -21,11 +21,11 @@ from jqueue.domain.job_options import (
 )
 from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_name, check_priority, written_bytes
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, PLAIN_FIELDS, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.size_limit import take_space
+from jqueue.domain.size_limit import enqueue_limit, take_space
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, StoredObject
 from jqueue.domain.transitions import Verb
 
@@ -137,7 +137,9 @@ def new_job(
     }
     if priority.__class__ is not int or priority:
         values["priority"] = check_priority(priority)
-    return NewJob(values, job_id is not None, delay, on_conflict, limits.enqueue_bytes, large)
+    return NewJob(
+        values, job_id is not None, delay, on_conflict, limits.enqueue_bytes, large, plain=not options and large is None
+    )
 
 
 class NewJob(Operation):
@@ -150,12 +152,25 @@ class NewJob(Operation):
         on_conflict: see `Enqueue`.
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
         large: the payload, if it gets an object of its own.
+        plain: True if the job is plain (see `PLAIN_FIELDS`), and has a new id.
 
     Attributes:
         values, id_given, delay: as in the arguments. Do not change them.
     """
 
-    __slots__ = ("_enqueue_bytes", "_name_before", "delay", "id_given", "large", "on_conflict", "values")
+    __slots__ = (
+        "_enqueue_bytes",
+        "_given_away",
+        "_name_before",
+        "_plain",
+        "delay",
+        "id_given",
+        "large",
+        "on_conflict",
+        "values",
+    )
+
+    run_of: ClassVar[str | None] = "NewJob"
 
     def __init__(
         self,
@@ -165,6 +180,8 @@ class NewJob(Operation):
         on_conflict: OnConflict,
         enqueue_bytes: int,
         large: LargeValue | None = None,
+        *,
+        plain: bool = False,
     ) -> None:
         self.values = values
         self.id_given = id_given
@@ -172,6 +189,8 @@ class NewJob(Operation):
         self.on_conflict = on_conflict
         self._enqueue_bytes = enqueue_bytes
         self._name_before: datetime | None = None
+        self._plain = plain
+        self._given_away = False
         self.large = large  # type: ignore[misc] # of this operation
 
     def storing(self, stored: StoredObject, name_before: datetime) -> NewJob:
@@ -225,6 +244,39 @@ class NewJob(Operation):
             draft.require(OBJECTS)
         return job
 
+    @staticmethod
+    def change_run(run: Sequence[NewJob], draft: Draft, now: datetime) -> list[Job]:
+        """Add the plain jobs at the beginning of a run, unless an id is taken or there is no room for one more."""
+        drop_outlived(draft, now)
+        entries, finished, asides = draft.jobs.entries, draft.header.finished, draft.aside_keys
+        most = enqueue_limit(draft, min(operation._enqueue_bytes for operation in run)) - draft.taken_bytes
+        size, sequence, entrypoint, least = 0, draft.jobs.last_sequence, None, 0
+        jobs: list[Job] = []
+        ids: set[str] = set()
+        for operation in run:
+            values = operation.values
+            job_id = values["id"]
+            if values["entrypoint"] is not entrypoint:
+                entrypoint = values["entrypoint"]
+                least = LINE_BYTES + 8 + written_bytes(entrypoint)
+            taken = size + least + len(values["payload"]) * 4 // 3 + written_bytes(job_id)
+            if not operation._plain or taken > most:
+                break
+            if job_id in ids or job_id in entries or job_id in finished or job_id in asides:
+                break
+            size, sequence = taken, sequence + 1
+            ids.add(job_id)
+            if operation._given_away:  # to the job of an earlier try
+                values = operation.values.copy()
+            operation._given_away = True
+            values["created_at"] = now
+            values["sequence"] = sequence
+            jobs.append(trusted_job(values, None, PLAIN_FIELDS))
+        if jobs:
+            draft.note_added(size)
+            draft.add_plain(jobs)
+        return jobs
+
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job that it adds, if it is known."""
         return (self.values["id"],)
@@ -248,7 +300,7 @@ class NewJob(Operation):
         if self.id_given:
             values["attempt"] = draft.header.attempt_floor
             values["attempts_before"] = draft.header.attempt_floor
-        return trusted_job(values)
+        return trusted_job(values, None, PLAIN_FIELDS) if self._plain else trusted_job(values)
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> Job:
         """Return a completed job for an id that was acked and is gone. Its other fields are the caller's."""
