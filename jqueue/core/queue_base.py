@@ -15,6 +15,7 @@ from jqueue.core.calls.collection import Collector
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.requests import Request
 from jqueue.core.engine.view import QueueView
 from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
@@ -57,8 +58,6 @@ def errors_of(results: list[Any]) -> list[Exception]:
 
 def _has_large(operations: Sequence[Operation]) -> bool:
     """Return True if an operation has a value that must be stored in an object of its own."""
-    if len(operations) == 1:
-        return operations[0].large is not None
     return any(operation.large is not None for operation in operations)
 
 
@@ -213,7 +212,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         operations = (operation,)
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         if self._writer.calls.has_space(operations):
-            return self._writer.enter(operations, seconds, convert=convert).future
+            return self._writer.enter(operations, seconds, True, None, convert).future
         return self._submit(operations, deadline, convert=convert)
 
     def _dequeues(self, entrypoint: object, **options: object) -> tuple[Dequeue]:
@@ -285,30 +284,40 @@ class QueueBase(SupportsApply, SupportsWorkers):
         wait_seconds = None if wait is None else to_seconds("wait", wait) or None
         if not self._writer.calls.has_space(operations):
             seconds = await self._writer.wait_for_space(seconds)
-        request = self._writer.enter(operations, seconds, atomic=atomic, wait=wait_seconds, convert=convert)
+        request = self._writer.enter(operations, seconds, atomic, wait_seconds, convert)
         if answered_empty:
             request.seen_empty = request.waits_for_jobs
         try:
             results = await request.future
-            if self._claimed_payloads is None:
-                return results
-            payloads = self._claimed_payloads
             if request.claims_jobs or operations[0].hands_out_jobs:
-                if payloads.has_objects(operations, results):
-                    unloaded = NotLoadedError(reason="were not loaded before the queue closed")
-                    results = await self._writer.objects.load(
-                        payloads.loaded(operations, results, request.until), unloaded
-                    )
-            elif (
-                (payloads.seen or self._engine.draft.header.segments)
-                and operations[0].ends_claims
-                and self._collector is not None
-            ):
-                self._collector.begin()
-            return results
+                return await self._with_payloads(request, results)
         except (asyncio.CancelledError, NotLoadedError):
             request.caller_cancelled()
             raise
+        if operations[0].ends_claims:
+            self._claims_ended()
+        return results
+
+    async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
+        """Return the results of a request, with the payloads of the jobs that it claimed.
+
+        Raises:
+            NotLoadedError: no payload could be loaded, and the call did nothing else.
+        """
+        payloads, operations = self._claimed_payloads, request.operations
+        if payloads is None or not payloads.has_objects(operations, results):
+            return results
+        unloaded = NotLoadedError(reason="were not loaded before the queue closed")
+        loaded: list[Any] = await self._writer.objects.load(
+            payloads.loaded(operations, results, request.until), unloaded
+        )
+        return loaded
+
+    def _claims_ended(self) -> None:
+        """Let the collector look for objects that the jobs of ended claims named."""
+        payloads, collector = self._claimed_payloads, self._collector
+        if payloads is not None and collector is not None and (payloads.seen or self._engine.draft.header.segments):
+            collector.begin()
 
     async def _submit_large(
         self,

@@ -69,15 +69,19 @@ class Blob:
     def encoding(self, header: QueueState) -> Slices[bytes]:
         """Run `encode` in slices."""
         draft, pages, entries, rows = self.draft, self.pages, self.draft.jobs.entries, self.draft.jobs.rows.of
-        for number, job_id in enumerate(list(draft.jobs.dirty), 1):
-            entry = entries.get(job_id)
-            if entry is None or job_id in rows:
-                pages.drop(job_id)
-            else:
-                pages.put(job_id, encode_job(unpacked(job_id, entry)))
-                self.lines_encoded += 1
-            if number % LINES_PER_SLICE == 0:
+        dirty = list(draft.jobs.dirty)
+        for start in range(0, len(dirty), LINES_PER_SLICE):
+            if start:
                 yield
+            lines: dict[str, bytes] = {}
+            for job_id in dirty[start : start + LINES_PER_SLICE]:
+                entry = entries.get(job_id)
+                if entry is None or job_id in rows:
+                    pages.drop(job_id)
+                else:
+                    lines[job_id] = encode_job(entry if entry.__class__ is Job else unpacked(job_id, entry))
+            pages.put_all(lines)
+            self.lines_encoded += len(lines)
         draft.jobs.dirty.clear()
         placed = []
         for jobs in draft.placed:

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Timestamp
 from jqueue.domain.job_table import Packed, packed, packed_waiting
-from jqueue.domain.models import JOB_KINDS, LARGEST, AttemptError, Job, JobStatus, SetAside
+from jqueue.domain.models import JOB_KINDS, LARGEST, PLAIN_FIELDS, AttemptError, Job, JobStatus, SetAside
 from jqueue.domain.stored_object import StoredObject
 
 WHITESPACE = b" \t\r\n\v\f"
@@ -80,6 +80,8 @@ _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = tuple(
 """The fields that are left out if they have their default value: name, default and encoder of each."""
 
 _OFTEN = ("attempt", "failures", "heartbeat_at", "claim_timeout", "holder")
+_CLAIM = ("status", *_OFTEN, "claimed_at")
+_claim_of: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*_CLAIM)
 _RARE = tuple((name, default) for name, default, _ in _OPTIONAL if name not in _OFTEN)
 _RARE_DEFAULTS = tuple(default for _, default in _RARE)
 _rare: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*(name for name, _ in _RARE))
@@ -87,6 +89,8 @@ _rare: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*(name for na
 
 def encode_job(job: Job) -> bytes:
     """Encode a job as its line: the id, the required fields, and all others that differ from their defaults."""
+    if job.__pydantic_fields_set__ is PLAIN_FIELDS:
+        return _encode_plain(job)
     line = (
         f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
         f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status._value_}", '
@@ -95,6 +99,22 @@ def encode_job(job: Job) -> bytes:
     if job.__pydantic_extra__:
         line += f", {_dump(job.__pydantic_extra__)[1:-1]}"
     return f"{line}}}".encode()
+
+
+def _encode_plain(job: Job) -> bytes:
+    values = job.__dict__
+    payload = b2a_base64(values["payload"], newline=False).decode("ascii")
+    status = values["status"]
+    rest = ""
+    if status is not JobStatus.QUEUED or values["attempt"] or values["failures"]:
+        rest = _plain_claim(*_claim_of(values))
+    if values["priority"]:
+        rest = f', "priority": {values["priority"]}{rest}'
+    return (
+        f'{_quote(values["id"])}: {{"entrypoint": {_quote(values["entrypoint"])}, "payload": "{payload}", '
+        f'"status": "{status._value_}", "sequence": {values["sequence"]}, '
+        f'"created_at": "{_time(values["created_at"])}"{rest}}}'
+    ).encode()
 
 
 def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
@@ -175,6 +195,24 @@ def _optional_fields(values: Mapping[str, Any]) -> str:
             if value is not default and value != default:
                 text += f', "{name}": {write(value)}'
     return text if values["claimed_at"] is None else _with_claim_time(text, values)
+
+
+@lru_cache(maxsize=1024, typed=True)  # most claims of one commit have the same values
+def _plain_claim(
+    status: JobStatus,
+    attempt: int,
+    failures: int,
+    heartbeat_at: datetime | None,
+    claim_timeout: float | None,
+    holder: str | None,
+    claimed_at: datetime | None,
+) -> str:
+    """Encode the optional fields of a plain job without a priority."""
+    values = dict(
+        zip(_CLAIM, (status, attempt, failures, heartbeat_at, claim_timeout, holder, claimed_at), strict=True)
+    )
+    text = _often_given_fields(values)
+    return text if claimed_at is None else _with_claim_time(text, values)
 
 
 def _often_given_fields(values: Mapping[str, Any]) -> str:

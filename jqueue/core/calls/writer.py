@@ -80,7 +80,6 @@ class Writer:
         self,
         operations: Sequence[Operation],
         seconds: float,
-        *,
         atomic: bool = True,
         wait: float | None = None,
         convert: Callable[[list[Any]], Any] = list,
@@ -97,24 +96,28 @@ class Writer:
         Raises:
             QueueClosedError: the queue takes no calls now.
         """
-        loop, calls = self._join_running_loop(), self.calls
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop or self._forks != forks():
+            self._join_running_loop()
+        calls = self.calls
         if calls.closed is not None:
             calls.check_open()
-        request = Request(operations, loop.create_future(), self, atomic=atomic, convert=convert)
-        now = loop.time()
-        request.until = now + seconds
+        request = Request(operations, loop.create_future(), self, atomic, convert)
+        request.until = until = loop.time() + seconds
         if wait is not None:
-            request.until += wait
+            request.until = until + wait
             request.waits_for_jobs = True
             if self.engine.watched is not None:
                 request.future.add_done_callback(self._stopped_waiting)
-            calls.alarms.set(request, now + wait, Request.stop_waiting)
+            calls.alarms.set(request, until - seconds + wait, Request.stop_waiting)
             calls.alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
-            calls.alarms.expire(request, request.until)
+            calls.alarms.expire(request, until)
         else:
-            calls.alarms.set(request, request.until, Request.expire)
-        self._send(request)
+            calls.alarms.set(request, until, Request.expire)
+        calls.pending.append(request)
+        if self._idle or not self._running:
+            self._go_on()
         return request
 
     async def wait_for_space(self, seconds: float) -> float:
@@ -208,6 +211,10 @@ class Writer:
 
     def _send(self, request: Request) -> None:
         self.calls.pending.append(request)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Let the task look for pending calls."""
         if self._idle:
             self._wake.set()
         if not self._running:

@@ -11,6 +11,7 @@ import heapq
 from datetime import datetime
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Claim
 
 CLOCK_ALLOWANCE = 60.0
@@ -68,12 +69,13 @@ class StaleWatch:
             current = draft.jobs.claimed.keys() | draft.header.ranges.keys()
             self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in current}
         late = fresh, gap, store_time
+        claimed, entries, forget = draft.jobs.claimed, draft.jobs.entries, self._seen.pop
         for job_id in draft.jobs.claims_moved:
-            if job_id not in draft.jobs.claimed:
-                self._seen.pop(job_id, None)
-                continue
-            job = draft.jobs[job_id]
-            self._watch(job_id, (job.attempt, job.heartbeat_at), job.claim_timeout, *late)
+            if job_id in claimed:
+                job = unpacked(job_id, entries[job_id])
+                self._watch(job_id, (job.attempt, job.heartbeat_at), job.claim_timeout, *late)
+            else:
+                forget(job_id, None)
         draft.jobs.claims_moved.clear()
         for range_id in self._ranges - draft.header.ranges.keys():
             self._seen.pop(range_id, None)
@@ -94,7 +96,8 @@ class StaleWatch:
         store_time: datetime | None,
     ) -> None:
         """Note a claim of a job or of a range, as it is now."""
-        if name in self._seen and self._seen[name][0] == claim:
+        seen = self._seen.get(name)
+        if seen is not None and seen[0] == claim:
             return
         timeout = self._timeout(claim_timeout)
         due = self._watched + timeout

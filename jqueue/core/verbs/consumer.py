@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
+from jqueue.core.calls.claimed_payloads import NotLoadedError, holds_objects
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
@@ -31,16 +33,35 @@ class ConsumerVerbs(QueueBase, Consumer):
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, **options)
-        longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
-        jobs: list[list[Job]] = await self._submit(operations, deadline, wait=longest_wait, convert=first_of)
+        jobs: list[list[Job]]
+        if wait is not None or not self._writer.calls.has_space(operations):
+            longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
+            jobs = await self._submit(operations, deadline, wait=longest_wait, convert=first_of)
+            return jobs[0]
+        seconds = self._deadline if deadline is None else self._seconds(deadline)
+        request = self._writer.enter(operations, seconds, True, None, first_of)
+        try:  # as in `_submit`, which would cost every dequeue one more coroutine
+            jobs = await request.future
+            if self._objects is not None and holds_objects(jobs[0]):
+                jobs = await self._with_payloads(request, jobs)
+        except (asyncio.CancelledError, NotLoadedError):
+            request.caller_cancelled()
+            raise
         return jobs[0]
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
-        if result is None:
-            operation = Ack.of(self._claims.find(job_id))
-        else:
+        if result is not None:
             operation = self._checked(Ack(job_id, result).prepared(self._preparation))
-        await self._submit((operation,), deadline, convert=first_of)
+            await self._submit((operation,), deadline, convert=first_of)
+            return
+        seconds = self._deadline if deadline is None else self._seconds(deadline)
+        request = self._writer.enter((Ack.of(self._claims.find(job_id)),), seconds, True, None, first_of)
+        try:  # as in `_submit`, which would cost every ack one more coroutine
+            await request.future
+        except asyncio.CancelledError:
+            request.caller_cancelled()
+            raise
+        self._claims_ended()
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         return await self._each([Ack(job) for job in jobs], deadline)
