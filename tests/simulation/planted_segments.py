@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from jqueue.core.blob import segment_reader
 from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.domain import commits
 from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job_table import packed
@@ -56,7 +57,13 @@ def named_segment_collected(patch):
 
 def litter_aged_by_the_own_clock(patch):
     """If the store does not tell the time, a collection takes that of its own process"""
-    patch.setattr(CommitEngine, "store_time", lambda self: self.clock.now())
+    older_than = ValueObjects.older_than
+
+    async def trusting(self, *arguments):
+        self._store_time = self._now
+        return await older_than(self, *arguments)
+
+    patch.setattr(ValueObjects, "older_than", trusting)
 
 
 def segment_not_retired(patch):

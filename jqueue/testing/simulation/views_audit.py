@@ -95,7 +95,7 @@ class ViewsAudit:
             return False
         if not ready or told.oldest_ready_age is None:
             return not ready
-        return early - min(ready) <= told.oldest_ready_age.total_seconds() <= late - min(at_end)
+        return early - min(ready) <= told.oldest_ready_age.total_seconds() <= max(0.0, late - min(at_end))
 
 
 def _ready(jobs: list[Fields], now: float) -> list[float]:
