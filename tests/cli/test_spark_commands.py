@@ -323,6 +323,10 @@ def test_the_history_is_archived_once(on_spark):
     assert "1 event of 1 queue added, 1 in 1 file, in " in said("archive", "queue.json", "lake")
     found = json.loads(said("archive", "queue.json", "lake", "--json"))
     assert (0, 1, str(on_spark / "lake")) == (found["added"], found["events"], found["lake"])
+    past = json.loads(said("report", "--lake", "lake", "--since", "1d", "--html", "past.html", "--json"))
+    assert (0, str(on_spark / "past.html")) == (past["total"]["enqueued"], past["page"])
+    assert "give the URL of a queue, or --lake" == refused("report")
+    assert refused("report", "--lake", "nothing").startswith("there is no lake here")
     asyncio.run(DirectQueue(LocalFileSystemStorage("plain.json")).enqueue("double", b""))
     line = refused("archive", "plain.json", "lake")
     assert f"{on_spark}/plain.json keeps no history: switch it on with configure(history=...)" == line

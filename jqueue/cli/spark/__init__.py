@@ -17,7 +17,7 @@ class SparkCommands(CommandGroup):
         "run": "Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs.",
         "snapshot": "Write the jobs of a queue to OUT, or without OUT count and list them.",
         "archive": "Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint.",
-        "report": "Report on one or more queues: depth, ages, attempts, failures, times.",
+        "report": "Report on queues: depth, ages, attempts, failures, times; or with --lake on the past.",
     }
 
 

@@ -4,11 +4,13 @@
     found.frame                   # one row for each queue and entrypoint
     found.print()                 # tables of 80 columns
     found.to_html("report.html")  # one file, with plots
+    report(spark, lake="s3://bucket/lake").to_html("past.html")  # what happened, over months
 
 Payloads, headers, results and the texts of errors appear in none of them. Tables and page need `pip install
 "jqueue[report]"`.
 """
 
+from jqueue.spark.report.past import PastReport
 from jqueue.spark.report.reading import Report, report
 
-__all__ = ["Report", "report"]
+__all__ = ["PastReport", "Report", "report"]

@@ -85,12 +85,12 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
         "queue",
         "entrypoint",
         state.alias("state"),
-        F.when(state == "ready", _from_zero(_seconds(at - due))).alias("age"),
+        F.when(state == "ready", from_zero(_seconds(at - due))).alias("age"),
         F.when(state == "scheduled", F.col("run_at")).alias("next_at"),
         F.coalesce(taken, F.lit(False)).alias("stale"),
         F.greatest(F.col("attempt") - F.col("attempts_before"), F.lit(0)).alias("tries"),
-        _from_zero(_seconds(finished - due)).alias("turnaround"),
-        _error_class(F.col("error")).alias("error"),
+        from_zero(_seconds(finished - due)).alias("turnaround"),
+        error_class(F.col("error")).alias("error"),
     )
 
 
@@ -139,9 +139,10 @@ def _bucket(value: Column, bounds: Sequence[float]) -> Column:
     return F.when(value.isNotNull(), reduce(Column.__add__, passed).cast("string"))
 
 
-def _error_class(error: Column) -> Column:
+def error_class(error: Column) -> Column:
+    """Return the class of a stored error; null if there is no error."""
     found = F.regexp_extract(error, ERROR_CLASS, 1)
-    named = F.when(error == STALE_ERROR, STALE_CLAIM)
+    named = F.when(error.isin(STALE_ERROR, STALE_CLAIM), STALE_CLAIM)
     named = named.when(error.rlike(TIMED_OUT), TIMEOUT).when(found != "", found).otherwise(OTHER)
     return F.when(error.isNotNull(), named)
 
@@ -150,7 +151,7 @@ def _micros(moment: Column) -> Column:
     return F.unix_micros(moment)
 
 
-def _from_zero(seconds: Column) -> Column:
+def from_zero(seconds: Column) -> Column:
     """Return zero for negative seconds, which come from clocks that disagree. Null stays null."""
     return F.when(seconds < 0, 0.0).otherwise(seconds)
 

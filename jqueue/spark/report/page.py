@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jqueue._version import __version__
 from jqueue.domain.counting import counted
@@ -17,7 +17,9 @@ from jqueue.spark.report import plots
 from jqueue.spark.report.columns import Failure, Figures
 from jqueue.spark.report.figures import OTHER
 from jqueue.spark.report.formatting import duration, moment, number, short_names
-from jqueue.spark.report.sections import sections_of
+from jqueue.spark.report.past_columns import Past
+from jqueue.spark.report.past_sections import past_sections
+from jqueue.spark.report.sections import Section, sections_of
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -34,8 +36,31 @@ class Tile:
     kind: str = ""
 
 
-def page_of(report: Figures) -> str:
-    """Return the page, as HTML."""
+class Part(NamedTuple):
+    """A part of the page: its tiles, notes and sections.
+
+    Attributes:
+        title: its heading; "" if the page has no other part.
+        about: the time that it tells of, in words.
+        tiles: figures at its top.
+        notes: sentences for a user who reads nothing else.
+        sections: its sections.
+    """
+
+    title: str
+    about: str
+    tiles: Sequence[Tile]
+    notes: Sequence[str]
+    sections: Sequence[Section]
+
+
+def page_of(report: Figures | None, past: Past | None = None) -> str:
+    """Return the page, as HTML.
+
+    Args:
+        report: the present of queues; None: only the past is shown.
+        past: the past of queues; None: only the present is shown.
+    """
     environment = Environment(
         loader=PackageLoader("jqueue.spark.report"),
         autoescape=True,
@@ -44,19 +69,45 @@ def page_of(report: Figures) -> str:
         lstrip_blocks=True,
     )
     environment.filters["printable"] = printable
-    short = short_names(report.queues)
-    several = len(short) > 1
+    queues = () if report is None else report.queues
+    several = len(queues) > 1
+    one = queues[0] if queues else "" if past is None else past.lake
     return environment.get_template("page.html.jinja").render(
         version=__version__,
-        of=counted(len(short), "queue") if several else report.queues[0],
-        queues=report.queues,
+        of=counted(len(queues), "queue") if several else one,
+        queues=queues,
         several=several,
-        moment=moment(report.now),
-        instant=report.now.isoformat(),
-        tiles=_tiles(report),
-        notes=_notes(report),
-        sections=sections_of(report, short),
+        parts=[*_present(report, past is not None), *_past(past, report is not None)],
     )
+
+
+def _present(report: Figures | None, both: bool) -> list[Part]:
+    if report is None:
+        return []
+    sections = sections_of(report, short_names(report.queues))
+    about = f"As it was at {moment(report.now)}"
+    return [Part("Now" if both else "", about, _tiles(report), _notes(report), sections)]
+
+
+def _past(past: Past | None, both: bool) -> list[Part]:
+    if past is None:
+        return []
+    about = f"From {moment(past.since)} to {moment(past.until)}"
+    return [Part("Before" if both else "", about, _past_tiles(past), (), past_sections(past))]
+
+
+def _past_tiles(past: Past) -> list[Tile]:
+    total = past.total
+    hours = max(60.0, (past.until - past.since).total_seconds()) / 3600
+    return [
+        Tile("enqueued", number(total.enqueued), "scheduled"),
+        Tile("done", number(total.done), "completed"),
+        Tile("done per hour", number(round(total.done / hours)), "completed"),
+        Tile("failed attempts", number(total.failed), "in_progress" if total.failed else ""),
+        Tile("dead", number(total.dead), "dead" if total.dead else ""),
+        Tile("p95 wait", duration(total.p95_wait) or "none"),
+        Tile("p95 run", duration(total.p95_run) or "none"),
+    ]
 
 
 def _tiles(report: Figures) -> list[Tile]:

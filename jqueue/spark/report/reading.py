@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 
 from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import queues_of
 from jqueue.spark.report.columns import (
@@ -34,6 +35,7 @@ from jqueue.spark.report.columns import (
     HistogramBucket,
 )
 from jqueue.spark.report.figures import EPOCH, READ, facts_of, figures_of
+from jqueue.spark.report.past import PastReport, past_of
 from jqueue.spark.session import require_spark
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class Report(Figures):
     """A report on queues: its figures as DataFrames, tables and a page."""
 
     spark: SparkSession = field(repr=False)
+    past: PastReport | None = field(default=None, repr=False)
+    """The past, if a lake was given."""
 
     @property
     def frame(self) -> DataFrame:
@@ -78,6 +82,8 @@ class Report(Figures):
         from jqueue.spark.report.tables import show
 
         show(self, console)
+        if self.past is not None:
+            self.past.print(console)
 
     def to_html(self, path: str | Path) -> Path:
         """Write it as a page: one file, with plots, that needs nothing else. Return its path.
@@ -88,24 +94,74 @@ class Report(Figures):
         from jqueue.spark.report.page import page_of
 
         place = Path(path)
-        place.write_text(page_of(self), encoding="utf-8")
+        place.write_text(page_of(self, self.past), encoding="utf-8")
         return place
 
 
-def report(spark: SparkSession, urls: str | Sequence[str], *, now: datetime | None = None) -> Report:
-    """Report on the jobs of queues, their ages and outcomes. It only reads, and reads each queue once.
+@overload
+def report(
+    spark: SparkSession,
+    urls: str | Sequence[str],
+    *,
+    now: datetime | None = None,
+    lake: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    window: Duration | None = None,
+) -> Report: ...
+@overload
+def report(
+    spark: SparkSession,
+    urls: None = None,
+    *,
+    lake: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    window: Duration | None = None,
+) -> PastReport: ...
+def report(
+    spark: SparkSession,
+    urls: str | Sequence[str] | None = None,
+    *,
+    now: datetime | None = None,
+    lake: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    window: Duration | None = None,
+) -> Report | PastReport:
+    """Report on the jobs of queues: their ages and outcomes now, from the queues, and the past, from a lake.
+
+    It only reads, and reads each queue once.
 
     Args:
         spark: runs the queries.
-        urls: one URL, several with commas between them, or a sequence of URLs; with wildcards or without.
+        urls: one URL, several with commas between them, or a sequence of URLs; with wildcards or without. None: the
+            report is on the lake alone.
         now: the time from which ages are measured, with a time zone. The default is the time of this machine.
+        lake: path or URL of a lake that `jqueue.spark.lake.archive` has filled.
+        since: events of the lake from this time on only.
+        until: events of the lake before this time only.
+        window: length of the windows of time in plots and figures; by default such that there are at most 72.
+
+    Returns:
+        The report on the queues, with the past as `past` if a lake is given; without queues, the past alone.
 
     Raises:
         ImportError: Spark is too old.
-        InvalidURLError: no queue matches, or a URL is wrong.
-        StorageError: a store could not list its queues.
+        InvalidURLError: no queue matches, a URL is wrong, or there is no lake.
+        StorageError: a store could not list its queues, or the lake cannot be read.
     """
     require_spark(pyspark.__version__, spark.version)
+    past = None if lake is None else past_of(spark, lake, since, until, window)
+    if urls is None:
+        if past is None:
+            raise InvalidURLError("a report needs a queue or a lake: give a URL, or lake=")
+        return past
+    found = _report(spark, urls, now)
+    return found if past is None else replace(found, past=past)
+
+
+def _report(spark: SparkSession, urls: str | Sequence[str], now: datetime | None) -> Report:
     if now is not None and now.tzinfo is None:
         raise InvalidJobError("now must be aware of its time zone, as in datetime.now(UTC)")
     found = queues_of(urls if isinstance(urls, str) else ",".join(urls))

@@ -17,6 +17,7 @@ from jqueue.spark.report.columns import (
     HistogramBucket,
 )
 from jqueue.spark.report.formatting import ahead, duration, mean, number
+from jqueue.spark.report.past_plots import Spark, TimePlot
 
 MOST_ROWS = 1000
 """Largest number of rows in a table of the page; the DataFrame has all."""
@@ -32,9 +33,9 @@ class Plot:
     """A plot, and the same in words for readers who cannot see it.
 
     Attributes:
-        kind: the way to draw it: bars, columns or ranges.
+        kind: the way to draw it: bars, columns, ranges, time or sparks.
         title: its title.
-        data: its data, of `jqueue.spark.report.plots`.
+        data: its data, of `jqueue.spark.report.plots` and `past_plots`.
         description: the same in words.
         legend: kinds of pieces, and their names.
         note: remarks on its scale, and on entrypoints that it leaves out.
@@ -42,7 +43,7 @@ class Plot:
 
     kind: str
     title: str
-    data: Sequence[plots.Bar] | Sequence[plots.Column] | plots.Ranges
+    data: Sequence[plots.Bar] | Sequence[plots.Column] | plots.Ranges | TimePlot | Sequence[Spark]
     description: str
     legend: tuple[tuple[str, str], ...] = ()
     note: str = ""

@@ -50,14 +50,14 @@ def show(report: Figures, console: Console | None = None) -> None:
     out.print(Text.assemble((of, "bold"), f"  {counted(total.jobs, 'job')}, {moment(report.now)}"))
     if several:
         queues = [report.totals[queue] for queue in report.queues]
-        _print(out, _table("queue", JOBS, queues, total, {}), len(queues))
+        print_table(out, _table("queue", JOBS, queues, total, {}), len(queues))
     views = _views(report)
     for view in views:
         rows = [each for each in report.standings if view.weight(each)]
         if rows:
-            _print(out, _table(view.title, view, rows, total, short), len(rows))
+            print_table(out, _table(view.title, view, rows, total, short), len(rows))
     if report.failures:
-        _print(out, *_failures(report))
+        print_table(out, *_failures(report))
     if not total.jobs:
         out.print("no jobs")
 
@@ -84,8 +84,8 @@ def _views(report: Figures) -> tuple[View, ...]:
 
 
 def _jobs(each: EntrypointFigures) -> tuple[Text | str, ...]:
-    plain = [_count(each.ready), _count(each.scheduled), _count(each.in_progress)]
-    return (*plain, _count(each.stale, "yellow"), _count(each.dead, "red"), _count(each.completed))
+    plain = [shown_count(each.ready), shown_count(each.scheduled), shown_count(each.in_progress)]
+    return (*plain, shown_count(each.stale, "yellow"), shown_count(each.dead, "red"), shown_count(each.completed))
 
 
 def _finished(each: EntrypointFigures) -> tuple[Text | str, ...]:
@@ -95,7 +95,7 @@ def _finished(each: EntrypointFigures) -> tuple[Text | str, ...]:
 
 def _attempts(each: EntrypointFigures) -> tuple[Text | str, ...]:
     most = number(each.most_attempts or 0)
-    return (number(each.tried), mean(each.mean_attempts), most, _count(each.failing))
+    return (number(each.tried), mean(each.mean_attempts), most, shown_count(each.failing))
 
 
 JOBS = View(
@@ -120,7 +120,7 @@ def _table(
         total: the figures of all.
         short: short names of queues, under which their entrypoints stand; none if there is one queue.
     """
-    made = _empty(title, view.columns)
+    made = empty_table(title, view.columns)
     kept = sorted(rows, key=view.weight, reverse=True)[:MOST_ROWS]
     kept.sort(key=lambda each: (each.queue or "", each.entrypoint or ""))
     for queue, group in groupby(kept, key=lambda each: each.queue or ""):
@@ -137,15 +137,22 @@ def _table(
 
 def _failures(report: Figures) -> tuple[Table, int]:
     """Return the table of the classes of errors, each over all entrypoints; and their number."""
-    made = _empty("error", ("jobs", "dead", "waiting", "finished"), "most of them in")
+    made = empty_table("error", ("jobs", "dead", "waiting", "finished"), "most of them in")
     classes = by_class(report.failures)
     for each in classes[:MOST_ROWS]:
-        counts = (number(each.jobs), _count(each.dead, "red"), _count(each.waiting), _count(each.completed))
-        made.add_row(Text(name(each.error)), Text(name(each.entrypoint)), *counts)
+        counts = (shown_count(each.dead, "red"), shown_count(each.waiting), shown_count(each.completed))
+        made.add_row(Text(name(each.error)), Text(name(each.entrypoint)), number(each.jobs), *counts)
     return made, len(classes)
 
 
-def _empty(title: str, columns: Sequence[str], *texts: str) -> Table:
+def empty_table(title: str, columns: Sequence[str], *texts: str) -> Table:
+    """Return a table without rows.
+
+    Args:
+        title: the heading of the first column.
+        columns: the headings of the columns with figures.
+        texts: the headings of more columns with texts, before those.
+    """
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for text in (title, *texts):
         made.add_column(text, overflow="fold")
@@ -154,7 +161,8 @@ def _empty(title: str, columns: Sequence[str], *texts: str) -> Table:
     return made
 
 
-def _print(out: Console, table: Table, rows: int) -> None:
+def print_table(out: Console, table: Table, rows: int) -> None:
+    """Print a table, and the number of rows that it leaves out, given the number of all."""
     out.print("", table, sep="\n")
     if rows > MOST_ROWS:
         out.print(Text(f"and {number(rows - MOST_ROWS)} more", "dim"))
@@ -164,6 +172,6 @@ def _durations(*seconds: float | None) -> tuple[str, ...]:
     return tuple(map(duration, seconds))
 
 
-def _count(count: int, style: str = "") -> Text:
+def shown_count(count: int, style: str = "") -> Text:
     """Return a count in this style, or dimmed if it is zero."""
     return Text(number(count), style if count else "dim")
