@@ -74,7 +74,8 @@ def figures_of(facts: DataFrame) -> DataFrame:
 def figure_columns() -> list[Column]:
     """Return the columns that compute the figures of `PastFigures` from facts."""
     tried = F.when(F.col("tries").isNotNull(), F.col("weight"))
-    counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("enqueued", "claimed", "done", "failed", "dead")]
+    names = ("enqueued", "claimed", "done", "failed", "dead")
+    counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
     attempts = [
         (F.sum(F.col("tries") * F.col("weight")) / F.sum(tried)).alias("mean_attempts"),
         F.max("tries").alias("most_attempts"),

@@ -2,14 +2,19 @@
 
 import asyncio
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
 from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError, StorageFatalError
+from jqueue.domain.history import HistoryHeader
 from jqueue.domain.operations import Enqueue
+from jqueue.ports.storage import Listed
 from jqueue.spark.lake.archive import Archiver
+from jqueue.spark.lake.marker import QueueMark
+from jqueue.spark.lake.planning import Source, plan_of
 from tests.spark.lake.lake_world import (
     KilledError,
     Kills,
@@ -301,3 +306,14 @@ def test_queues_without_a_history_are_left_out_and_a_lake_needs_one(tmp_path, qu
         archive(lake, tmp_path / "nothing.json")
     with pytest.raises(InvalidURLError, match="is a file, and a lake is a folder"):
         archive(queue, queue)
+
+
+def test_of_two_objects_with_the_same_events_the_later_one_is_read():
+    def listed(first):
+        return Listed(f".history/s/{first:016d}", datetime.now(UTC), 100)
+
+    history = HistoryHeader(series="s", last=14, batches=("[11, 4, 0.0, [], []]",))
+    before = QueueMark("q", "s", 2)
+    found = plan_of(Source("q", "q", "id"), before, history, [listed(1), listed(5), listed(9)])
+    assert [(1, 3, 4), (5, 5, 8), (9, 9, 10)] == [each[1:4] for each in found.windows]
+    assert (10, 0, 2) == (found.after.through, found.after.missing, before.through)
