@@ -195,6 +195,8 @@ class SyncQueue:
 
     enqueue = blocking(BrokerQueue.enqueue)
     enqueue_many = streaming(BrokerQueue.enqueue_many)
+    staging_place = blocking(BrokerQueue.staging_place)
+    enqueue_staged = blocking(BrokerQueue.enqueue_staged)
     dequeue = blocking(BrokerQueue.dequeue, claims=list)
 
     # Claims

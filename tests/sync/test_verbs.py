@@ -1,5 +1,6 @@
 """`SyncQueue` has every verb of the async queues: the same arguments, the same results, the same errors."""
 
+import asyncio
 import inspect
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
@@ -29,7 +31,8 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Ack, Dequeue, Enqueue
+from jqueue.domain.operations import Ack, Dequeue, Enqueue, NewSegment, Transaction
+from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.queue import JobQueue
 from jqueue.sync import SyncQueue
 from jqueue.sync.queue import ITEMS_AT_ONCE
@@ -438,6 +441,23 @@ def test_the_history_is_a_plain_iterator():
         assert jobs[7].id == next(queue.history(job_id=jobs[7].id)).job_id
         with pytest.raises(InvalidJobError, match="time zone"):
             queue.history(since=events[0].at.replace(tzinfo=None))
+
+
+def test_staged_segments_are_added_once(tmp_path):
+    storage, transaction = LocalFileSystemStorage(tmp_path / "staged.json"), Transaction("import", 1)
+    with SyncQueue(storage) as queue:
+        place = queue.staging_place()
+        assert place is not None
+        assert place.created_at is not None
+        stager = SegmentStager(Limits(), place.created_at, "base", queue=place.queue, aging=place.aging)
+        stager.add("work", b"payload")
+        [encoded] = stager.rest()
+        name = staged_name("import", 1, "0")
+        asyncio.run(storage.create_object(FOLDER + name, encoded.content))
+        new = NewSegment(name, "", encoded.entry, created_at=place.created_at)
+        tasks = [StagedTask(stager.jobs, [new], frozenset(stager.features))]
+        assert [False, True] == [queue.enqueue_staged(tasks, transaction).repeated for _ in range(2)]
+        assert [b"payload"] == [job.payload for job in queue.dequeue("work", batch_size=9)]
 
 
 def test_a_range_is_claimed_read_and_ended(tmp_path):
