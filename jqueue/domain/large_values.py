@@ -82,7 +82,5 @@ def check_named_in_time(name_before: datetime | None, now: datetime) -> None:
         DeadlineExceededError: it is too old. A collection may have removed it.
     """
     if name_before is not None and now > name_before:
-        raise DeadlineExceededError(
-            f"the object of this call was stored more than {NAMED_WITHIN.total_seconds() / 60:.0f} minutes ago, and "
-            "may be removed: nothing was done; repeat the call"
-        )
+        said = "the object of this call was stored too long ago, and may be removed: nothing was done; repeat the call"
+        raise DeadlineExceededError(said)

@@ -191,8 +191,9 @@ class Simulation:
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)
         auditor.staged.check_calls(timeline)
         auditor.overseer.check_calls(timeline)
-        jumped = frozenset() if self.world.tells_time else frozenset(self._jumped)
-        Punctuality(auditor, pauses, self.world.exits, calm=calm, jumped=jumped).check()
+        tells_time = self.world.tells_time
+        jumped = frozenset() if tells_time else frozenset(self._jumped)
+        Punctuality(auditor, pauses, self.world.exits, calm=calm, jumped=jumped, tells_time=tells_time).check()
         auditor.history.check_end(self.world.read_events, self.versions)
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
