@@ -106,6 +106,19 @@ async def test_a_few_jobs_enter_the_blob_with_all_their_options():
 
 
 @in_virtual_time
+async def test_a_few_jobs_stay_in_their_segment_if_the_blob_has_no_room():
+    async with queue_on(store(), few_staged=3) as queue:
+        await queue.configure(blob_bytes=1200)
+        assert StagedReceipt(1) == await queue.enqueue_staged([await stage(queue, b"x" * 300)], FIRST)
+        second = Transaction("app", 2)
+        task = await stage(queue, b"y" * 300, transaction=second, task=1)  # with an id of its own
+        assert StagedReceipt(1, version=1) == await queue.enqueue_staged([task], second)
+        state = await queue.read_state()
+        assert (1, 1) == (len(state.segments), len(state.jobs))
+        assert [b"x" * 300, b"y" * 300] == await claimed(queue)
+
+
+@in_virtual_time
 async def test_more_segments_than_the_manifest_takes_are_joined(monkeypatch):
     monkeypatch.setattr(staged_commit, "KEPT_FREE", 254)
     storage = store()

@@ -63,7 +63,7 @@ class SegmentSizes:
     bulk_jobs: int | None = None
     """Number of jobs of one enqueue above which they are written to segments at once. None: `Limits.batch_size`."""
     few_staged: int = 1000
-    """Number of staged jobs up to which their commit puts them into the blob, if they fit into `hot_bytes`."""
+    """Number of staged jobs that their commit puts into the blob at most, if they fit into it and into `hot_bytes`."""
 
 
 class Stored(NamedTuple):

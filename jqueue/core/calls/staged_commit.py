@@ -39,6 +39,7 @@ from jqueue.domain.operations import (
 from jqueue.domain.operations.bulk import conflict_mode
 from jqueue.domain.segment_index import hashes_of
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
+from jqueue.domain.size_limit import enqueue_limit
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -107,10 +108,8 @@ class StagedCommit(SegmentCommit):
         await self._check_presence(new)
         begun = min((each.created_at or now for each in new), default=now)
         before = min(now + self._objects.named_within, begun + self.named_within)
-        one_by_one: list[tuple[int, NewJob]] = []
-        if self.jobs <= self._sizes.few_staged and sum(each.segment.index for each in new) <= self._few_bytes:
-            found = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
-            one_by_one = sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
+        one_by_one = await self._few_jobs(new)
+        if one_by_one:
             new = []
         elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
             new = await self._joined(new)
@@ -140,6 +139,16 @@ class StagedCommit(SegmentCommit):
     @property
     def _few_bytes(self) -> int:
         return self._sizes.hot_bytes or 0
+
+    async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, NewJob]]:
+        """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""
+        if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > self._few_bytes:
+            return []
+        found = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
+        room = enqueue_limit(self._engine.draft, self._enqueue_bytes) - self._engine.draft.taken_bytes
+        if sum(single.stored_bytes() for _, single in found) > room:
+            return []
+        return sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
 
     def _numbered(self) -> list[NewSegment]:
         """Return the segments, with the number of jobs of the tasks before each."""

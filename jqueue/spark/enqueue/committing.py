@@ -254,7 +254,7 @@ class BulkEnqueue:
             except JQueueError as error:
                 await staged.clean(write_id, names)
                 await staged.remove_segments(_segments_of(told))
-                if isinstance(error, QueueFullError):
+                if isinstance(error, QueueFullError) and names:  # the option has no effect on segments
                     raise QueueFullError(in_options(str(error))) from None
                 raise
             await staged.clean(write_id, names)

@@ -1,28 +1,41 @@
 """Refusals of bulk enqueue: too many bytes, with the sizes, and wrong options or columns before a task starts."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType
 
 from jqueue import DirectQueue, Limits, LocalFileSystemStorage, connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullError, StorageError
+from jqueue.domain.operations import bulk as bulk_operation
 from tests.spark.enqueue.bulk import Rough, jobs_of, on, payloads, schema, staged_at, task, write, writer
 
 pytestmark = pytest.mark.wide
 
 
-class TestTooMuch:
-    """Jobs beyond the limit of a queue are refused with their size and the limit."""
+@pytest.fixture
+def elsewhere(tmp_path):
+    """Options of a write whose commit copies its rows."""
+    (tmp_path / "staged").mkdir()
+    return {"stagingPath": str(tmp_path / "staged")}
 
-    def test_a_task_that_exceeds_the_limit_alone_stages_nothing(self, file):
-        bulk = writer(file, maxBlobBytes="10000")
+
+class TestTooMuch:
+    """Rows that the commit copies, and that exceed the limit of a queue, are refused with their size and the limit."""
+
+    @pytest.fixture
+    def copying(self, file, elsewhere):
+        return partial(writer, file, maxBlobBytes="10000", **elsewhere)
+
+    def test_a_task_that_exceeds_the_limit_alone_stages_nothing(self, copying):
+        bulk = copying()
         with pytest.raises(QueueFullError, match=r"partition 0 alone has \d+ bytes .* and the queue takes 9000"):
             bulk.stage([payloads(*[b"x" * 100] * 100)], task())
-        assert [] == staged_at(file)
+        assert [] == copied_of(bulk)
 
-    def test_the_first_task_beyond_the_limit_stages_nothing_and_raises_an_error(self, file):
-        bulk = writer(file, maxBlobBytes="10000")
+    def test_the_first_task_beyond_the_limit_stages_nothing_and_raises_an_error(self, copying):
+        bulk = copying()
         rows = [b"x" * 100] * 12
         done = [bulk.stage([payloads(*rows)], task(number, number)) for number in range(2)]
         size = sum(report.size for report in done) * 3 // 2
@@ -32,17 +45,17 @@ class TestTooMuch:
             f"the jobs of the first 3 partitions take {size} bytes together, and the queue takes 9000: write fewer at "
             "a time, or raise the option maxBlobBytes" == str(caught.value)
         )
-        assert sorted(report.name for report in done) == sorted(staged_at(file))
+        assert sorted(report.name for report in done) == sorted(copied_of(bulk))
 
-    def test_attempts_of_one_task_count_once(self, file):
-        bulk = writer(file, maxBlobBytes="10000")
+    def test_attempts_of_one_task_count_once(self, file, copying):
+        bulk = copying()
         rows = [b"x" * 100] * 12
         *_, last = [bulk.stage([payloads(*rows)], task(0, attempt)) for attempt in range(4)]
         bulk.commit([last, bulk.stage([payloads(*rows)], task(1, 9))])
-        assert (24, []) == (len(jobs_of(file)), staged_at(file))
+        assert (24, []) == (len(jobs_of(file)), copied_of(bulk))
 
-    def test_a_commit_beyond_the_limit_reads_nothing_and_removes_its_staged_objects(self, file):
-        bulk = writer(file, maxBlobBytes="10000")
+    def test_a_commit_beyond_the_limit_reads_nothing_and_removes_its_staged_objects(self, file, copying):
+        bulk = copying()
         store = Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 3})
         on(bulk, store)
         reports = [bulk.stage([payloads(*[b"x" * 100] * 12)], task(number, number)) for number in range(3)]
@@ -56,13 +69,13 @@ class TestTooMuch:
         assert not any(kind.startswith("read") for kind, _ in store.calls)
         assert ([], []) == (staged_at(file), jobs_of(file))
 
-    def test_a_nearly_full_queue_refuses_the_commit_and_is_unchanged(self, file):
+    def test_a_nearly_full_queue_refuses_the_commit_and_is_unchanged(self, file, copying):
         write(file, *[b"x" * 100] * 12, maxBlobBytes="10000")
-        bulk = writer(file, maxBlobBytes="10000")
+        bulk = copying()
         report = bulk.stage([payloads(*[b"x" * 100] * 18)], task())
         with pytest.raises(QueueFullError, match=r"no room for 18 jobs of \d+ bytes in total.*option maxBlobBytes"):
             bulk.commit([report])
-        assert (12, []) == (len(jobs_of(file)), staged_at(file))
+        assert (12, []) == (len(jobs_of(file)), copied_of(bulk))
 
     def test_a_larger_payload_can_be_allowed(self, file):
         with pytest.raises(InvalidJobError, match="row 0 of partition 0: payload is 1048577 bytes"):
@@ -71,35 +84,61 @@ class TestTooMuch:
         assert 1 == len(jobs_of(file))
 
 
+class TestSegmentsHaveNoLimit:
+    """Rows in segments are written whatever the limit of the queue, and do not change it."""
+
+    @pytest.mark.parametrize("rows", [18, 1100], ids=["few", "many"])
+    def test_a_nearly_full_queue_takes_rows_in_segments(self, file, rows):
+        asyncio.run(settings_of(file, blob_bytes=10_000))
+        write(file, *[b"x" * 100] * 12)
+        write(file, *[b"x" * 100] * rows, maxBlobBytes="20000")
+        assert (12 + rows, 10_000) == (len(jobs_of(file)), blob_bytes_of(file))
+
+    def test_too_many_segments_are_refused_and_removed(self, file, monkeypatch):
+        monkeypatch.setattr(bulk_operation, "SEGMENTS_KEPT", 0)
+        bulk = writer(file)
+        report = bulk.stage([payloads(*[b"x"] * 1100)], task())
+        with pytest.raises(QueueFullError, match=r"no room for 1 more segment of jobs.*Wait until workers"):
+            bulk.commit([report])
+        assert ([], []) == (jobs_of(file), staged_at(file))
+
+
 class TestARaisedLimit:
-    """`maxBlobBytes` is stored in the queue if the rows need it, and then applies to every writer."""
+    """`maxBlobBytes` is stored in the queue if copied rows need it, and then applies to every writer."""
 
     LARGE = Limits().enqueue_bytes // 20
 
-    def blob_bytes(self, file):
-        return asyncio.run(settings_of(file)).blob_bytes
-
-    def test_a_client_with_default_limits_can_write_after_the_limit_was_raised(self, file):
-        write(file, *[b"x" * self.LARGE] * 18, maxBlobBytes=str(200 << 20), maxPayloadBytes=str(8 << 20))
-        assert 200 << 20 == self.blob_bytes(file)
+    def test_a_client_with_default_limits_can_write_after_the_limit_was_raised(self, file, elsewhere):
+        sizes = {"maxBlobBytes": str(200 << 20), "maxPayloadBytes": str(8 << 20)}
+        write(file, *[b"x" * self.LARGE] * 18, **sizes, **elsewhere)
+        assert 200 << 20 == blob_bytes_of(file)
         asyncio.run(enqueue_by_default(file))
-        write(file, b"one more")
+        write(file, b"one more", **elsewhere)
         assert 20 == len(jobs_of(file))
 
-    def test_a_raised_limit_is_stored_only_if_the_rows_need_it(self, file):
-        write(file, b"x", maxBlobBytes=str(200 << 20))
-        assert self.blob_bytes(file) is None
+    def test_a_raised_limit_is_stored_only_if_the_rows_need_it(self, file, elsewhere):
+        write(file, b"x", maxBlobBytes=str(200 << 20), **elsewhere)
+        assert blob_bytes_of(file) is None
 
-    def test_a_larger_limit_of_the_queue_is_kept(self, file):
-        write(file, *[b"x" * 100] * 30, maxBlobBytes="20000")
+    def test_a_larger_limit_of_the_queue_is_kept(self, file, elsewhere):
+        write(file, *[b"x" * 100] * 30, maxBlobBytes="20000", **elsewhere)
         asyncio.run(settings_of(file, blob_bytes=100_000))
-        write(file, *[b"x" * 100] * 30, maxBlobBytes="20000")
-        assert (60, 100_000) == (len(jobs_of(file)), self.blob_bytes(file))
+        write(file, *[b"x" * 100] * 30, maxBlobBytes="20000", **elsewhere)
+        assert (60, 100_000) == (len(jobs_of(file)), blob_bytes_of(file))
 
-    def test_tasks_use_the_limit_of_the_queue(self, file):
+    def test_tasks_use_the_limit_of_the_queue(self, file, elsewhere):
         asyncio.run(settings_of(file, blob_bytes=5000))
         with pytest.raises(QueueFullError, match="the queue takes 4500"):
-            writer(file).stage([payloads(*[b"x" * 100] * 100)], task())
+            writer(file, **elsewhere).stage([payloads(*[b"x" * 100] * 100)], task())
+
+
+def copied_of(bulk):
+    """The names of the objects that the commit of a writer would copy."""
+    return staged_at(bulk.enqueue.staging.url)
+
+
+def blob_bytes_of(file):
+    return asyncio.run(settings_of(file)).blob_bytes
 
 
 async def settings_of(file, **changes):
