@@ -7,7 +7,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 from jqueue import DirectQueue, connect
+from jqueue.core.blob.segment_staging import STAGED_ROWS
 from tests.spark.enqueue.bulk import jobs_of, staged_at, texts_of
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A folder for staged rows, which the commit copies."""
+    return tmp_path / "staged"
 
 
 def save(frame, url, mode="append", **options):
@@ -72,24 +79,22 @@ def test_a_wrong_write_is_refused_in_one_line_before_a_task_starts(spark, file):
 
 
 @pytest.mark.wide
-def test_a_failed_task_gives_a_one_line_error_and_leaves_nothing(spark, file):
-    frame = spark.range(0, 10, 1, 1).selectExpr(
-        "if(id = 7, null, 'secret') payload"
-    )  # one task: none outlives the abort
-    assert "row 7 of partition 0: payload is null" == refusal(frame, file, entrypoint="a")
-    assert "queue takes 9000" in refusal(
-        frame.selectExpr("repeat('x', 9000) payload"), file, entrypoint="a", maxBlobBytes=10000
-    )
+def test_a_failed_task_gives_a_one_line_error_and_leaves_no_segment(spark, file):
+    frame = spark.range(0, STAGED_ROWS + 50_000, 1, 1)  # one task, as another could outlive the abort
+    frame = frame.selectExpr(f"if(id = {STAGED_ROWS + 40_000}, null, 'secret') payload")  # behind a stored segment
+    assert f"row {STAGED_ROWS + 40_000} of partition 0: payload is null" == refusal(frame, file, entrypoint="a")
     assert ([], []) == (texts_of(file), staged_at(file))
 
 
 @pytest.mark.wide
-def test_an_oversized_write_gives_a_one_line_error_and_leaves_nothing(spark, file):
+def test_copied_rows_beyond_the_limit_give_a_one_line_error_and_leave_nothing(spark, file, copied):
+    options = {"entrypoint": "a", "maxBlobBytes": 10000, "stagingPath": copied}
     frame = spark.range(0, 2, 1, 2).selectExpr("repeat('x', 4000) payload")
-    said = refusal(frame, file, entrypoint="a", maxBlobBytes=10000)
+    said = refusal(frame, file, **options)
     by_commit, by_task = "2 jobs take", "the jobs of the first 2 partitions take"  # by the commit if no task saw both
     assert said.startswith((by_commit, by_task))
-    assert ([], []) == (texts_of(file), staged_at(file))
+    assert "queue takes 9000" in refusal(frame.selectExpr("repeat('x', 9000) payload"), file, **options)
+    assert ([], []) == (texts_of(file), list(copied.iterdir()))
 
 
 @pytest.mark.wide
@@ -124,12 +129,13 @@ class TestStream:
         assert [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b", b"3a"] == sorted(texts_of(url))
         assert [] == staged_at(url)
 
-    def test_a_full_queue_stops_the_query_and_a_restart_continues(self, spark, folder, file):
+    def test_a_full_queue_stops_the_query_and_a_restart_continues(self, spark, folder, file, copied):
+        options = {"maxBlobBytes": "10000", "stagingPath": copied}
         for number in range(2):
             (folder / f"{number}.txt").write_text("x" * 4000 + f"{number}")
         with pytest.raises(PySparkException, match="no room for 1 job "):
-            self.run(spark, folder, file, maxBlobBytes="10000")
-        assert (1, []) == (len(texts_of(file)), staged_at(file))
+            self.run(spark, folder, file, **options)
+        assert (1, []) == (len(texts_of(file)), list(copied.iterdir()))
 
         async def work():
             queue = connect(file, DirectQueue)
@@ -138,5 +144,5 @@ class TestStream:
             return job.payload
 
         first = asyncio.run(work())
-        self.run(spark, folder, file, maxBlobBytes="10000")
+        self.run(spark, folder, file, **options)
         assert [b"x" * 4000 + b"0", b"x" * 4000 + b"1"] == sorted([first, *texts_of(file)])
