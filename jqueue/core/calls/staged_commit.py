@@ -115,7 +115,7 @@ class StagedCommit(SegmentCommit):
             new = await self._joined(new)
         new = [await self._with_index(each) if each.segment.keys else each for each in new]
         features = frozenset().union(*(task.features for task in self._staged))
-        operation = EnqueueSegments(self.jobs, now, new, one_by_one, before, features, self._transaction)
+        operation = EnqueueSegments(self.jobs, min(begun, now), new, one_by_one, before, features, self._transaction)
         shared = await in_turns(operation.among_themselves())
         return await self.again(operation, BulkConflicts(shared)) if shared else operation
 
