@@ -253,7 +253,7 @@ class BulkEnqueue:
                 raise
             except JQueueError as error:
                 await staged.clean(write_id, names)
-                await staged.remove_segments(_segments_of(told))
+                await _remove_unnamed(queue, staged, _segments_of(told), transaction)
                 if isinstance(error, QueueFullError) and names:  # the option has no effect on segments
                     raise QueueFullError(in_options(str(error))) from None
                 raise
@@ -349,6 +349,17 @@ class BulkEnqueue:
 def _segments_of(told: Sequence[TaskReport]) -> list[str]:
     """Return the suffixes of the segments that tasks have staged."""
     return [FOLDER + each.name for report in told if report.segments for each in report.segments.segments]
+
+
+async def _remove_unnamed(
+    queue: DirectQueue, staged: StagedObjects, segments: Sequence[str], transaction: Transaction
+) -> None:
+    """Remove segments after a commit that failed, unless an earlier commit of the same reports names them."""
+    try:
+        if segments and await _never_lands(queue, transaction):
+            await staged.remove_segments(segments)
+    except JQueueError as error:
+        logger.warning("A failed write leaves staged jobs behind, which are removed later: %s", error)
 
 
 async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:

@@ -103,6 +103,8 @@ def staged_at(url, prefix=".staged-"):
 
 def names_of(report):
     """The names of the objects that a task has staged."""
+    if report.segments is None:
+        return [report.name]
     return [f".segments/{each.name}" for each in report.segments.segments]
 
 
@@ -114,10 +116,12 @@ def last_of(url, app_id):
     return asyncio.run(look())
 
 
-def on(bulk, storage, deadline=2.0):
-    """Replace the storage of a writer, and return the writer."""
+def on(bulk, storage, deadline=2.0, *, copying=False):
+    """Replace the storage of a writer, and return the writer. If `copying`, it stages what its commit copies."""
     staging = replace(bulk.enqueue.staging, open_storage=storage, deadline=deadline)
     bulk.enqueue = replace(bulk.enqueue, open_storage=storage, deadline=deadline, staging=staging)
+    if copying:
+        bulk.enqueue = replace(bulk.enqueue, place=None)
     return bulk
 
 
@@ -157,6 +161,18 @@ class Rough:
 
     async def write(self, content, if_match=None):
         return await self._do("write", lambda: self.storage.write(content, if_match))
+
+    async def create_object(self, suffix, content):
+        await self._do("create", lambda: self.storage.create_object(suffix, content))
+
+    async def create_object_from(self, suffix, pieces):
+        return await self._do("create", lambda: self.storage.create_object_from(suffix, pieces))
+
+    async def read_object(self, suffix, start=0, stop=None):
+        return await self._do("read object", lambda: self.storage.read_object(suffix, start, stop))
+
+    async def remove_object(self, suffix):
+        await self._do("remove object", lambda: self.storage.remove_object(suffix))
 
     async def land(self):
         for request in self.late:

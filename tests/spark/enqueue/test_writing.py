@@ -8,7 +8,13 @@ import pytest
 from pyspark.sql.types import BinaryType, DoubleType, StringType
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage, connect
-from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, InvalidJobError, StorageError
+from jqueue.domain.errors import (
+    CASConflictError,
+    DeadlineExceededError,
+    DuplicateJobError,
+    InvalidJobError,
+    StorageError,
+)
 from jqueue.spark.enqueue.committing import TaskReport
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
 from jqueue.spark.option_parsing import parse_options
@@ -32,6 +38,13 @@ from tests.spark.enqueue.bulk import (
 )
 
 pytestmark = pytest.mark.wide
+
+MANY = [b"%d" % number for number in range(1001)]
+"""Payloads of jobs whose segments are named; those of fewer jobs enter the blob."""
+
+WAYS = pytest.mark.parametrize(
+    ("copying", "texts"), [(True, [b"a"]), (False, [b"a"]), (False, MANY)], ids=["copied", "few", "named"]
+)
 
 
 def test_staged_jobs_are_in_the_queue_after_the_commit_and_no_staged_object_remains(url):
@@ -88,14 +101,15 @@ def test_a_late_attempt_changes_nothing(file):
 
 
 def test_copied_objects_of_a_late_attempt_are_removed_by_age(file, tmp_path):
-    elsewhere = {"stagingPath": str(tmp_path / "staged")}
+    folder = tmp_path / "staged"
+    elsewhere = {"stagingPath": str(folder)}
     bulk = writer(file, **elsewhere)
     bulk.commit([bulk.stage([payloads(b"a")], task(0, 0))])
     bulk.stage([payloads(b"a")], task(0, 1))
     write(file, b"b", **elsewhere)
-    assert 1 == len(list((tmp_path / "staged").iterdir()))
+    assert 1 == len([path for path in folder.iterdir() if path.suffix != ".lock"])
     write(file, b"c", stagingRetention="0", **elsewhere)
-    assert ([b"a", b"b", b"c"], []) == (texts_of(file), list((tmp_path / "staged").iterdir()))
+    assert ([b"a", b"b", b"c"], []) == (texts_of(file), list(folder.iterdir()))
 
 
 def test_a_repeated_commit_adds_nothing(url):
@@ -104,6 +118,17 @@ def test_a_repeated_commit_adds_nothing(url):
     bulk.commit(reports)
     bulk.commit(reports)
     assert [b"a"] == texts_of(url)
+
+
+def test_a_repeated_commit_that_cannot_read_removes_no_jobs(file):
+    store = Rough(LocalFileSystemStorage(file))
+    bulk = on(writer(file), store, deadline=1.0)
+    reports = [bulk.stage([payloads(*MANY)], task())]
+    bulk.commit(reports)
+    store.told["read"] = ["lost"] * 999
+    with pytest.raises(StorageError):
+        bulk.commit(reports)
+    assert MANY == texts_of(file)
 
 
 def test_an_abort_before_the_commit_removes_all_staged_objects(url):
@@ -116,9 +141,9 @@ def test_an_abort_before_the_commit_removes_all_staged_objects(url):
 
 def test_an_abort_does_not_create_a_missing_queue(tmp_path):
     bulk = writer(str(tmp_path / "queue.json"))
-    bulk.stage([payloads(b"a")], task(0, 0))
-    bulk.abort([None, None])
-    assert [] == list(tmp_path.iterdir())
+    report = bulk.stage([payloads(b"a")], task(0, 0))
+    bulk.abort([report, None])
+    assert [] == [path for path in tmp_path.rglob("*") if not path.is_dir()]
 
 
 def test_an_abort_without_staged_objects_writes_nothing(file, tmp_path):
@@ -145,20 +170,35 @@ def test_an_abort_after_a_successful_commit_removes_no_jobs(url, caplog):
     assert [b"a"] == texts_of(url)
 
 
-def test_a_commit_whose_answer_is_lost_is_recognised(file):
+@WAYS
+def test_a_commit_whose_answer_is_lost_is_recognised(file, copying, texts):
     storage = Rough(LocalFileSystemStorage(file), told={"write": ["unanswered"]})
+    bulk = on(writer(file), storage, copying=copying)
+    bulk.commit([bulk.stage([payloads(*texts)], task())])
+    assert (texts, []) == (texts_of(file), staged_at(file))
+    assert [] == storage.told["write"]
+
+
+def test_a_segment_whose_answer_is_lost_is_staged_once(file):
+    storage = Rough(LocalFileSystemStorage(file), told={"create": ["unanswered", "lost"]})
     bulk = on(writer(file), storage)
-    bulk.commit([bulk.stage([payloads(b"a")], task())])
-    assert [b"a"] == texts_of(file)
+    report = bulk.stage([payloads(*MANY)], task())
+    assert names_of(report) == staged_at(file)
+    bulk.commit([report])
+    assert MANY == texts_of(file)
 
 
-def test_an_abort_that_may_not_list_removes_only_reported_objects(file):
-    bulk = on(writer(file), Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 4}))
+@pytest.mark.parametrize("copying", [True, False])
+def test_an_abort_that_may_not_list_removes_only_reported_objects(file, copying):
+    store = Rough(LocalFileSystemStorage(file))
+    bulk = on(writer(file), store, copying=copying)
     told, lost = (bulk.stage([payloads(b"a")], task(number, number)) for number in range(2))
+    store.told["list"] = ["refused"] * 4
     bulk.abort([told, None])
-    assert [lost.name] == staged_at(file)
+    assert names_of(lost) == staged_at(file)
 
 
+@WAYS
 class TestACommitWithAnUnknownOutcome:
     """The write was sent, the store is unreachable, and Spark gives up."""
 
@@ -167,10 +207,10 @@ class TestACommitWithAnUnknownOutcome:
         return Rough(LocalFileSystemStorage(file))
 
     @pytest.fixture
-    def given_up(self, file, store):
+    def given_up(self, file, store, copying, texts):
         write(file, b"before")
-        bulk = on(writer(file), store)
-        report = bulk.stage([payloads(b"a")], task())
+        bulk = on(writer(file), store, deadline=1.0, copying=copying)
+        report = bulk.stage([payloads(*texts)], task())
         store.told |= {"write": ["late"], "read": [None, *["lost"] * 999]}
         with pytest.raises(StorageError):
             bulk.commit([report])
@@ -178,14 +218,15 @@ class TestACommitWithAnUnknownOutcome:
         return bulk, report
 
     def test_its_staged_objects_are_left(self, given_up, file):
-        assert [given_up[1].name] == staged_at(file)
+        assert names_of(given_up[1]) == staged_at(file)
 
-    def test_the_abort_changes_nothing_if_the_commit_landed(self, given_up, file, store, caplog):
+    def test_the_abort_changes_nothing_if_the_commit_landed(self, given_up, file, store, caplog, texts):
         bulk, report = given_up
         asyncio.run(store.land())
         bulk.abort([report])
-        assert ([b"before", b"a"], [report.name]) == (texts_of(file), staged_at(file))
-        assert "A write of 1 job that Spark gave up is in the queue: its commit succeeded" in caplog.messages
+        unused = [] if texts is MANY else names_of(report)
+        assert ([b"before", *texts], unused) == (texts_of(file), staged_at(file))
+        assert any("that Spark gave up is in the queue: its commit succeeded" in each for each in caplog.messages)
 
     def test_the_abort_prevents_a_late_commit_from_landing(self, given_up, file, store):
         bulk, report = given_up
@@ -198,10 +239,11 @@ class TestACommitWithAnUnknownOutcome:
         bulk, report = given_up
         store.told |= {"read": ["lost"] * 999}
         bulk.abort([report])
-        assert [report.name] == staged_at(file)
+        assert names_of(report) == staged_at(file)
         assert caplog.messages[-1].startswith("An aborted write leaves staged jobs behind, which are removed later")
 
 
+@WAYS
 class TestACommitResolvedAfterItsDeadline:
     """The write was sent, and the store is unreachable until after the deadline, but back before the commit returns."""
 
@@ -223,26 +265,37 @@ class TestACommitResolvedAfterItsDeadline:
     def store(self):
         return Rough(InMemoryStorage())
 
-    def commit(self, store, what_happens, file):
-        bulk = on(writer(file), store, deadline=100.0)
-        report = bulk.stage([payloads(b"a")], task())
-        store.told |= {"write": [what_happens], "read": self.Away(until=120.0)}
-        return virtual_time.run(bulk.enqueue.commit([report], bulk.write_id, bulk.transaction))
+    @pytest.fixture
+    def commit(self, store, file, copying, texts):
+        def commit(what_happens):
+            bulk = on(writer(file), store, deadline=100.0, copying=copying)
+            report = bulk.stage([payloads(*texts)], task())
+            store.told |= {"write": [what_happens], "read": self.Away(until=120.0)}
+            self.staged = names_of(report)
+            return virtual_time.run(bulk.enqueue.commit([report], bulk.write_id, bulk.transaction))
 
-    def left(self, store):
-        return asyncio.run(store.storage.list_beside(".staged-"))
+        return commit
 
-    def jobs(self, store):
-        return asyncio.run(DirectQueue(store.storage).read_state()).jobs
+    async def found(self, store):
+        """The payloads in the queue, and the staged objects that it does not name."""
+        queue = DirectQueue(store.storage)
+        jobs = [job.payload async for job in queue.iterate_jobs()]
+        named = (await queue.read_state()).segments
+        kept = {f".segments/{name}" for name in named}
+        listed = [each for prefix in (".staged-", ".segments/") for each in await store.storage.list_beside(prefix)]
+        return jobs, [each.suffix for each in listed if each.suffix not in kept]
 
-    def test_a_commit_that_landed_is_found(self, store, file):
-        receipt = self.commit(store, "unanswered", file)
-        assert (1, 1, []) == (receipt.added, len(self.jobs(store)), self.left(store))
+    def test_a_commit_that_landed_is_found(self, store, commit, copying, texts):
+        assert len(texts) == commit("unanswered").added
+        removed_by_age = [] if copying or texts is MANY else self.staged
+        assert (texts, removed_by_age) == asyncio.run(self.found(store))
 
-    def test_a_commit_that_did_not_land_never_will_and_its_staged_objects_are_removed(self, store, file):
+    def test_a_commit_that_did_not_land_never_will_and_its_staged_objects_are_removed(self, store, commit):
         with pytest.raises(DeadlineExceededError):
-            self.commit(store, "late", file)
-        assert ((), []) == (self.jobs(store), self.left(store))
+            commit("late")
+        assert ([], []) == asyncio.run(self.found(store))
+        with pytest.raises(CASConflictError):
+            asyncio.run(store.land())
 
 
 def test_a_rerun_with_the_same_transaction_stages_nothing_and_adds_nothing(url, caplog):
@@ -313,16 +366,26 @@ def test_a_taken_unique_key_fails_the_write_with_on_conflict_raise(file):
     assert ([b"a"], []) == (texts_of(file), staged_at(file))
 
 
-def test_a_delay_counts_from_the_commit(file):
+def test_a_delay_counts_from_the_start_of_the_write(file):
     columns = schema(payload=BinaryType(), delay=DoubleType())
+    before = datetime.now(UTC)
     bulk = writer(file, columns)
-    report = bulk.stage([batch(columns, (b"a", 3600.0), (b"b", None))], task())
-    committed = datetime.now(UTC)
-    bulk.commit([report])
+    begun = datetime.now(UTC)
+    bulk.commit([bulk.stage([batch(columns, (b"a", 3600.0), (b"b", None))], task())])
     waits, ready = jobs_of(file)
     assert timedelta(hours=1) == waits.run_at - waits.created_at
-    assert committed <= waits.created_at
-    assert ready.run_at is None
+    assert before <= waits.created_at <= begun
+    assert (waits.created_at, None) == (ready.created_at, ready.run_at)
+
+
+def test_a_delay_of_copied_jobs_counts_from_the_commit(file, tmp_path):
+    bulk = writer(file, delay="3600", stagingPath=str(tmp_path / "staged"))
+    report = bulk.stage([payloads(b"a")], task())
+    committed = datetime.now(UTC)
+    bulk.commit([report])
+    [job] = jobs_of(file)
+    assert timedelta(hours=1) == job.run_at - job.created_at
+    assert committed <= job.created_at
 
 
 def test_a_commit_beside_other_writers_adds_all_jobs(url):
@@ -347,13 +410,24 @@ def test_a_commit_beside_other_writers_adds_all_jobs(url):
     assert asyncio.run(both()) + 100 == len(jobs_of(url))
 
 
-def test_a_missing_staged_object_is_an_error_and_nothing_is_added(file):
-    bulk = writer(file)
+def test_a_missing_copied_object_is_an_error_and_nothing_is_added(file):
+    storage = LocalFileSystemStorage(file)
+    bulk = on(writer(file), lambda _: storage, copying=True)
     reports = [bulk.stage([payloads(b"a")], task(number, number)) for number in range(2)]
-    asyncio.run(LocalFileSystemStorage(file).beside(reports[0].name).remove())
+    asyncio.run(storage.beside(reports[0].name).remove())
     with pytest.raises(StorageError, match="1 of 2 staged objects are gone"):
         bulk.commit(reports)
-    assert [] == jobs_of(file)
+    assert ([], []) == (jobs_of(file), staged_at(file))
+
+
+@pytest.mark.parametrize("texts", [[b"a"], MANY], ids=["few", "named"])
+def test_a_missing_staged_segment_is_an_error_and_nothing_is_added(file, texts):
+    bulk = writer(file)
+    reports = [bulk.stage([payloads(*texts)], task(number, number)) for number in range(2)]
+    asyncio.run(LocalFileSystemStorage(file).remove_object(names_of(reports[0])[0]))
+    with pytest.raises(StorageError, match="1 of 2 staged segments are gone"):
+        bulk.commit(reports)
+    assert ([], []) == (jobs_of(file), staged_at(file))
 
 
 def test_an_invalid_row_fails_its_task_and_stages_nothing(file):
