@@ -26,7 +26,7 @@ def drop_segment(
     dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Give up the jobs of a damaged or missing segment: those that cannot be read, and no others.
+    """Give up the jobs of a damaged or missing segment that cannot be read. Readable jobs are kept.
 
     First try to restore the segment from a backup: it never changes, so any copy is right. The whole segment is read,
     and the rows whose checksums do not match are counted. A question is asked on a terminal; elsewhere, --yes is

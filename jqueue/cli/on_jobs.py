@@ -219,7 +219,7 @@ async def _change_all(opened: OpenedQueue, chosen: Chosen, selection: Selection,
     """Change the jobs in commits of bounded size, as they are read.
 
     Raises:
-        RefusedError: not all could be changed. The message has the number of those that were.
+        RefusedError: not all jobs could be changed. The message has the number of changed jobs.
     """
     tally, seen = Tally(), 0
     with jobs_counted("working") as tell:

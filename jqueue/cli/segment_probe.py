@@ -28,7 +28,7 @@ COLLECT = "Objects that nothing names are removed while workers run, or by queue
 
 
 async def segments(context: ProbeContext) -> Result | None:
-    """Compare the segments that the queue names with those that exist. A queue without segments has no result."""
+    """Compare the segments in the manifest with the stored objects. Return None for a queue without segments."""
     storage, entropy = context.space.storage, context.space.entropy
     if not isinstance(storage, SupportsObjects):
         return None

@@ -29,7 +29,7 @@ class Order:
 
     Args:
         jobs: the table. Each change of a job in it must be followed by a call of `changed`.
-        rows: the rows of segments; those that are not loaded are not in the table.
+        rows: the rows of segments; rows that are not loaded are not in the table.
 
     Attributes:
         settings, recent, schedules: see `QueueState`.

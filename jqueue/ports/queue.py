@@ -246,7 +246,7 @@ class SupportsRanges(Protocol):
 
         Raises:
             ClaimLostError: the claim became stale, or was ended otherwise. Nothing changed.
-            JobNotFoundError: a job of `failed`, `returned` or `kept` is not among those that end. Nothing changed.
+            JobNotFoundError: a job of `failed`, `returned` or `kept` is not one of the ended jobs. Nothing changed.
         """
 
 

@@ -128,7 +128,7 @@ class CommitEngine(Engine):
             await self.segments.finish(seconds)
 
     async def objects_named_in(self, header: QueueState) -> set[str]:
-        """As in the engine: the segments, those that have left the manifest lately, and the objects of their rows."""
+        """Return the names of the segments, of retired segments, and of the objects of their rows."""
         return set() if self.segments is None else await self.segments.objects_named_in(header)
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
@@ -153,7 +153,7 @@ class CommitEngine(Engine):
 
     @property
     def known_queue(self) -> str:
-        """The id of the queue; of one that does not exist, the id that this engine will give it."""
+        """The id of the queue, or the id that this engine will give to a new queue."""
         known = self.draft.header.queue or self.queue_id  # the draft knows none while its content is forgotten
         if self._first_id is None:
             self._first_id = known or self.entropy.new_id()

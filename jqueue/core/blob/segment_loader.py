@@ -1,4 +1,4 @@
-"""Brings rows of segments into a draft: those that an operation needs, and those that will be needed next."""
+"""Loads rows of segments into a draft: the rows that an operation needs, and the next rows ahead of their use."""
 
 from __future__ import annotations
 

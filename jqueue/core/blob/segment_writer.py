@@ -197,7 +197,7 @@ class SegmentWriter:
             self._merges.begin(work)
 
     async def finish(self, seconds: float) -> None:
-        """Cancel what is under way. What it has stored is litter."""
+        """Cancel spills and merges. Their objects without a commit are litter."""
         for background in (self._spills, self._merges):
             await background.end(min(seconds, 1.0))
 

@@ -283,7 +283,7 @@ class BulkEnqueue(SegmentCommit):
                 creating.cancel()
 
     async def end(self) -> None:
-        """End what is under way. What was stored is litter if no commit names it."""
+        """Cancel the segment that is being stored. Stored segments are litter if no commit names them."""
         if self._creating is not None:
             self._creating.cancel()
             await asyncio.wait([self._creating])
@@ -291,7 +291,7 @@ class BulkEnqueue(SegmentCommit):
     # The commit
 
     async def finish(self) -> None:
-        """Store the rest of the jobs, except those that enter the blob."""
+        """Store the rest of the jobs, except for the few that enter the blob."""
         few = self._sizes.hot_bytes or 0
         for group in sorted(self._groups, key=lambda group: len(self._groups[group]), reverse=True):
             columns = self._groups[group]

@@ -58,7 +58,7 @@ class NewSegment:
         given: True if the caller has chosen the ids of its jobs.
         modes: `conflict_mode` of each row; empty if all are 0.
         taken: rows whose jobs are added one by one instead.
-        behind: number of jobs of the call before those that the numbers of its rows count.
+        behind: number of jobs of the call before the first one that its row numbers count.
         created_at: the time of the enqueue of its jobs; None: that of the call.
     """
 

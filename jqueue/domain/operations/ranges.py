@@ -160,7 +160,7 @@ class ClaimRange(Operation):
 
 
 def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex) -> list[Span]:
-    """Return rows for a range: from a row on, those that wait, may be in a range, and were tried as often."""
+    """Return the waiting rows for a range from a row on. They may be in a range, and were tried equally often."""
     tries, last = segment.tries_of(row), segment.rows
     for start, end, claims, failures in segment.tried:
         if start <= row < end:
@@ -239,7 +239,7 @@ class EndRange(Operation):
 
         Raises:
             ClaimLostError: the range was given back, or ended otherwise.
-            JobNotFoundError: a job that is named is not among those that end.
+            JobNotFoundError: a named job is not one of the ended jobs.
         """
         claim = self.claim.claim
         held = draft.header.ranges.get(claim.job_id)

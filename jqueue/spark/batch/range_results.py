@@ -43,7 +43,7 @@ class RangeResult:
 
     @classmethod
     def of(cls, claim: RangeClaim, jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> RangeResult:
-        """Return the result, given the jobs of the range and the outcomes of those that were done."""
+        """Return the result, given the jobs of the range and the outcomes of the jobs that were done."""
         known = {outcome.job_id: outcome for outcome in outcomes}
         others, open_jobs, done = [], [], 0
         for job in jobs:
@@ -108,7 +108,7 @@ class RangeResult:
         return EndRange(claim, failed, returned, kept=kept)
 
     def counts(self, decide: Decide) -> Counter[str]:
-        """Return the number of jobs of each kind of outcome, without those that enqueue others."""
+        """Return the number of jobs of each kind of outcome, without jobs that enqueue others."""
         whole = {job.id: job for job in self.jobs}
         counts = Counter({"done": self.done})
         for outcome in self.others:

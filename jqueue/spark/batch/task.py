@@ -133,7 +133,7 @@ class BatchTask:
         return name
 
     def _outcomes(self, jobs: Sequence[Job]) -> tuple[Sequence[Outcome], WorkFailed | None]:
-        """Do jobs. Return the outcomes of those that were done, and the reason if not all were."""
+        """Do jobs. Return the outcomes of the jobs that were done, and the reason if some were not."""
         try:
             return do_jobs(WorkInstructions(self.worker.load, self._queue, timeout=self.timeout), jobs), None
         except WorkFailed as error:

@@ -163,7 +163,7 @@ class BulkEnqueue:
                 before, or leftovers of an earlier try would count too.
 
         Raises:
-            InvalidJobError: a row cannot be a job. What was staged before it is litter.
+            InvalidJobError: a row cannot be a job. Segments that were staged before it are litter.
             QueueFullError: these rows, with the rows that other tasks have staged, are more than the queue takes. They
                 were not staged. Segments have no such limit.
             StorageError: the store failed until the deadline.

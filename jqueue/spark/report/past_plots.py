@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """What a window says when the pointer is on it: its place, its width, and the words."""
+    """The text of a window under the pointer: its place, its width, and the words."""
 
     x: float
     width: float

@@ -85,7 +85,7 @@ class Ranger(Actor):
 
         Args:
             held: the claim.
-            jobs: those that end.
+            jobs: the ended jobs.
             first: their number, if others are left in the range.
 
         Returns:
