@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -13,6 +14,25 @@ from tests.property import queue_calls as calls
 
 who = st.integers(0, 2)
 """The queue object that makes a call, counted around."""
+
+
+def search(examples: int) -> settings:
+    """Return settings to search for a planted fault.
+
+    Args:
+        examples: largest number of examples.
+    """
+    return settings(
+        max_examples=examples,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        derandomize=True,  # so that what is found today is found tomorrow
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 class CallMachine(RuleBasedStateMachine):

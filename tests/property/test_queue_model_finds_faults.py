@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from jqueue.core.engine.requests import Request
@@ -14,21 +13,12 @@ from jqueue.domain.operations import Ack, Cancel, Nack, Redrive, dequeue, perfor
 from jqueue.domain.operations.operator import Sweep
 from jqueue.domain.order import Order
 from jqueue.domain.transitions import Verb
+from tests.property.call_machine import search
 from tests.property.queue_machine import BrokerMachine, DirectMachine, QueueMachine, SharedMachine
 
 pytestmark = pytest.mark.wide
 
-SEARCH = settings(
-    max_examples=2000,
-    stateful_step_count=30,
-    deadline=None,
-    database=None,
-    derandomize=True,  # so that what is found today is found tomorrow
-    phases=[Phase.generate],
-    report_multiple_bugs=False,
-    verbosity=Verbosity.quiet,
-    suppress_health_check=list(HealthCheck),
-)
+SEARCH = search(examples=2000)
 
 
 def redrive_resets_attempts(patch):

@@ -1,27 +1,17 @@
 """The comparison of a queue with segments and one without finds planted faults, each within its number of examples."""
 
 import pytest
-from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job_table import packed, unpacked
 from jqueue.domain.segment_rows import SegmentRows
+from tests.property.call_machine import search
 from tests.property.segment_machine import MACHINES
 
 pytestmark = pytest.mark.wide
 
-SEARCH = settings(
-    max_examples=300,
-    stateful_step_count=30,
-    deadline=None,
-    database=None,
-    derandomize=True,  # so that what is found today is found tomorrow
-    phases=[Phase.generate],
-    report_multiple_bugs=False,
-    verbosity=Verbosity.quiet,
-    suppress_health_check=list(HealthCheck),
-)
+SEARCH = search(examples=300)
 
 
 def rows_come_after_all_hot_jobs(patch):

@@ -19,7 +19,7 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
-from jqueue.domain.limits import Limits, check_name, check_payload
+from jqueue.domain.limits import Limits, check_name, check_payloads
 from jqueue.domain.operations import NewSegment, Preparation, new_job
 from jqueue.domain.option_names import check_names
 from jqueue.domain.range_jobs import SINGLE
@@ -156,10 +156,7 @@ class SegmentStager:
             InvalidJobError: the entrypoint or a payload is wrong.
         """
         check_name("entrypoint", entrypoint, self.limits)
-        most = self.limits.payload_bytes
-        for payload in payloads:
-            if payload.__class__ is not bytes or len(payload) > most:
-                check_payload(payload, self.limits)
+        check_payloads(payloads, self.limits)
         kept = None if keep_result is None else to_seconds("keep_result", keep_result)
         columns = self._columns(entrypoint, scheduled=False)
         if kept is not None:

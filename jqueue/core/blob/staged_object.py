@@ -25,7 +25,7 @@ from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job_options import IN_BULK, options_of_plain, plain_options
-from jqueue.domain.limits import Limits, check_name, check_payload
+from jqueue.domain.limits import Limits, check_name, check_payloads
 from jqueue.domain.operations import Preparation, StagedJobs, new_job
 from jqueue.domain.option_names import check_names
 
@@ -131,10 +131,7 @@ class StagedWriter:
             InvalidJobError: the entrypoint or a payload is wrong.
         """
         check_name("entrypoint", entrypoint, self.limits)
-        most = self.limits.payload_bytes
-        for payload in payloads:
-            if payload.__class__ is not bytes or len(payload) > most:
-                check_payload(payload, self.limits)
+        check_payloads(payloads, self.limits)
         kept = None if keep_result is None else to_seconds("keep_result", keep_result)
         lines = encode_unplaced_plain(job_ids, entrypoint, payloads, MARK, kept)
         if lines:

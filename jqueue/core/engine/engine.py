@@ -63,24 +63,43 @@ async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], ent
         DeadlineExceededError: it could not be read in time.
         StorageError: the store refused.
     """
+    try:
+        return await ask_until(deadline, read, entropy, f"{what} could not be read before the deadline")
+    except StorageError:
+        raise
+    except Exception as error:
+        raise as_storage_error(error) from error
+
+
+async def ask_until(deadline: float, request: Callable[[], Awaitable[Answer]], entropy: Entropy, failed: str) -> Answer:
+    """Send a request that may be repeated, again and again while the store fails.
+
+    Args:
+        deadline: maximum seconds.
+        request: sends it once.
+        entropy: draws the pauses.
+        failed: the error if it was not answered in time; the reason is added.
+
+    Raises:
+        DeadlineExceededError: it was not answered in time.
+        StorageError: the store refused.
+    """
     backoff = Backoff(entropy)
     last: BaseException | None = None
     try:
         async with asyncio.timeout(deadline):
             while True:
                 try:
-                    return await read()
+                    return await request()
                 except StorageFatalError:
                     raise
                 except TRANSIENT as error:
                     last = error
                     await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
-                except Exception as error:
-                    raise as_storage_error(error) from error
     except TimeoutError as error:
         why = next((each for each in (last, error) if each is not None and str(each)), None)
         silent = "" if why else ": the store did not answer"
-        raise DeadlineExceededError(f"{what} could not be read before the deadline{silent}", why) from None
+        raise DeadlineExceededError(f"{failed}{silent}", why) from None
 
 
 _run_of = attrgetter("run_of")

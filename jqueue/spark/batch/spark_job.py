@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.spark.batch.task import JOBS, STAGED_DDL, BatchTask
+from jqueue.spark.tags import tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,15 +76,6 @@ def do_on_spark(
     numbers += range(len(sizes), len(sizes) + len(ranges))
     lines = [*(encode_job(job) for job in jobs), *(pickle.dumps(claim) for claim in ranges)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
-    tag = f"jqueue-{task.write_id}"
-    spark.addTag(tag)
-    try:
+    with tagged(spark, task.write_id):
         lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")
         return [row.staged for row in lots.mapInArrow(task, STAGED_DDL).collect()]
-    except BaseException:
-        with suppress(Exception):
-            spark.interruptTag(tag)
-        raise
-    finally:
-        with suppress(Exception):  # if Spark has ended, another error says so
-            spark.removeTag(tag)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from jqueue.spark.lake.marker import DATA_FILE, DataFile, Marker, QueueMark, dec
 from jqueue.spark.lake.planning import QueuePlan, Source, lots_of, plans_of, with_missing
 from jqueue.spark.lake.store import LakeStore, awaited, lake_name, lost
 from jqueue.spark.lake.tasks import RESULT_DDL, UNIT, LakeTask
+from jqueue.spark.tags import tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,19 +109,9 @@ def _on_spark(spark: SparkSession, task: LakeTask, lots: Sequence[Sequence[str]]
 
     numbers = [number for number, lot in enumerate(lots) for _ in lot]
     table = pa.table([numbers, [unit for lot in lots for unit in lot]], schema=UNIT)
-    tag = f"jqueue-{task.run}"
-    spark.addTag(tag)
-    try:
-        with plain_errors():
-            units = spark.createDataFrame(table).repartitionById(len(lots), "lot")
-            return [row.result for row in units.mapInArrow(task, RESULT_DDL).collect()]
-    except BaseException:
-        with suppress(Exception):
-            spark.interruptTag(tag)
-        raise
-    finally:
-        with suppress(Exception):  # if Spark has ended, another error says so
-            spark.removeTag(tag)
+    with tagged(spark, task.run), plain_errors():
+        units = spark.createDataFrame(table).repartitionById(len(lots), "lot")
+        return [row.result for row in units.mapInArrow(task, RESULT_DDL).collect()]
 
 
 @dataclass

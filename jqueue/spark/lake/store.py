@@ -18,15 +18,12 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
-from jqueue.core.engine.engine import TRANSIENT
-from jqueue.core.pacing.pace import Backoff
+from jqueue.core.engine.engine import ask_until
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     CASConflictError,
-    DeadlineExceededError,
     InvalidURLError,
     StorageFatalError,
-    StorageThrottledError,
 )
 from jqueue.domain.printable import printable
 from jqueue.ports.clock import Entropy
@@ -265,26 +262,8 @@ class LakeStore:
         return await self._patiently("the marker of the lake could not be written", once)
 
     async def _patiently(self, what: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Repeat a request until it is answered.
-
-        Raises:
-            DeadlineExceededError: the store failed until the deadline.
-            StorageError: the store refused.
-        """
-        backoff = Backoff(self._entropy)
-        last: BaseException | None = None
-        try:
-            async with asyncio.timeout(DEADLINE):
-                while True:
-                    try:
-                        return await request()
-                    except StorageFatalError:
-                        raise
-                    except TRANSIENT as error:
-                        last = error
-                        await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
-        except TimeoutError as error:
-            raise DeadlineExceededError(what, last or error) from None
+        """Repeat a request until it is answered. Errors are as for `ask_until`."""
+        return await ask_until(DEADLINE, request, self._entropy, what)
 
 
 def awaited(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -12,15 +12,11 @@ from typing import NamedTuple
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.blob.codec import parse_blob
-from jqueue.core.engine.engine import TRANSIENT
-from jqueue.core.pacing.pace import Backoff
+from jqueue.core.engine.engine import ask_until
 from jqueue.domain.errors import (
     BlobMissingError,
-    DeadlineExceededError,
     InvalidBlobError,
     InvalidURLError,
-    StorageFatalError,
-    StorageThrottledError,
 )
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
@@ -95,17 +91,4 @@ def _segments(queue: FleetQueue, blob: bytes, job_filter: JobFilter) -> list[Seg
 
 async def _read_with_retries(queue: FleetQueue) -> tuple[bytes, str | None]:
     """Read the queue. If the store fails, repeat it until the deadline."""
-    backoff = Backoff(SystemEntropy())
-    last: BaseException | None = None
-    try:
-        async with asyncio.timeout(DEADLINE):
-            while True:
-                try:
-                    return await queue.storage.read()
-                except StorageFatalError:
-                    raise
-                except TRANSIENT as error:
-                    last = error
-                    await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
-    except TimeoutError as error:
-        raise DeadlineExceededError(f"{queue.name} could not be read in time", last or error) from None
+    return await ask_until(DEADLINE, queue.storage.read, SystemEntropy(), f"{queue.name} could not be read in time")

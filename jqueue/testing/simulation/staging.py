@@ -116,7 +116,7 @@ class Stager(Actor):
         return await self.queue.apply(EnqueueStaged(blocks, transaction=transaction, on_conflict=on_conflict))
 
     async def _stage_segments(self, app: str, version: int) -> Content | None:
-        """Store segments as the tasks of a write do; return None if the store fails. Stored segments are litter then."""
+        """Store segments as the tasks of a write do. If the store fails, return None: the segments are litter."""
         dice, ids, keyed, tasks = self.dice, [], [], []
         engine, objects = self.queue._engine, self.queue._objects
         assert objects is not None
