@@ -179,6 +179,25 @@ def test_rule_2_a_call_that_was_never_sent_says_not_done(kind):
     run(main())
 
 
+def test_rule_2_a_refusal_is_final_although_an_earlier_write_might_have_landed(kind):
+    """The job expires between two tries. The first try reached no answer, and would land after the refusal."""
+
+    async def main():
+        world = World()
+        world.storage.delay = 25.0
+        async with world.process(kind=kind) as queue:
+            await queue.enqueue("t", b"", job_id="a", expires_at=world.clock.now() + timedelta(seconds=0.1))
+            world.storage.on_write(Fault.LANDS_LATER)
+            world.storage.on_read(*[Fault.LOST_REQUEST] * 5)
+            with pytest.raises(JobNotFoundError):
+                await queue.reprioritise("a", 7)
+            told = await world.memory.read()
+            await asyncio.sleep(60)
+            assert told == await world.memory.read()
+
+    run(main())
+
+
 def test_rule_2_a_call_that_expires_while_a_large_commit_is_prepared_is_not_done():
     """The event loop runs other tasks during the preparation, so deadlines can pass."""
 

@@ -12,7 +12,7 @@ from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, Storage
 from jqueue.domain.limits import Limits as DomainLimits
 from jqueue.domain.operations import NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, STAGED_NAMED_WITHIN, awaits_commit, staged_name
-from jqueue.testing.faults import FaultyObjects
+from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -23,8 +23,8 @@ def store():
     return FaultyObjects(InMemoryStorage(clock=VirtualClock()))
 
 
-def queue_on(storage, **sizes):
-    queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1000))
+def queue_on(storage, deadline=30, **sizes):
+    queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1000), deadline=deadline)
     given = {"hot_bytes": 1000, "fewest_rows": 3, "chunk_rows": 2, "few_staged": 0, **sizes}
     segments = queue._engine.segments
     assert segments is not None
@@ -214,6 +214,20 @@ async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_
         await queue.enqueue_staged([task], FIRST)
         kept = {FOLDER + each.segments[0].name for each in (task, other)}
         assert (sorted(kept), 1) == (await left(storage), len(lost.segments))
+
+
+@in_virtual_time
+async def test_a_queue_that_is_closed_while_segments_are_removed_still_says_what_was_added():
+    storage = store()
+    queue = queue_on(storage, deadline=5)
+    await stage(queue, b"a")
+    task = await stage(queue, b"a", task=1)
+    storage.on_object(Fault.NONE, Fault.HANGS)  # the listing, and the removal
+    call = asyncio.create_task(queue.enqueue_staged([task], FIRST, deadline=1000))
+    await asyncio.sleep(1)
+    assert "remove_object" == storage.object_calls[-1][0]
+    await queue.aclose()
+    assert 1 == (await call).added
 
 
 @in_virtual_time

@@ -105,6 +105,16 @@ async def ask_until(deadline: float, request: Callable[[], Awaitable[Answer]], e
 _run_of = attrgetter("run_of")
 
 
+def _may_still_land(outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
+    """True if a final answer is for a request that an earlier write carries, which may still land.
+
+    A commit that changes no job then decides: if it lands, the earlier write never will; otherwise that one has landed.
+    """
+    return any(
+        request.open_writes and not (request.waits_for_jobs and is_empty(outcome)) for request, outcome in outcomes
+    )
+
+
 class Step(Enum):
     """The next step of a commit. It ends when no request is pending, or when a step has answered them all."""
 
@@ -214,7 +224,7 @@ class Engine(ABC):
                     elif not fresh and self._needs_more(outcomes):
                         self._undo(outcomes)
                         step = Step.READ
-                    elif self.draft.changed:
+                    elif self.draft.changed or (fresh and _may_still_land(outcomes)):
                         step = Step.WRITE
                         await self._write(outcomes)
                         if not self._deferred:

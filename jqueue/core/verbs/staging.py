@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 from jqueue.core.blob.segment_staging import SegmentPlace, StagedTask
 from jqueue.core.calls.staged_commit import SegmentsGoneError, StagedCommit
@@ -87,7 +88,7 @@ class StagingVerbs(QueueBase):
         commit.named_within, commit.until = self.staged_named_within, until
         closed = QueueClosedError("the queue was closed before staged segments were added, and nothing was done")
         if (done := await self._done_before(identity, seconds)) is not None:
-            await self._writer.objects.load(self._remove_own(commit), closed)
+            await self._tidied(self._remove_own(commit))
             return done
         self._writer.calls.check_open()
         try:
@@ -107,8 +108,14 @@ class StagingVerbs(QueueBase):
             raise
         receipt = commit.receipt(found)
         if not receipt.repeated:
-            await self._writer.objects.load(commit.remove_others(operation), closed)
+            await self._tidied(commit.remove_others(operation))
         return receipt
+
+    async def _tidied(self, removal: Coroutine[Any, Any, None]) -> None:
+        """Remove segments that are no longer needed. If the queue is closed meanwhile, they go by age."""
+        closed = QueueClosedError("the queue was closed")
+        with suppress(QueueClosedError):
+            await self._writer.objects.load(removal, closed)
 
     async def _remove_own(self, commit: StagedCommit) -> None:
         """Remove the segments of a write that was done before. If the queue cannot be read, they go by age."""
