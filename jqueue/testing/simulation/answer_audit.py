@@ -13,6 +13,7 @@ from jqueue.domain.errors import (
     JobCancelledError,
     JobNotFoundError,
     JobStateError,
+    ObjectMissingError,
     SegmentDamagedError,
     StorageFatalError,
 )
@@ -41,7 +42,7 @@ from jqueue.testing.virtual_time import EPOCH
 
 LOOKING_UP = (
     *("enqueue", "enqueue_many", "enqueue_staged", "resolve", "resolve_staged", "apply", "run_now"),
-    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive", "end_range"),
+    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive", "end_range", "ack", "nack"),
 )
 """Verbs that find jobs by their ids or unique keys, and fail if it cannot be told where a job is."""
 
@@ -122,6 +123,8 @@ class AnswerAudit:
             return
         if isinstance(error, SegmentDamagedError) and self._is_damaged(error) and call.verb in LOOKING_UP:
             return
+        if isinstance(error, ObjectMissingError) and call.aged:
+            return
         if isinstance(error, StorageFatalError):
             raise Violation(7, f"{error!r}, although the object was there and whole", call=call)
         if not is_of_the_store(error) and not isinstance(error, call.expected):
@@ -144,8 +147,15 @@ class AnswerAudit:
             acked = claim in self.auditor.removed and claim not in self.auditor.doubtful
             if acked and call.verb in ("ack", "ack_many"):
                 raise Violation(5, "was refused, although this very claim had finished the job", call=call)
-        elif all(is_there(error.job_id, version, call.verb) for version in self._during(call)):
+        elif not self._came_back(call, error.job_id) and all(
+            is_there(error.job_id, version, call.verb) for version in self._during(call)
+        ):
             raise Violation(3, f"{error.job_id} was there all the time, and not found", call=call)
+
+    def _came_back(self, call: Call, job_id: str) -> bool:
+        """True if a commit of the call's process removed a job and added it again: the call may come in between."""
+        added = {version.index for version in self.auditor.added.get(job_id, ()) if version.by == call.process}
+        return any(version.index in added for version in self._during(call)[1:])
 
     def _check_overrun(self, call: Call, claim: Claim) -> None:
         """Check that a heartbeat was applied before the sweep of its commit. Calls answered together share a commit."""
@@ -269,7 +279,11 @@ class AnswerAudit:
             said = fields.get("heartbeat_at"), b64decode(fields["payload"]), fields["entrypoint"], fields["failures"]
             if said != (job.heartbeat_at.isoformat(), job.payload, job.entrypoint, job.failures):
                 raise Violation(2, f"the result for {job.claim} is not that of the attempt that landed", call=call)
-        if not call.result and all(self._has_ready(version, call) for version in self._during(call)):
+        during = self._during(call)
+        unsure = frozenset[str]().union(
+            *(version.unsure for version in during)
+        )  # a commit may restore what was damaged
+        if not call.result and all(self._has_ready(version, call, unsure) for version in during):
             raise Violation(3, "found nothing, although there was a job all the time", call=call)
 
     # Ranges
@@ -477,8 +491,8 @@ class AnswerAudit:
         """Return the versions that were current at some moment of the call."""
         return self._timeline.between(call.started, call.ended)
 
-    def _has_ready(self, version: Version, call: Call) -> bool:
-        unseen = self.auditor.staged.added_beside(call, version) | version.unsure
+    def _has_ready(self, version: Version, call: Call, unsure: Set[str]) -> bool:
+        unseen = self.auditor.staged.added_beside(call, version) | unsure
         seen = [job for job_id, job in version.jobs.items() if job_id not in unseen]
         # A job without a sequence number, as people write them, is placed behind all others when it is read.
         jobs = [job for job in seen if (job.get("sequence") or math.inf) <= call.through]

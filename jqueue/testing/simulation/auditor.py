@@ -187,7 +187,7 @@ class Auditor:
         if status == DEAD and calls.may_carry("redrive", after, job["entrypoint"]):
             status = QUEUED  # for a moment: another call of the same commit may then have removed it
         claim = Claim(job_id, attempt_of(job))
-        idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(job)
+        idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(claim, job)
         purged = status_of(job) != QUEUED and idle and self._is_purged(job_id, job, before, after)
         stale = self._stood(claim, after) >= (job.get("claim_timeout") or 0.0)
         expired = status != DEAD and (idle or stale) and _is_over(job.get("expires_at"), after)
@@ -195,7 +195,7 @@ class Auditor:
         replaced = status != DEAD and idle and any(calls.replaces(key, after) for key in keys)
         stopped = (job.get("cancel_requested") or self.overseer.stops(job_id, before, after)) and (idle or stale)
         cancelled = stopped or (idle and self.overseer.carried("cancel", job_id, before, after))
-        purged = purged or (status != DEAD and idle and self._is_too_old(job, after))
+        purged = purged or (status != DEAD and idle and self._is_too_old(job_id, job, before, after))
         without_ack = purged or expired or replaced or (status != DEAD and cancelled)
         if status == IN_PROGRESS:
             self.ended[claim] = after
@@ -216,15 +216,19 @@ class Auditor:
         by_id = self.overseer.carried("purge_job", job_id, before, after)
         return bool(by_id) or self.calls.purges(after, job["entrypoint"], DEAD)
 
-    def _is_too_old(self, job: Fields, after: Version) -> bool:
+    def _is_too_old(self, job_id: str, job: Fields, before: Version, after: Version) -> bool:
         """True if a version may carry a purge of queued jobs of this age.
 
-        If the store does not tell the time, the clock of the process that named a segment decides how old its jobs are.
+        A job in a segment is at least as old as the segment, whatever the clock said that dated the job. If the store
+        does not tell the time, the clock of the process that named the segment decides.
         """
         purges = [call for call in self.calls.carried("purge", after) if call.given["status"] == QUEUED]
         if purges and not self._tells_time:
             return True
-        age = after.clock + 0.001 - seconds(job["created_at"]) if "created_at" in job else 0.0
+        created = seconds(job["created_at"]) if "created_at" in job else after.clock
+        if job_id in before.rows:
+            created = min(created, before.segments[before.rows[job_id][0]].get("at") or created)
+        age = after.clock + 0.001 - created
         return any(call.given["older_than"] <= age for call in purges)
 
     def _check_addition(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
@@ -242,7 +246,8 @@ class Auditor:
             raise Violation(4, f"the attempt of {job_id} fell to {attempt_of(job)} as it came back", version=after)
         self._check_key(job, after)
         hold = before.holds.get(job.get("unique_key", ""))
-        if hold is not None and hold[1] > seconds(job["created_at"]) and not any(call.replaces for call in callers):
+        now = max(seconds(job["created_at"]), after.clock)  # staged jobs were dated before
+        if hold is not None and hold[1] > now and not any(call.replaces for call in callers):
             raise Violation(4, f"{job_id} was added, and its key was kept for {hold[0]}", version=after)
         if len(callers) == 1:
             for name, value in callers[0].given.items():
@@ -353,9 +358,7 @@ class Auditor:
             ends = self.calls.carried("end_range", after) if in_range else []
             if any(claim in call.claims and job_id in call.job_ids for call in ends):
                 return
-            dequeue = self.calls.by_tag.get(old.get("claim_timeout"))
-            told = dequeue.result if dequeue is not None and dequeue.succeeded else ()
-            if any(job.claim == claim for job in told):
+            if not self._nobody_was_told(claim, old):
                 raise Violation(6, f"{claim} was handed back, and its holder had been told of it", version=after)
         else:
             self._check_revocation(claim, old, after)
@@ -374,10 +377,10 @@ class Auditor:
         """Return the seconds since a claim was made or its heartbeat moved."""
         return after.at - self._moved_at.get(claim, 0.0)
 
-    def _nobody_was_told(self, job: Fields) -> bool:
+    def _nobody_was_told(self, claim: Claim, job: Fields) -> bool:
         """True if the claim on a job may be handed back, since the dequeue that made it did not return it."""
         dequeue = self.calls.by_tag.get(job.get("claim_timeout"))
-        return dequeue is None or not dequeue.succeeded
+        return dequeue is None or not dequeue.succeeded or all(told.claim != claim for told in dequeue.result)
 
     def _check_end_state(
         self, claim: Claim, old: Fields, new: Fields, grown: int, after: Version, nack: Call | None

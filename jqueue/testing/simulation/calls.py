@@ -67,13 +67,13 @@ class Calls:
     def purging(self, adding: Call) -> bool:
         """True if a purge may have removed jobs in the very commit that added them.
 
-        Jobs of a bulk enqueue are as old as the call that adds them. Jobs of other calls are as old as the commit: a
-        purge that looks at the age does not find them old enough.
+        Jobs of a bulk enqueue are as old as the call that adds them, staged ones as their staging. Jobs of other calls
+        are as old as the commit: a purge that looks at the age does not find them old enough.
         """
         return any(
             call.given["status"] == QUEUED
             and call.process == adding.process
-            and (adding.verb == "enqueue_many" or call.given["older_than"] < 0)
+            and (adding.verb in ("enqueue_many", "enqueue_staged") or call.given["older_than"] < 0)
             for call in self.by_verb["purge"]
             if call.started <= adding.ended and adding.started <= call.ended and not call.certainly_not_done
         )

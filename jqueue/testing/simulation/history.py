@@ -45,6 +45,7 @@ class Call:
         fleeting: True if its job may be gone as soon as it is there.
         delayed: True if its job must wait before it is ready; None if that is not checked.
         replaces: True if it may replace a job that holds the key.
+        aged: True if the objects that it names may be too old to be named, or removed.
         timeout: seconds for which its claims last.
         batch: number of jobs asked for.
         wait: seconds to wait for jobs.
@@ -82,6 +83,7 @@ class Call:
     delayed: bool | None = None
     batch: int = 1
     replaces: bool = False
+    aged: bool = False
     timeout: float = 0.0
     wait: float = 0.0
     operations: int = 1

@@ -136,6 +136,12 @@ class OrderAnswerAudit:
             seen = self._during(call)
             states = [status_of(version.jobs.get(job_id, {})) for version in seen]
             revived = any(self.calls.may_carry("redrive", version) for version in seen)  # dead for a moment
+            revived |= any(
+                self.calls.gave_back(claim, version)
+                and any(each.given["status"] == DEAD for each in self.calls.carried("purge", version))
+                for claim, version in self.auditor.ended.items()
+                if claim.job_id == job_id and version in seen
+            )
             if DEAD not in states and COMPLETED not in states and not revived:
                 raise Violation(3, f"{job_id} was called dead or finished, and was not", call=call)
         if not call.succeeded or call.result.status is not JobStatus.IN_PROGRESS:

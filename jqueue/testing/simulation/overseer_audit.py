@@ -236,7 +236,9 @@ class OverseerAudit:
                 raise Violation(2, f"returned, and {job_id} was not edited by then", call=call)
 
     def _check_run(self, call: Call, during: list[Version]) -> None:
-        if call.succeeded and (call.result.id not in self.ran or self.ran[call.result.id].at > call.ended):
+        gone_at_once = call.succeeded and self.calls.purging(call)
+        landed = self.ran.get(call.result.id) if call.succeeded else None
+        if call.succeeded and not gone_at_once and (landed is None or landed.at > call.ended):
             raise Violation(2, f"returned {call.result.id}, which no version had by then", call=call)
         if isinstance(call.error, InvalidJobError) and all(call.name in version.schedules for version in during):
             raise Violation(3, f"was told that there is no {call.name!r}", call=call)

@@ -111,6 +111,7 @@ class Punctuality:
             and not call.verb.startswith("resolve")
             and call.verb != "iterate"  # its deadline is that of each request
             and (self.tells_time or call.verb != "enqueue_staged")
+            and not call.aged
             and took < call.limit - EARLY
         ):
             raise Violation(0, f"gave up after {took:.1f} s of {call.limit:.1f} s", call=call)

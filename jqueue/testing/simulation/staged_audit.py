@@ -89,7 +89,7 @@ class StagedAudit:
                 for call in self.calls.by_verb["enqueue_staged"]
                 if call.transaction == transaction and may_carry(after, call)
             ]
-            if not any(new.issuperset(call.job_ids) for call in calls):
+            if not any(new.issuperset(call.job_ids) or self._are_purged(call, after) for call in calls):
                 raise Violation(TRANSACTION, f"{transaction} was recorded without its jobs", version=after)
             self.seen["transaction landed"] += 1
 
@@ -104,12 +104,16 @@ class StagedAudit:
 
     def _is_whole(self, call: Call, before: Version, after: Version, new: set[str]) -> bool:
         """True if a version may carry a call, with all its jobs and the record of its transaction."""
-        if not may_carry(after, call) or not new.issuperset(call.job_ids):
+        if not may_carry(after, call) or not (new.issuperset(call.job_ids) or self._are_purged(call, after)):
             return False
         if call.transaction is None:
             return True
         app, version = call.transaction
         return _last(before, app) < version <= _last(after, app)  # one commit may carry several transactions
+
+    def _are_purged(self, call: Call, after: Version) -> bool:
+        """True if a version that may carry a call may also carry a purge of jobs as old as those that it staged."""
+        return bool(self.calls.carried("purge", after)) and self.calls.purging(call)
 
     # Answers to callers
 
@@ -144,6 +148,8 @@ class StagedAudit:
             return
         versions = {self.added[job_id].index for job_id in call.job_ids if job_id in self.added}
         whole = all(job_id in self.added and self.added[job_id].at <= call.ended for job_id in call.job_ids)
+        if self.calls.purging(call):
+            return
         if not whole or len(versions) != 1:
             raise Violation(2, "returned, and its jobs were not added", call=call)
         if receipt.added + receipt.taken != len(call.job_ids) + len(call.keyed) or receipt.added < len(call.job_ids):

@@ -59,7 +59,7 @@ class Stager(Actor):
         """Try once. Return True if the transaction is known to be done."""
         applications = self.world.applications
         made = applications.contents[app, version]
-        fitting = [content for content in made if not content.tasks or self._may_name(content)]
+        fitting = [content for content in made if self._may_name(content)]
         content: Content | None
         if fitting and self.dice.random() < 0.5:
             content = self.dice.choice(fitting)
@@ -75,9 +75,13 @@ class Stager(Actor):
         return receipt is not None
 
     def _may_name(self, content: Content) -> bool:
-        """Return True if this process can add the segments of a content, and they are young enough."""
+        """Return True if this process can add a content, and its segments, if it has any, are young enough."""
+        return not content.tasks or (self.queue.takes_segments and not self._is_aged(content))
+
+    def _is_aged(self, content: Content) -> bool:
+        """Return True if the segments of a content may be too old to be named, as after a pause of the process."""
         age = asyncio.get_running_loop().time() - content.staged_at
-        return self.queue.takes_segments and age < STAGED_NAMED_WITHIN.total_seconds() - 1.5 * DEADLINE
+        return bool(content.tasks) and age >= STAGED_NAMED_WITHIN.total_seconds() - 1.5 * DEADLINE
 
     async def _add(self) -> None:
         """Add jobs without a transaction, which are never repeated."""
@@ -102,6 +106,7 @@ class Stager(Actor):
             self._added(content, transaction, on_conflict),
             operations=operations,
             expected=(DuplicateJobError,),
+            aged=self._is_aged(content),
             **details,
         )
         if isinstance(found, UnknownOutcomeError) and self.dice.random() < 0.3:
