@@ -96,6 +96,7 @@ def test_rare_histories_are_no_violations(seed):
     "seed",
     [
         pytest.param(33004058, id="a purge removes the jobs of a bulk enqueue in the commit that adds them"),
+        pytest.param(96035367, id="events name a segment that the commit which names it purges"),
         pytest.param(33002835, id="a purged job is enqueued again by its id in the same commit"),
         pytest.param(33029699, id="the oldest job becomes ready while its age is told"),
         pytest.param(33007457, id="a commit takes the last rows of a damaged segment, and fires no entry"),

@@ -71,6 +71,8 @@ class Version:
         segments: the manifest: an entry for each segment, by its name.
         retired: times at which segments left the manifest, by name.
         stored: the segments of the manifest, as the store has them. One that is missing or cannot be read is left out.
+        passing: segments that the manifest does not have, and events in the outbox name. One that was named and
+            purged in the same commit is in no manifest.
         doubles: ids of jobs that are in two places.
         unsure: ids of jobs in segments that were damaged at some time. They need not be served.
         twins: ids that occur twice in the blob.
@@ -103,6 +105,7 @@ class Version:
     segments: dict[str, Fields] = field(default_factory=dict)
     retired: dict[str, float] = field(default_factory=dict)
     stored: dict[str, StoredSegment] = field(default_factory=dict)
+    passing: dict[str, StoredSegment] = field(default_factory=dict)
     doubles: frozenset[str] = frozenset()
     unsure: frozenset[str] = frozenset()
     twins: frozenset[str] = frozenset()
@@ -208,6 +211,9 @@ class _ChainReader:
             version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
         if version.segments:
             self._add_rows(version)
+        for name in _named_by_events(version.history) - version.stored.keys():
+            if (segment := self.segment(name)) is not None:
+                version.passing[name] = segment
         return version
 
     def _read_line(self, line: bytes) -> tuple[str, Fields]:
@@ -262,6 +268,13 @@ class _ChainReader:
             except (ValueError, LookupError, TypeError):
                 self._segments[name] = None
         return self._segments[name]
+
+
+def _named_by_events(history: Fields) -> set[str]:
+    """Return the names of the segments that the events in the outbox name."""
+    kinds = [batch[3][-1] for batch in history.get("batches", ()) if len(batch) > 1 and batch[3]]
+    places = [each for last in kinds if isinstance(last, dict) for each in last["rows"].values()]
+    return {name for several in places for name, _ in several}
 
 
 def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:

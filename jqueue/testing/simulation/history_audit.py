@@ -107,7 +107,7 @@ class HistoryAudit:
     def _jobs_in(self, row: Row, before: Version, after: Version) -> list[tuple[str, int]]:
         """Return the id and the attempt of each job of an event of rows."""
         self.seen["event of rows"] += 1
-        rows = _rows_in(row[9], {**before.stored, **after.stored})
+        rows = _rows_in(row[9], {**after.passing, **before.stored, **after.stored})
         if len(rows) != row[8] or any(each.job["entrypoint"] != row[2] for each in rows):
             what = f"event {row[0]} is of {row[8]} jobs of {row[2]}, and its rows are others"
             raise Violation(HISTORY, what, version=after)
@@ -140,7 +140,7 @@ class HistoryAudit:
             return
         present = [_job(job_id, job) for job_id, job in versions[-1].jobs.items()]
         replay, events = Replay(versions[-1].history["last"]), list(reversed(read))
-        stored = {name: segment for version in versions for name, segment in version.stored.items()}
+        stored = {name: segment for version in versions for name, segment in (version.passing | version.stored).items()}
         for job in present:
             replay.add(job)
         for version in reversed(versions):
@@ -175,6 +175,8 @@ def _job(job_id: str, job: Fields) -> Job:
 
 def _rows_in(places: Places, stored: Mapping[str, StoredSegment]) -> list[StoredRow]:
     """Return the rows of an event."""
+    if missing := {name for name, _ in places} - stored.keys():
+        raise Violation(HISTORY, f"an event names the segment {min(missing)}, which is not there")
     return [
         stored[name].rows[number] for name, spans in places for first, last in spans for number in range(first, last)
     ]
