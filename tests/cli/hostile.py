@@ -3,6 +3,7 @@
 import asyncio
 import json
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 from jqueue import DirectQueue, LocalFileSystemStorage
@@ -44,5 +45,7 @@ def assert_harmless(text, *, colours=False):
     """Check that a text cannot command a terminal, and that none of its lines is forged."""
     forbidden = FORBIDDEN - ({"\x1b"} if colours else set())
     assert not forbidden & set(text)
-    assert not [line for line in text.splitlines() if line.startswith("forged")]
+    lines = text.splitlines()
+    # a narrow column may be folded behind the escaped line break
+    assert not [line for above, line in pairwise(["", *lines]) if line.startswith("forged") and r"\n" not in above]
     assert SECRET not in text

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from jqueue.domain.errors import DeadlineExceededError
 from jqueue.testing.simulation.applications import KEYED
 from jqueue.testing.simulation.calls import Calls, Violation, may_carry
-from jqueue.testing.simulation.chain import IN_PROGRESS, Fields, Timeline, Version, status_of
+from jqueue.testing.simulation.chain import IN_PROGRESS, QUEUED, Fields, Timeline, Version, status_of
 from jqueue.testing.simulation.history import Call
 
 TRANSACTION, HOLDER = 13, 14
@@ -113,7 +113,8 @@ class StagedAudit:
 
     def _are_purged(self, call: Call, after: Version) -> bool:
         """True if a version that may carry a call may also carry a purge of jobs as old as those that it staged."""
-        return bool(self.calls.carried("purge", after)) and self.calls.purging(call)
+        purges = [each for each in self.calls.carried("purge", after) if each.given["status"] == QUEUED]
+        return bool(purges) and self.calls.purging(call)
 
     # Answers to callers
 
@@ -148,9 +149,7 @@ class StagedAudit:
             return
         versions = {self.added[job_id].index for job_id in call.job_ids if job_id in self.added}
         whole = all(job_id in self.added and self.added[job_id].at <= call.ended for job_id in call.job_ids)
-        if self.calls.purging(call):
-            return
-        if not whole or len(versions) != 1:
+        if len(versions) > 1 or not (whole or self.calls.purging(call)):
             raise Violation(2, "returned, and its jobs were not added", call=call)
         if receipt.added + receipt.taken != len(call.job_ids) + len(call.keyed) or receipt.added < len(call.job_ids):
             raise Violation(2, f"was told of {receipt}, and staged others", call=call)
