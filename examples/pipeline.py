@@ -5,11 +5,12 @@
 
 One job for each file is enqueued by Spark, in one commit. Most are done by a worker's handlers on Spark's executors:
 `run_batch`. The rest goes through a streaming query, into a table of Parquet. Another query puts what came out of it
-back into the queue, as new jobs. A snapshot shows what is there in the end, a report how it went, and at last a plain
-loop over the files says whether all of it is true. Two jobs cannot go well, so that there is something to see: one
-names a file that is not there, and one kills the Python process that runs it.
+back into the queue, as new jobs. A snapshot shows what is there in the end. The history of the queue is archived as a
+lake of Parquet files, a report on both shows how it went, and at last a plain loop over the files says whether all of
+it is true. Two jobs cannot go well, so that there is something to see: one names a file that is not there, and one
+kills the Python process that runs it.
 
-The functions from `enqueue` to `look` are what a program of your own would look like; the rest is the show around it.
+The functions from `enqueue` to `keep` are what a program of your own would look like; the rest is the show around it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jqueue.spark.session import java_problem, local_session
+from jqueue.sync import SyncQueue
 from jqueue.worker import Worker
 
 try:
@@ -41,6 +44,8 @@ except ImportError:
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from jqueue.spark.report.past import PastReport
 
 LEFT_OUT = {"__pycache__", "build", "dist", "dist-packages", "node_modules", "site-packages"}
 MOST_FILES = 50_000  # of one commit, and of one batch
@@ -131,6 +136,14 @@ def look(spark: SparkSession, url: str, out: Path) -> DataFrame:
     return spark.read.parquet(str(out / "snapshot"))
 
 
+def keep(spark: SparkSession, url: str, out: Path) -> DataFrame:
+    """What happened so far, kept as a lake: each run adds the events that are new. Returns all of its events."""
+    from jqueue.spark.lake import archive, read_lake
+
+    archive(spark, url, str(out / "lake"))
+    return read_lake(spark, str(out / "lake"))
+
+
 # The show
 
 
@@ -179,6 +192,8 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
 
     show, url = Show(console), str(out / "queue.json")
     nowhere = str(out / "a file that is not there")
+    with SyncQueue(url) as queue:
+        queue.configure(history=timedelta(days=30))
     enqueue(spark, url, [("", 0)], "poison", version=1)
     with show.step("enqueue") as said:
         enqueue(spark, url, [(nowhere, 0), *files], "summary", version=2)
@@ -201,8 +216,11 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
         snapshot = look(spark, url, out)
         counts = snapshot.groupBy("entrypoint", "status").count().orderBy("entrypoint", "status").collect()
         said.extend(f"{count:,} {entrypoint} {status.replace('_', ' ')}" for entrypoint, status, count in counts)
+    with show.step("archive") as said:
+        events = keep(spark, url, out)
+        said.append(f"{events.count():,} events of the history, as Parquet files by day and entrypoint, in {TOOK}")
     with show.step("report") as said:
-        found = report(spark, url)
+        found = report(spark, url, lake=str(out / "lake"))
         page = found.to_html(out / "report.html")
         said.append(f"{page} (read in {TOOK})")
     console.print()
@@ -210,6 +228,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     console.print()
     with show.step("check") as said:
         problems = check(spark, files, snapshot, out)
+        problems += wrong_past(found.past, len(files), snapshot.count())
         said.append(f"a plain loop over the {len(files):,} files agrees: {not problems}")
     return problems
 
@@ -229,6 +248,12 @@ def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame
     if dead != ["poison", "summary"]:
         problems.append(f"exactly two jobs must be dead, 'poison' and 'summary', but these are: {dead}")
     return problems
+
+
+def wrong_past(past: PastReport | None, files: int, jobs: int) -> list[str]:
+    """Return what the history, as the lake has it, says otherwise than the jobs."""
+    told = past and (past.total.enqueued, past.total.done, past.total.dead)
+    return [] if told == (jobs, files, 2) else [f"the history has {told}, and not {(jobs, files, 2)}"]
 
 
 def wrong_files(files: list[tuple[str, int]], told: list[dict[str, Any]]) -> list[str]:

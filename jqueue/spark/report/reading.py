@@ -81,9 +81,10 @@ class Report(Figures):
         """
         from jqueue.spark.report.tables import show
 
-        show(self, console)
+        out = show(self, console)
         if self.past is not None:
-            self.past.print(console)
+            out.print()
+            self.past.print(out)
 
     def to_html(self, path: str | Path) -> Path:
         """Write it as a page: one file, with plots, that needs nothing else. Return its path.

@@ -40,8 +40,8 @@ class View:
     weight: Callable[[EntrypointFigures], int]
 
 
-def show(report: Figures, console: Console | None = None) -> None:
-    """Print the report."""
+def show(report: Figures, console: Console | None = None) -> Console:
+    """Print the report, and return the console on which it stands."""
     out = console or Console(highlight=False)
     total = report.totals[None]
     several = len(report.queues) > 1
@@ -60,6 +60,7 @@ def show(report: Figures, console: Console | None = None) -> None:
         print_table(out, *_failures(report))
     if not total.jobs:
         out.print("no jobs")
+    return out
 
 
 def _views(report: Figures) -> tuple[View, ...]:
