@@ -136,12 +136,12 @@ def look(spark: SparkSession, url: str, out: Path) -> DataFrame:
     return spark.read.parquet(str(out / "snapshot"))
 
 
-def keep(spark: SparkSession, url: str, out: Path) -> DataFrame:
-    """What happened so far, kept as a lake: each run adds the events that are new. Returns all of its events."""
+def keep(spark: SparkSession, url: str, lake: str) -> DataFrame:
+    """The events of the queue's history, archived in a folder. Another run adds only the events that are new."""
     from jqueue.spark.lake import archive, read_lake
 
-    archive(spark, url, str(out / "lake"))
-    return read_lake(spark, str(out / "lake"))
+    archive(spark, url, lake)
+    return read_lake(spark, lake)
 
 
 # The show
@@ -190,7 +190,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     from jqueue.spark import run_batch
     from jqueue.spark.report import report
 
-    show, url = Show(console), str(out / "queue.json")
+    show, url, lake = Show(console), str(out / "queue.json"), str(out / "lake")
     nowhere = str(out / "a file that is not there")
     with SyncQueue(url) as queue:
         queue.configure(history=timedelta(days=30))
@@ -217,10 +217,10 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
         counts = snapshot.groupBy("entrypoint", "status").count().orderBy("entrypoint", "status").collect()
         said.extend(f"{count:,} {entrypoint} {status.replace('_', ' ')}" for entrypoint, status, count in counts)
     with show.step("archive") as said:
-        events = keep(spark, url, out)
+        events = keep(spark, url, lake)
         said.append(f"{events.count():,} events of the history, as Parquet files by day and entrypoint, in {TOOK}")
     with show.step("report") as said:
-        found = report(spark, url, lake=str(out / "lake"))
+        found = report(spark, url, lake=lake)
         page = found.to_html(out / "report.html")
         said.append(f"{page} (read in {TOOK})")
     console.print()
@@ -228,7 +228,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     console.print()
     with show.step("check") as said:
         problems = check(spark, files, snapshot, out)
-        problems += wrong_past(found.past, len(files), snapshot.count())
+        problems += wrong_past(found.past, len(files), sum(row[2] for row in counts))
         said.append(f"a plain loop over the {len(files):,} files agrees: {not problems}")
     return problems
 

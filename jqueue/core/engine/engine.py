@@ -224,7 +224,7 @@ class Engine(ABC):
                     elif not fresh and self._needs_more(outcomes):
                         self._undo(outcomes)
                         step = Step.READ
-                    elif self.draft.changed or (fresh and _may_still_land(outcomes)):
+                    elif self.draft.changed:
                         step = Step.WRITE
                         await self._write(outcomes)
                         if not self._deferred:
@@ -371,6 +371,8 @@ class Engine(ABC):
             some = claiming[start : start + OPERATIONS_PER_SLICE]
             for kind, run in groupby([request for request in some if not request.future.done()], _run_of):
                 self._perform_claiming(kind, list(run), now, outcomes, nothing_for)
+        if not draft.changed and _may_still_land(outcomes):
+            draft.touch()
         if draft.changed and not self._missing:
             self._add_upkeep(now)
         return outcomes

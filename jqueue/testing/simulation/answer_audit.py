@@ -280,9 +280,8 @@ class AnswerAudit:
             if said != (job.heartbeat_at.isoformat(), job.payload, job.entrypoint, job.failures):
                 raise Violation(2, f"the result for {job.claim} is not that of the attempt that landed", call=call)
         during = self._during(call)
-        unsure = frozenset[str]().union(
-            *(version.unsure for version in during)
-        )  # a commit may restore what was damaged
+        # a commit may restore what was damaged when its dequeues were applied
+        unsure = frozenset[str]().union(*(version.unsure for version in during))
         if not call.result and all(self._has_ready(version, call, unsure) for version in during):
             raise Violation(3, "found nothing, although there was a job all the time", call=call)
 

@@ -32,7 +32,7 @@ ORDER = 18
 """Number of the rule: an order takes effect only if what its caller has seen still holds, and changes nothing else."""
 
 MOVES = frozenset({"heartbeat_at", "sequence"})
-"""Fields of a job that may differ from those that were seen."""
+"""Fields of a job that may change although an order was given for the job as its caller had seen it."""
 
 CHANGING = ("enqueue", "cancel", "reschedule", "reprioritise", "edit")
 SETTING = ("schedule", "unschedule")
@@ -236,10 +236,10 @@ class OverseerAudit:
                 raise Violation(2, f"returned, and {job_id} was not edited by then", call=call)
 
     def _check_run(self, call: Call, during: list[Version]) -> None:
-        gone_at_once = call.succeeded and self.calls.purging(call)
-        landed = self.ran.get(call.result.id) if call.succeeded else None
-        if call.succeeded and not gone_at_once and (landed is None or landed.at > call.ended):
-            raise Violation(2, f"returned {call.result.id}, which no version had by then", call=call)
+        if call.succeeded and not self.calls.purging(call):
+            landed = self.ran.get(call.result.id)
+            if landed is None or landed.at > call.ended:
+                raise Violation(2, f"returned {call.result.id}, which no version had by then", call=call)
         if isinstance(call.error, InvalidJobError) and all(call.name in version.schedules for version in during):
             raise Violation(3, f"was told that there is no {call.name!r}", call=call)
         if isinstance(call.error, ChangedMeanwhileError) and all(self._entry_holds(call, v) for v in during):

@@ -89,7 +89,7 @@ class StagedAudit:
                 for call in self.calls.by_verb["enqueue_staged"]
                 if call.transaction == transaction and may_carry(after, call)
             ]
-            if not any(new.issuperset(call.job_ids) or self._are_purged(call, after) for call in calls):
+            if not any(self._has_jobs(call, after, new) for call in calls):
                 raise Violation(TRANSACTION, f"{transaction} was recorded without its jobs", version=after)
             self.seen["transaction landed"] += 1
 
@@ -104,17 +104,17 @@ class StagedAudit:
 
     def _is_whole(self, call: Call, before: Version, after: Version, new: set[str]) -> bool:
         """True if a version may carry a call, with all its jobs and the record of its transaction."""
-        if not may_carry(after, call) or not (new.issuperset(call.job_ids) or self._are_purged(call, after)):
+        if not may_carry(after, call) or not self._has_jobs(call, after, new):
             return False
         if call.transaction is None:
             return True
         app, version = call.transaction
         return _last(before, app) < version <= _last(after, app)  # one commit may carry several transactions
 
-    def _are_purged(self, call: Call, after: Version) -> bool:
-        """True if a version that may carry a call may also carry a purge of jobs as old as those that it staged."""
-        purges = [each for each in self.calls.carried("purge", after) if each.given["status"] == QUEUED]
-        return bool(purges) and self.calls.purging(call)
+    def _has_jobs(self, call: Call, after: Version, new: set[str]) -> bool:
+        """True if a version added all jobs of a call, or its commit may have purged some of them at once."""
+        purges = (each for each in self.calls.carried("purge", after) if each.given["status"] == QUEUED)
+        return new.issuperset(call.job_ids) or (any(purges) and self.calls.purging(call))
 
     # Answers to callers
 
