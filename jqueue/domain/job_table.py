@@ -144,6 +144,12 @@ def objects_of(entry: Job | Packed) -> list[StoredObject]:
     return [each for each in stored if each is not None]
 
 
+def attempt_of(packed: Packed) -> int:
+    """Return the attempt of a packed job."""
+    attempt: int = packed[6]
+    return attempt
+
+
 def was_claimed(packed: Packed) -> bool:
     """Return True if a packed job has ever been claimed."""
     return bool(packed[6] or packed[7])

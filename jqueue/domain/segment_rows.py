@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from jqueue.domain.errors import SegmentDamagedError
-from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.job_table import Packed, attempt_of, unpacked
 from jqueue.domain.journal import Journal
 from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
@@ -198,7 +198,9 @@ class SegmentRows:
             return
         entries, of = self._jobs.entries, self.of
         before, first, taken, tried = len(of), segment.next, segment.taken, segment.tried
-        claims = [(range_id, each) for range_id, each in self.ranges.items() if each.segment == name]
+        size = segment.chunk_rows
+        in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
+        claims = [pair for pair in in_ranges if pair[1].first < (chunk + 1) * size and pair[1].last > chunk * size]
         for row, job_id, entry in rows:
             for range_id, claim in claims:
                 if claim.has(row):
@@ -263,7 +265,8 @@ class SegmentRows:
 
     def is_loaded(self, wanted: Wanted) -> bool:
         """Return True if a part of a segment is loaded, or cannot be read."""
-        if wanted.chunk in self._damaged.get(wanted.segment, ()):
+        damaged = self._damaged.get(wanted.segment, ())
+        if wanted.chunk in damaged or None in damaged:
             return True
         if wanted.chunk is None:
             return wanted.segment in self.indexes
@@ -401,15 +404,37 @@ class SegmentRows:
             SegmentDamagedError: the segment cannot be read.
         """
         claim = self.ranges[range_id]
-        segment = self.segments[claim.segment]
-        chunks = {segment.chunk_of(row) for row in numbers_in(claim.spans)}
-        wanted = [each for chunk in chunks if not self.is_loaded(each := Wanted(claim.segment, chunk))]
-        if wanted:
-            raise RowsMissingError(wanted)
+        self._need_chunks(claim.segment, claim.spans)
         if self._damaged.get(claim.segment):
             raise SegmentDamagedError(FOLDER + claim.segment)
         found = [self.claimed_job(job_id) for job_id, place in self._claimed.items() if place[0] == range_id]
         return sorted((job for job in found if job is not None), key=lambda job: job.sequence)
+
+    def attempts_in(self, range_id: str, spans: Sequence[Span]) -> list[tuple[str, int]]:
+        """Return the ids and attempts of the jobs of some rows of a range, in order. Damaged rows are left out.
+
+        Raises:
+            RowsMissingError: not all rows are loaded.
+        """
+        claim = self.ranges[range_id]
+        self._need_chunks(claim.segment, spans)
+        claimed = self._claimed.items()
+        known = {row: (job_id, attempt_of(entry)) for job_id, (its, row, entry) in claimed if its == range_id}
+        found = (known[row] for row in numbers_in(spans) if row in known)
+        return [(job_id, attempt + claim.claims) for job_id, attempt in found]
+
+    def _need_chunks(self, name: str, spans: Sequence[Span]) -> None:
+        """Return if all chunks with some rows are loaded, or cannot be read."""
+        segment = self.segments[name]
+        chunks = {segment.chunk_of(row) for row in numbers_in(spans)}
+        if wanted := [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]:
+            raise RowsMissingError(wanted)
+
+    def are_in_ranges(self, name: str, chunks: Iterable[int]) -> bool:
+        """Return True if each of some chunks of a segment has rows that are in progress in ranges."""
+        size = self.segments[name].chunk_rows
+        claims = [each for each in self.ranges.values() if each.segment == name]
+        return all(any(each.among(chunk * size, (chunk + 1) * size) for each in claims) for chunk in chunks)
 
     def running(self, entrypoint: str) -> int:
         """Return the number of jobs of an entrypoint that are in progress in ranges."""

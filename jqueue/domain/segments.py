@@ -103,6 +103,7 @@ class Segment(BaseModel):
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
         objects: number of objects that the rows name.
+        own_ids: True if jqueue made the ids of all its jobs. If not, callers may have chosen some.
         at: time of the commit that named the segment, in seconds since 1970. For a segment of a bulk enqueue it is the
             time of the call, as the commit may come much later than the object.
     """
@@ -128,6 +129,7 @@ class Segment(BaseModel):
     spare: Count | None = None
     keys: Count = 0
     objects: Count = 0
+    own_ids: bool = False
     at: Finite = 0.0
 
     @model_validator(mode="after")

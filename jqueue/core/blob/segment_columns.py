@@ -35,8 +35,10 @@ class SegmentColumns:
 
     Args:
         since: `since` of rows that `add_plain` adds.
+        own_ids: True if jqueue makes the ids of all jobs.
 
     Attributes:
+        own_ids: as in the arguments.
         lines: the line of each job.
         ids: hash of the id of each job.
         sequences: sequence number of each row.
@@ -49,7 +51,8 @@ class SegmentColumns:
         size: bytes of the lines.
     """
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, *, own_ids: bool = False) -> None:
+        self.own_ids = own_ids
         self.lines: list[bytes] = []
         self.ids = array("Q")
         self.sequences = array("Q")

@@ -126,8 +126,10 @@ class SegmentLoader:
             rows.load_index(name, await self._reader.index(name, segment))
         if not chunks:
             return
-        number = self._chunks[name] = min(MOST_CHUNKS, 2 * self._chunks.get(name, 0) or 1)
-        following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(chunks)]
+        following: list[int] = []
+        if not rows.are_in_ranges(name, chunks):
+            number = self._chunks[name] = min(MOST_CHUNKS, 2 * self._chunks.get(name, 0) or 1)
+            following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(chunks)]
         for chunk, found in await self._reader.chunks(name, segment, rows.indexes[name], sorted({*chunks, *following})):
             rows.load(name, chunk, found)
 

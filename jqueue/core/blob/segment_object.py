@@ -110,6 +110,7 @@ def encoding_columns(
         spare=columns.spare,
         objects=[suffix for _, suffix in columns.objects],
         single=joined((row, row + 1) for row in columns.single),
+        own_ids=columns.own_ids,
     )
 
 
@@ -135,6 +136,7 @@ def finished_segment(
     spare: int | None = None,
     objects: Sequence[str] = (),
     single: Sequence[Span] = (),
+    own_ids: bool = False,
 ) -> EncodedSegment:
     """Return a segment whose rows are encoded.
 
@@ -154,6 +156,7 @@ def finished_segment(
         spare: smallest number of failures after which a job is dead.
         objects: suffixes of the objects that the rows name.
         single: rows that are never a part of a range.
+        own_ids: True if jqueue made all ids.
     """
     index = SegmentIndex(chunks, end, ids, keys, objects, single)
     text = _encode_index(index, rows)
@@ -173,6 +176,7 @@ def finished_segment(
         spare=spare,
         keys=len(keys.rows),
         objects=len(index.objects),
+        own_ids=own_ids,
     )
     return EncodedSegment(b"".join((*parts, text)), segment, index)
 

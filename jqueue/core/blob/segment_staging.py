@@ -144,7 +144,9 @@ class SegmentStager:
             single=any(values[name] is not None for name in SINGLE),
             spare=values["max_attempts"],
         )
-        self._columns(values["entrypoint"], run_at is not None and run_at > self.created_at).add(row)
+        columns = self._columns(values["entrypoint"], run_at is not None and run_at > self.created_at)
+        columns.add(row)
+        columns.own_ids = columns.own_ids and job_id is None
         if values["concurrency_key"] is not None:
             self.features.add(LIMITS)
         self.jobs = number
@@ -186,7 +188,7 @@ class SegmentStager:
     def _columns(self, entrypoint: str, scheduled: bool) -> SegmentColumns:
         found = self._groups.get((entrypoint, scheduled))
         if found is None:
-            found = self._groups[entrypoint, scheduled] = SegmentColumns(self._since)
+            found = self._groups[entrypoint, scheduled] = SegmentColumns(self._since, own_ids=True)
         return found
 
     def _encoded(self, group: Group) -> EncodedSegment:

@@ -269,7 +269,8 @@ class SegmentWriter:
     async def _merge(
         self, segments: dict[str, tuple[Segment, SegmentIndex | None]], queue: str, aging: float | None
     ) -> Stored | None:
-        rows, numbers = SegmentColumns(0.0), {}
+        are_own = all(segment.own_ids for segment, _ in segments.values())
+        rows, numbers = SegmentColumns(0.0, own_ids=are_own), {}
         for name, (segment, index) in segments.items():
             try:
                 numbers[name] = await self._add_rows(rows, name, segment, index)

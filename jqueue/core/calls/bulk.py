@@ -158,7 +158,7 @@ class BulkEnqueue(SegmentCommit):
 
     def _columns(self, group: Group) -> SegmentColumns:
         if group not in self._groups:
-            self._groups[group] = SegmentColumns(self._since)
+            self._groups[group] = SegmentColumns(self._since, own_ids=not group[2])
         return self._groups[group]
 
     def _add_plain(self, entrypoint: str, numbers: list[int], payloads: list[bytes]) -> None:

@@ -98,7 +98,7 @@ class SegmentCommit:
             if not each.is_stale(floor, queue):
                 segments.append(each)
                 continue
-            columns, first = SegmentColumns(0.0), each.segment
+            columns, first = SegmentColumns(0.0, own_ids=each.segment.own_ids), each.segment
             async for row, job in self._all_jobs_of(each):
                 changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
                 columns.add(row_of(changed), each.modes[row] if each.modes else 0)

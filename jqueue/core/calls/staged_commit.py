@@ -212,13 +212,14 @@ class StagedCommit(SegmentCommit):
             if len(several) == 1:
                 joined += several
                 continue
-            columns = _columns_of(group)
+            are_own = all(each.segment.own_ids for each in several)
+            columns = _columns_of(group, own_ids=are_own)
             for each in several:
                 async for rows, lines in self._lines_of(each):
                     _add_rows(columns, rows, lines, each)
                     if len(columns) >= STAGED_ROWS or columns.size >= STAGED_BYTES:
                         joined.append(await self._written(group, columns))
-                        columns = _columns_of(group)
+                        columns = _columns_of(group, own_ids=are_own)
             if len(columns):
                 joined.append(await self._written(group, columns))
         return joined
@@ -232,10 +233,10 @@ class StagedCommit(SegmentCommit):
         return replace(made, created_at=created_at)
 
 
-def _columns_of(group: Group) -> SegmentColumns:
+def _columns_of(group: Group, *, own_ids: bool) -> SegmentColumns:
     """Return columns for the rows of a group. Those without options were enqueued at its time."""
     created_at = group[2]
-    return SegmentColumns(0.0 if created_at is None else created_at.timestamp())
+    return SegmentColumns(0.0 if created_at is None else created_at.timestamp(), own_ids=own_ids)
 
 
 def _add_rows(columns: SegmentColumns, rows: Rows, lines: Sequence[bytes], new: NewSegment) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
-from jqueue.domain.limits import Limits, check_integer, check_name, cut_error
+from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name, cut_error
 from jqueue.domain.models import COUNT_MAX, Claim, Job, JobStatus
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import Nack
@@ -177,12 +177,24 @@ def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex) -> l
     return found
 
 
+def _last_of(spans: Sequence[Span], most: int) -> list[Span]:
+    """Return the last rows of spans in order, at most a certain number."""
+    found: list[Span] = []
+    for first, last in reversed(spans):
+        first = max(first, last - most)
+        if first < last:
+            found.insert(0, (first, last))
+        most -= last - first
+    return found
+
+
 @checks_option_names
 @dataclass(frozen=True, slots=True)
 class EndRange(Operation):
     """End the claim on a range, or on its first jobs: they are done, but for some that failed and some given back.
 
-    Repeating it soon after, with the same claim, changes nothing.
+    Repeating it soon after, with the same claim, changes nothing. The last `FINISHED_KEPT` done jobs are remembered as
+    acked jobs are, unless jqueue made the ids of all jobs: then no caller can enqueue one of them again.
 
     Attributes:
         claim: of the range.
@@ -257,6 +269,8 @@ class EndRange(Operation):
         rest = without(part.spans, [(row, row + 1) for row in alone])
         returned = [job_id for job_id in self.returned if job_id not in cancelled]
         back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, part, returned))
+        done = without(rest, back)
+        finished = [] if segment.own_ids else draft.jobs.rows.attempts_in(claim.job_id, _last_of(done, FINISHED_KEPT))
         draft.set_range(claim.job_id, others)
         for job in (*failed, *kept):
             draft.admit(job)
@@ -267,7 +281,9 @@ class EndRange(Operation):
             given.change(draft, now)
         if back:
             return_rows(draft, claim.job_id, part, back, now, charge=False)
-        draft.move_rows(bulk_move(Verb.ACK, part, JobStatus.COMPLETED, without(rest, back), now))
+        draft.move_rows(bulk_move(Verb.ACK, part, JobStatus.COMPLETED, done, now))
+        for job_id, attempt in finished:
+            draft.note(draft.header.finished, job_id, attempt)
         if others is None:
             draft.note(draft.header.finished, claim.job_id, claim.attempt)
         if (floor := part.claims + segment.attempts) > draft.header.attempt_floor:

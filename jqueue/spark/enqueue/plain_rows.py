@@ -182,6 +182,7 @@ class PlainRows:
             least=int(sequences[0]),
             aging=aging,
             single=single,
+            own_ids=True,
         )
 
 
