@@ -14,6 +14,9 @@ from jqueue.testing.simulation.chain import jobs_of_range
 from jqueue.testing.simulation.network import HonestStore
 from jqueue.testing.simulation.workload import Actor
 
+LEFT = 0.25
+"""Share of the ranges whose claims become stale. Some are ended when another actor has claimed their rows again."""
+
 
 @dataclass(frozen=True, slots=True)
 class RangeJob:
@@ -39,23 +42,29 @@ class Ranger(Actor):
     held: RangeClaim
 
     async def step(self) -> None:
-        """Claim one range, and end it."""
+        """Claim one range, and end it. If its claim becomes stale, claim its jobs again."""
+        entrypoint = None
         for _ in range(3):
-            jobs = await self._try()
-            if jobs:
-                await self._work(jobs)
+            jobs = await self._try(entrypoint or self.entrypoint())
+            if not jobs:
+                await asyncio.sleep(self.dice.choice([0.2, 1.0]))
+                continue
+            await self._end_left_ranges()
+            if not await self._leaves(jobs):
                 return
-            await asyncio.sleep(self.dice.choice([0.2, 1.0]))
+            entrypoint = self.held.held.entrypoint
+            await asyncio.sleep(1.1 * self.held.held.claim_timeout)
 
-    async def _try(self) -> list[RangeJob]:
+    async def _try(self, entrypoint: str) -> list[RangeJob]:
         """Claim a range, and return its jobs; none if the next job is not in a segment, or the call failed."""
-        dice, entrypoint, rows = self.dice, self.entrypoint(), self.dice.choice([1, 2, 5, 50])
+        dice, rows = self.dice, self.dice.choice([1, 2, 5, 50])
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
         work = self._claim(entrypoint, rows, tag)
         jobs = await self.call("claim_range", work, tag=tag, entrypoint=entrypoint, batch=rows)
         return jobs if isinstance(jobs, list) else []
 
-    async def _work(self, jobs: list[RangeJob]) -> None:
+    async def _leaves(self, jobs: list[RangeJob]) -> bool:
+        """Work on the jobs of the claimed range. Return True if the claim on them was left to become stale."""
         dice, tag = self.dice, self.held.held.claim_timeout
         held, claims = self.held, tuple(job.claim for job in jobs)
         self.world.claimed += [job.id for job in jobs]
@@ -65,12 +74,22 @@ class Ranger(Actor):
         first = dice.randrange(1, len(jobs)) if len(jobs) > 1 and dice.random() < 0.4 else 0
         if first:
             if not await self._end(held, jobs[:first], first):
-                return  # perhaps it was not done: an end of the range would end these jobs otherwise
+                return False  # perhaps it was not done: an end of the range would end these jobs otherwise
             await asyncio.sleep(dice.choice([0.0, 0.5, 1.5]) * tag / 3)
             rest = tuple(job.claim for job in jobs[first:])
             await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=rest)
-        if dice.random() > 0.1:  # otherwise it becomes stale
+        if dice.random() > LEFT:
             await self._end(held, jobs[first:])
+            return False
+        self.world.left_ranges.append((held, jobs[first:]))
+        return True
+
+    async def _end_left_ranges(self) -> None:
+        """End the stale claims on rows that this actor has just claimed, as a holder does that comes back too late."""
+        claimed, left = self.held.held, self.world.left_ranges
+        for each in [each for each in left if self.held.segment == each[0].segment and claimed.has(each[0].held.first)]:
+            left.remove(each)
+            await self._end(*each)
 
     async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[RangeJob]:
         found = await self.queue.claim_range(entrypoint, rows, claim_timeout=tag)
@@ -110,7 +129,7 @@ class Ranger(Actor):
         details["results"] = {job.claim: None for job, end in ends.items() if end == "done"}
         details |= {"job_ids": tuple(sorted(back)), "delayed": given["delay"] is not None, "operations": len(jobs)}
         answered = False
-        for _ in range(dice.choice([1, 1, 1, 2])):  # repeating it changes nothing
+        for _ in range(dice.choice([1, 2] if first else [1, 1, 1, 2])):  # repeating it changes nothing
             work = self.queue.end_range(
                 held,
                 failed=failed,

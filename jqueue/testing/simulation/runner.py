@@ -277,7 +277,9 @@ class Simulation:
         if self._short_table:
             client.queue._engine.versions_kept = 0
         self.clients.append(client)
-        roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2]) + [Consumer] * dice.choice([1, 2, 3])
+        roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2])
+        consumers = dice.choice([1, 2, 3])
+        roles += [Consumer] * (1 if self.world.ranged else consumers)  # others would take the rows before a range does
         roles += [Operator] * (dice.random() < 0.2)
         pause = dice.choice(PAUSES)
         if self.world.modern:

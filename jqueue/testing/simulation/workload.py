@@ -18,6 +18,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import Retention
 from jqueue.testing.simulation.applications import Applications
 from jqueue.testing.simulation.damage import Damage
@@ -147,6 +148,7 @@ class World:
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
         ranged: True if some actors claim ranges.
+        left_ranges: claims of ranges that nobody ended, each with its jobs.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -172,6 +174,7 @@ class World:
     segmented: bool = False
     damage: Damage | None = None
     ranged: bool = False
+    left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None
