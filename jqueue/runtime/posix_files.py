@@ -145,7 +145,7 @@ def check_folders(base: str, inner: str) -> None:
             raise StorageFatalError(f"{base!r} is not a folder, and links are not followed: move it away")
 
 
-def write_all(descriptor: int, content: bytes | bytearray) -> None:
+def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
     """Write all of the content, even if the system takes only parts of it at a time."""
     written = os.write(descriptor, content)
     if written < len(content):

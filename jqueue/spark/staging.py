@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self, TypeVar
 
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
 from jqueue.domain.backoff import exponential_bound
@@ -154,17 +155,23 @@ class StagedObjects:
 
         await self._persist(create)
 
-    async def create(self, name: str, content: bytes) -> None:
+    async def create(self, name: str, content: bytes | memoryview) -> None:
         """Stage this content in an object that a commit names: it is durable, and never changes.
+
+        A `memoryview` must not change until this returns.
 
         Raises:
             StorageError: the store failed until the deadline.
         """
+        anchor = self._anchor
 
         async def create() -> None:
             with suppress(CASConflictError):  # as in `write`
-                assert isinstance(self._anchor, SupportsObjects)
-                await self._anchor.create_object(name, content)
+                if isinstance(anchor, LocalFileSystemStorage):
+                    await anchor.create_object(name, content)
+                else:
+                    assert isinstance(anchor, SupportsObjects)
+                    await anchor.create_object(name, bytes(content))
 
         await self._persist(create)
 

@@ -31,7 +31,7 @@ _TEMPORARY = re.compile(r"\.new\.[\w-]+\.object\.tmp")
 class InPlace(LocalFileSystemStorage):
     """An adapter that writes into the object itself: a killed process leaves a part of it."""
 
-    async def create_object(self, suffix: str, content: bytes) -> None:
+    async def create_object(self, suffix: str, content: bytes | memoryview) -> None:
         path = Path(f"{self.path}{suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb", buffering=0) as file:
@@ -42,7 +42,7 @@ class InPlace(LocalFileSystemStorage):
 class Hasty(LocalFileSystemStorage):
     """An adapter that answers before the object is there."""
 
-    async def create_object(self, suffix: str, content: bytes) -> None:
+    async def create_object(self, suffix: str, content: bytes | memoryview) -> None:
         self._later = asyncio.create_task(super().create_object(suffix, content))
 
 

@@ -70,7 +70,7 @@ class ObjectFiles:
         """Return an object to be written, which exists once it is published."""
         return NewObject(self, self._path(suffix), self._entropy.new_id())
 
-    def create(self, suffix: str, content: bytes) -> None:
+    def create(self, suffix: str, content: bytes | memoryview) -> None:
         """Create an object from its content."""
         new = self.new(suffix)
         try:
@@ -189,7 +189,7 @@ class NewObject:
         self._over = self._published = False
         self._guard = threading.Lock()
 
-    def write(self, part: bytes | bytearray) -> None:
+    def write(self, part: bytes | bytearray | memoryview) -> None:
         """Append these bytes."""
         with self._guard:
             if self._over:

@@ -191,10 +191,11 @@ class LocalFileSystemStorage(NoQueue):
         """
         return await in_a_thread(self._folder.listed, prefix)
 
-    async def create_object(self, suffix: str, content: bytes) -> None:
+    async def create_object(self, suffix: str, content: bytes | memoryview) -> None:
         """Create an object, as in `SupportsObjects`: a file in the same folder, or in one beside this file.
 
         It has the owner, group and mode of this file, or the mode of a new one. Cancelling a creation does not stop it.
+        A `memoryview` is not copied: it must not change until this returns, or ever if the creation is cancelled.
 
         Raises:
             CASConflictError: the object exists.
@@ -202,7 +203,7 @@ class LocalFileSystemStorage(NoQueue):
             StorageError: the disk is full, or the system failed.
             ValueError: the suffix is not one of an object.
         """
-        await in_a_thread(self._objects.create, suffix, bytes(content))
+        await in_a_thread(self._objects.create, suffix, content if isinstance(content, memoryview) else bytes(content))
 
     async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
         """Create an object from pieces, as in `SupportsObjects`. It is as strict as `create_object`.

@@ -17,7 +17,7 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import index as index_of
@@ -54,7 +54,7 @@ PARTS_BITS = 5
 class EncodedSegment(NamedTuple):
     """A segment before it is stored."""
 
-    content: bytes
+    content: bytes | memoryview
     entry: Segment
     table: SegmentIndex
 
@@ -95,7 +95,7 @@ def encoding_columns(
     ids = yield from _table(zip(columns.ids, range(rows), strict=True))
     keys = yield from _table(columns.keys)
     return finished_segment(
-        parts,
+        lambda text: b"".join((*parts, text)),
         chunks,
         offset,
         ids,
@@ -120,7 +120,7 @@ def first_line(queue: str, entrypoint: str) -> bytes:
 
 
 def finished_segment(
-    parts: Sequence[bytes | memoryview],
+    ended_by: Callable[[bytes], bytes | memoryview],
     chunks: Sequence[Chunk],
     end: int,
     ids: HashTable,
@@ -141,9 +141,9 @@ def finished_segment(
     """Return a segment whose rows are encoded.
 
     Args:
-        parts: its first line and its rows.
+        ended_by: returns its first line and its rows with the index behind them.
         chunks: the entries of its chunks in the index.
-        end: number of bytes in `parts`.
+        end: number of bytes before the index.
         ids: the table of job ids.
         keys: the table of unique keys.
         entrypoint: as in `Segment`, like all of these.
@@ -178,7 +178,7 @@ def finished_segment(
         objects=len(index.objects),
         own_ids=own_ids,
     )
-    return EncodedSegment(b"".join((*parts, text)), segment, index)
+    return EncodedSegment(ended_by(text), segment, index)
 
 
 def _table(hashes: Iterable[tuple[int, int]]) -> Slices[HashTable]:

@@ -204,7 +204,7 @@ class SegmentWriter:
     async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime, float]:
         """Create a segment. Return its name, and the time until which a commit may name it, by two clocks."""
         before, until = self._now() + self.named_within, self._clock.monotonic() + self.named_within.total_seconds()
-        return await self.create(encoded.content), before, until
+        return await self.create(bytes(encoded.content)), before, until
 
     async def create(self, content: bytes) -> str:
         """Create a segment under a fresh name, and return the name.

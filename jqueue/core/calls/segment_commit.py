@@ -170,7 +170,7 @@ class SegmentCommit:
         )
 
     async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
-        content, segment = encoded.content, encoded.entry
+        content, segment = bytes(encoded.content), encoded.entry
         index = encoded.table if given or segment.keys else None
         name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
         return NewSegment(name, queue, segment, index, given, modes)

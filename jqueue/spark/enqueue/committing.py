@@ -195,12 +195,15 @@ class BulkEnqueue:
         encoder = RowEncoder(self.columns, stager, task.partition)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
+        being_stored: bytes | memoryview = b""
         async with self.staging.opened() as staged:
 
             async def begin(encoded: EncodedSegment) -> None:
-                nonlocal creating
+                nonlocal creating, being_stored
                 if creating is not None:
                     await creating
+                    stager.reuse(being_stored)
+                being_stored = encoded.content
                 name = staged_name(app_id, version, f"{task.partition}-{task.attempt}-{self.entropy.new_id()[:8]}")
                 creating = asyncio.create_task(staged.create(FOLDER + name, encoded.content))
                 new.append(NewSegment(name, place.queue, encoded.entry, created_at=created_at))

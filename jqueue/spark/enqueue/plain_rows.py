@@ -1,14 +1,14 @@
 """Rows without options, encoded as segments column by column: no object is made for a row.
 
-The lines are those of `jqueue.core.blob.lines.encode_plain_rows`, byte for byte. Arrow joins their parts, NumPy encodes
-payloads as base64 and sorts the hashes of ids.
+The lines are those of `jqueue.core.blob.lines.encode_plain_rows`, byte for byte. If payloads have the same length, so
+have the lines, and NumPy writes them column by column. Otherwise Arrow joins their parts. Either way they are written
+into memory that the segment before the last was in.
 """
 
 from __future__ import annotations
 
 import zlib
 from array import array
-from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -27,13 +27,20 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_name
 from jqueue.domain.segment_index import Chunk, HashTable, hashes_of
 from jqueue.domain.segments import RowKey, Span
-
-HEX_DIGITS = np.frombuffer(b"".join(b"%04x" % number for number in range(1 << 16)), "S4")
-"""The four hexadecimal digits of each 16-bit number."""
-
+from jqueue.spark.enqueue.row_bytes import (
+    ID_DIGITS,
+    Base64,
+    GrowingBytes,
+    binary_column,
+    hexadecimal,
+    write_decimals,
+)
 
 AT_ONCE = 8192
 """Number of rows that are encoded at once: they fit into the caches of a processor."""
+
+FREE_BUFFERS = 2
+"""Number of buffers that are kept to be used again: one segment is made while another is stored."""
 
 
 class ArrowStager(SegmentStager):
@@ -42,6 +49,7 @@ class ArrowStager(SegmentStager):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._plain: dict[tuple[str, float | None], PlainRows] = {}
+        self._free: list[GrowingBytes] = []
 
     def add_column(self, entrypoint: str, payloads: pa.Array, keep_result: float | None, numbers: Any) -> None:
         """Add jobs without other options. Their numbers must have been taken with `take_numbers`.
@@ -63,7 +71,13 @@ class ArrowStager(SegmentStager):
         found = self._plain.get((entrypoint, kept))
         if found is None:
             found = self._plain[entrypoint, kept] = PlainRows(
-                entrypoint, self.rest_of_ids, self.created_at, kept, self.chunk_rows
+                first_line(self.queue, entrypoint),
+                entrypoint,
+                self.rest_of_ids,
+                self.created_at,
+                kept,
+                self.chunk_rows,
+                self._free.pop() if self._free else GrowingBytes(),
             )
         for first in range(0, len(payloads), AT_ONCE):
             found.add(payloads[first : first + AT_ONCE], numbers[first : first + AT_ONCE])
@@ -79,44 +93,59 @@ class ArrowStager(SegmentStager):
         yield from super().full()
         for group, rows in list(self._plain.items()):
             if len(rows) >= self.most_rows or rows.size >= self.most_bytes:
-                yield self._plain.pop(group).encoded(self.queue, self.aging)
+                yield self._plain.pop(group).encoded(self.aging)
         while sum(rows.size for rows in self._plain.values()) > self.most_bytes:
             largest = max(self._plain, key=lambda group: self._plain[group].size)
-            yield self._plain.pop(largest).encoded(self.queue, self.aging)
+            yield self._plain.pop(largest).encoded(self.aging)
 
     def rest(self) -> Iterator[EncodedSegment]:
         """Yield segments with all other jobs."""
         yield from super().rest()
         while self._plain:
-            yield self._plain.pop(next(iter(self._plain))).encoded(self.queue, self.aging)
+            yield self._plain.pop(next(iter(self._plain))).encoded(self.aging)
+
+    def reuse(self, content: bytes | memoryview) -> None:
+        """Use the memory of a segment again. It has been stored, and nobody reads it any longer."""
+        if isinstance(content, memoryview) and len(self._free) < FREE_BUFFERS:
+            self._free.append(GrowingBytes(content.obj))
 
 
 class PlainRows:
     """The rows of one entrypoint without options but `keep_result`, in the order in which they are served.
 
     Args:
+        head: the first line of the segment.
         entrypoint: of all rows.
         rest: the end of the ids: see `bulk_id`.
         created_at: the time of the enqueue.
         keep_result: seconds for which the results of all rows are kept; None: they are not.
         chunk_rows: number of rows in a chunk.
+        text: takes the bytes of the segment.
 
     Attributes:
         size: bytes of the rows.
     """
 
     def __init__(
-        self, entrypoint: str, rest: str, created_at: datetime, keep_result: float | None, chunk_rows: int
+        self,
+        head: bytes,
+        entrypoint: str,
+        rest: str,
+        created_at: datetime,
+        keep_result: float | None,
+        chunk_rows: int,
+        text: GrowingBytes,
     ) -> None:
         self.size = 0
-        self._entrypoint, self._rest = entrypoint, rest.encode()
+        self._entrypoint, self._rest = entrypoint, np.frombuffer(rest.encode(), np.uint8)
         self._since = created_at.timestamp()
         self._kept = keep_result
         self._chunk_rows = chunk_rows
         before, middle, last = plain_row_texts(entrypoint, created_at, keep_result)
-        self._before, self._middle = pa.scalar(self._rest + before, BINARY), pa.scalar(middle, BINARY)
-        self._last = pa.scalar(last + b"\n", BINARY)
-        self._parts: list[memoryview] = []
+        self._head = np.frombuffer(b'"' + bytes(ID_DIGITS) + rest.encode() + before, np.uint8)
+        self._middle, self._last = middle, last + b"\n"
+        self._text, self._start = text, len(head)
+        text.add(head)
         self._lengths: list[Any] = []
         self._hashes = array("Q")
         self._numbers: list[Any] = []
@@ -131,49 +160,63 @@ class PlainRows:
             payloads: binary, without nulls.
             numbers: the number of each row in its task, in ascending order.
         """
-        heads = _hexadecimal((numbers * np.uint64(SCATTER)).astype(np.uint32))
-        texts = pa.Array.from_buffers(FIXED, len(numbers), [None, pa.py_buffer(heads)]).cast(BINARY)
-        lines = pc.binary_join_element_wise(
-            QUOTE,
-            texts,
-            self._before,
-            _base64(payloads),
-            self._middle,
-            pa.array(numbers).cast(pa.large_string()).cast(BINARY),
-            self._last,
-            EMPTY,
-        )
-        offsets = np.frombuffer(lines.buffers()[1], np.int64, len(lines) + 1, lines.offset * 8)
-        self._parts.append(memoryview(lines.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
-        self._lengths.append(np.diff(offsets))
-        self.size += int(offsets[-1] - offsets[0])
-        rest = self._rest
-        self._hashes += hashes_of([head + rest for head in heads.view("S8").tolist()])
+        start = 0
+        for digits in range(len(str(numbers[0])), len(str(numbers[-1])) + 1):  # numbers of the same length together
+            stop = int(np.searchsorted(numbers, 10**digits))
+            if stop > start:
+                self._add(payloads[start:stop], numbers[start:stop], digits)
+            start = stop
+
+    def _add(self, payloads: pa.Array, numbers: Any, digits: int) -> None:
+        """Add rows whose numbers have as many decimal digits."""
+        ids = hexadecimal((numbers * np.uint64(SCATTER)).astype(np.uint32))
+        tail = np.frombuffer(self._middle + bytes(digits) + self._last, np.uint8)
+        encoded = Base64(payloads)
+        lengths = encoded.lengths + (len(self._head) + len(tail))
+        size = int(lengths.sum())
+        if encoded.width is None:
+            heads, tails = np.tile(self._head, (len(ids), 1)), np.tile(tail, (len(ids), 1))
+            self._fill(heads, tails, ids, numbers, digits)
+            joined = pc.binary_join_element_wise(binary_column(heads), encoded.column(), binary_column(tails), EMPTY)
+            self._text.room(size)[:] = np.frombuffer(joined.buffers()[2], np.uint8)[:size]
+        else:
+            rows = self._text.room(size).reshape(len(ids), -1)
+            heads, tails = rows[:, : len(self._head)], rows[:, rows.shape[1] - len(tail) :]
+            heads[:], tails[:] = self._head, tail
+            self._fill(heads, tails, ids, numbers, digits)
+            encoded.write(rows[:, len(self._head) : rows.shape[1] - len(tail)])
+        self.size += size
+        self._lengths.append(lengths)
+        whole = np.empty((len(ids), ID_DIGITS + len(self._rest)), np.uint8)
+        whole[:, :ID_DIGITS], whole[:, ID_DIGITS:] = ids, self._rest
+        self._hashes += hashes_of(whole.view(f"S{whole.shape[1]}").ravel().tolist())
         self._numbers.append(numbers)
 
-    def encoded(self, queue: str, aging: float | None) -> EncodedSegment:
-        """Return the rows as a segment.
+    def _fill(self, heads: Any, tails: Any, ids: Any, numbers: Any, digits: int) -> None:
+        """Write the ids and numbers of rows into the texts before and behind their payloads."""
+        heads[:, 1 : 1 + ID_DIGITS] = ids
+        write_decimals(tails[:, len(self._middle) : len(self._middle) + digits], numbers)
+
+    def encoded(self, aging: float | None) -> EncodedSegment:
+        """Return the rows as a segment. Its content is a view of `text`, until that is used again.
 
         Args:
-            queue: id of the queue.
             aging: the setting `aging` of the queue.
         """
-        rows = len(self)
-        head = first_line(queue, self._entrypoint)
+        rows, start = len(self), self._start
         ends = np.cumsum(np.concatenate(self._lengths))
         bounds = [0, *ends[self._chunk_rows - 1 : -1 : self._chunk_rows].tolist(), self.size]
         sequences = np.concatenate(self._numbers)
+        lines = self._text.view()[start:]
         chunks = [
-            Chunk(len(head) + start, crc, RowKey(0, sequence, self._since), self._since)
-            for start, crc, sequence in zip(
-                bounds, _checksums(self._parts, bounds), sequences[:: self._chunk_rows].tolist(), strict=False
-            )
+            Chunk(start + first, zlib.crc32(lines[first:end]), RowKey(0, sequence, self._since), self._since)
+            for (first, end), sequence in zip(pairwise(bounds), sequences[:: self._chunk_rows].tolist(), strict=False)
         ]
         single: Sequence[Span] = () if self._kept is None else ((0, rows),)
         return finished_segment(
-            [head, *self._parts],
+            self._text.ended_by,
             chunks,
-            len(head) + self.size,
+            start + self.size,
             _table(self._hashes),
             HashTable(array("Q"), array("I")),
             entrypoint=self._entrypoint,
@@ -186,56 +229,21 @@ class PlainRows:
         )
 
 
-BINARY, FIXED = pa.large_binary(), pa.binary(8)
-QUOTE, EMPTY = pa.scalar(b'"', BINARY), pa.scalar(b"", BINARY)
-
-
-def _checksums(parts: Sequence[memoryview], bounds: Sequence[int]) -> Iterator[int]:
-    """Yield the checksum of the bytes between each bound and the next. The parts are not joined for that."""
-    rest = iter(parts)
-    part = memoryview(b"")
-    for start, stop in pairwise(bounds):
-        crc, missing = 0, stop - start
-        while missing:
-            if not part:
-                part = next(rest)
-            crc = zlib.crc32(part[:missing], crc)
-            missing, part = max(0, missing - len(part)), part[missing:]
-        yield crc
-
-
-def _hexadecimal(numbers: Any) -> Any:
-    """Return the eight hexadecimal digits of each 32-bit number, as bytes."""
-    halves = HEX_DIGITS[np.stack([numbers >> 16, numbers & 0xFFFF], axis=1)]
-    return np.ascontiguousarray(halves).view("S8").reshape(-1)
-
-
-def _base64(values: pa.Array) -> pa.Array:
-    """Return each of some binary values as base64. Each is padded to whole groups, and all are encoded at once."""
-    wide = values.cast(BINARY)
-    offsets = np.frombuffer(wide.buffers()[1], np.int64, len(wide) + 1, wide.offset * 8)
-    data = wide.buffers()[2]
-    lengths = np.diff(offsets)
-    groups = -(-lengths // 3)
-    ends = np.concatenate(([0], np.cumsum(groups)))
-    raw = np.frombuffer(b"" if data is None else data, np.uint8)[offsets[0] : offsets[-1]]
-    padded = np.zeros(int(ends[-1]) * 3, np.uint8)
-    if len(lengths) and (lengths == lengths[0]).all():
-        if lengths[0]:
-            padded.reshape(len(lengths), -1)[:, : lengths[0]] = raw.reshape(len(lengths), -1)
-    else:
-        padded[np.arange(len(raw)) + np.repeat(ends[:-1] * 3 - (offsets[:-1] - offsets[0]), lengths)] = raw
-    text = np.frombuffer(b2a_base64(padded.data, newline=False), np.uint8).copy()
-    rests = lengths % 3
-    text[ends[1:][rests > 0] * 4 - 1] = ord("=")
-    text[ends[1:][rests == 1] * 4 - 2] = ord("=")
-    return pa.Array.from_buffers(BINARY, len(wide), [None, pa.py_buffer(ends * 4), pa.py_buffer(text)])
+EMPTY = pa.scalar(b"", pa.large_binary())
 
 
 def _table(hashes: array[int]) -> HashTable:
+    """Return the table of the hashes of some rows, in order. Those that are equal are in the order of their rows."""
     found = np.frombuffer(hashes, np.uint64)
-    order = np.argsort(found, kind="stable")
+    low = np.uint64((1 << len(found).bit_length()) - 1)
+    order = (
+        np.sort((found & ~low) | np.arange(len(found), dtype=np.uint64)) & low
+    )  # quicker than to sort numbers of rows
+    in_order = found[order]
+    if (in_order[1:] < in_order[:-1]).any():  # two differ in their last bits alone
+        order = np.argsort(found, kind="stable").astype(np.uint64)
+        in_order = found[order]
     sorted_hashes, rows = array("Q"), array("I")
-    sorted_hashes.frombytes(found[order].tobytes())
+    sorted_hashes.frombytes(in_order.tobytes())
     rows.frombytes(order.astype(np.uint32).tobytes())
     return HashTable(sorted_hashes, rows)

@@ -143,7 +143,9 @@ class Stager(Actor):
             for encoded in (*stager.full(), *stager.rest()):
                 name = staged_name(app, version, f"{self.world.tag()}")
                 try:
-                    await objects.retried(partial(self._create, objects.storage, name, encoded.content), DEADLINE)
+                    await objects.retried(
+                        partial(self._create, objects.storage, name, bytes(encoded.content)), DEADLINE
+                    )
                 except JQueueError:
                     return None
                 new.append(NewSegment(name, stager.queue, encoded.entry, created_at=stager.created_at))
