@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
 
+from jqueue.cli.progress import reading
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
@@ -36,11 +37,12 @@ async def one_job(view: QueueView, job_id: str) -> Job:
         return whole
     first: list[Job] = []
     number = 0
-    async with aclosing(view.jobs(prefix=prefix)) as found:
-        async for job in found:
-            number += 1
-            if number <= NAMED:
-                first.append(job)
+    with reading(view, "looking") as (told, _):
+        async with aclosing(told.jobs(prefix=prefix)) as found:
+            async for job in found:
+                number += 1
+                if number <= NAMED:
+                    first.append(job)
     if not first:
         raise JobNotFoundError(prefix)
     if number > 1:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -14,6 +15,7 @@ import typer
 from jqueue.cli.filters import selecting
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import jobs, show_json
+from jqueue.cli.progress import reading
 from jqueue.cli.queue_order import jobs_in_order
 from jqueue.core.blob.job_lines import export_line
 from jqueue.core.verbs.large_values import payload_of
@@ -46,8 +48,9 @@ def export(
     async def write(opened: OpenedQueue) -> int:
         with ExitStack() as closing:
             out: TextIO = sys.stdout if output is None else closing.enter_context(_new_file(output))
-            count = 0
-            async for line in _lines(opened, selection):
+            count, shown = 0, output is not None or not sys.stdout.isatty()
+            view, _ = closing.enter_context(reading(opened.view, "exporting", names=selection.entrypoints, shown=shown))
+            async for line in _lines(replace(opened, view=view), selection):
                 out.write(line + "\n")
                 count += 1
             out.flush()

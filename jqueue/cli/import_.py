@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,12 @@ import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import jobs, show_json
+from jqueue.cli.progress import jobs_counted
 from jqueue.core.blob.job_lines import import_line
 from jqueue.core.migration.plan import arriving
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Find
 from jqueue.domain.operations.moving import Arrive
 from jqueue.domain.printable import printable
 
@@ -75,15 +77,19 @@ def import_(
     async def add(opened: OpenedQueue) -> None:
         if opened.absent and not create:
             raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
-        known = {job_id async for job_id in opened.view.ids()}
         try:
             with ExitStack() as closing:
                 lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_opened(file))
-                for batch in _batches(_jobs(lines, known, report)):
+                tell = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
+                done = 0
+                for batch in _batches(_jobs(lines, report)):
+                    done += len(batch)
+                    new = await _without_known(opened, batch, report)
                     if dry_run:
-                        report.added += len(batch)
+                        report.added += len(new)
                     else:
-                        await _add(opened, batch, report)
+                        await _add(opened, new, report)
+                    tell(done)
         except JQueueError as error:
             raise RefusedError(f"{error}. {jobs(report.added)} added before: repeat the import") from error
 
@@ -100,14 +106,8 @@ def _opened(path: Path) -> BinaryIO:
         raise RefusedError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def _jobs(lines: Iterable[bytes], known: Container[str], report: Report) -> Iterator[tuple[int, Job]]:
-    """Yield the jobs to add, with the numbers of their lines. The others are reported.
-
-    Args:
-        lines: the lines of the file.
-        known: the ids of the jobs in the queue.
-        report: the report.
-    """
+def _jobs(lines: Iterable[bytes], report: Report) -> Iterator[tuple[int, Job]]:
+    """Yield the jobs of the lines that have not completed, with the numbers of their lines. The others are reported."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -118,8 +118,6 @@ def _jobs(lines: Iterable[bytes], known: Container[str], report: Report) -> Iter
             continue
         if job.status is JobStatus.COMPLETED:
             report.completed += 1
-        elif job.id in known:
-            report.there += 1
         else:
             yield number, job
 
@@ -137,8 +135,26 @@ def _batches(found: Iterable[tuple[int, Job]]) -> Iterator[list[tuple[int, Job]]
         yield batch
 
 
+async def _without_known(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report) -> list[tuple[int, Job]]:
+    """Return the jobs whose ids are not in the queue, and have not finished there lately. The others are reported."""
+    answers = await opened.queue.apply_each(*(Find(job.id) for _, job in batch))
+    new = []
+    for (number, job), answer in zip(batch, answers, strict=True):
+        if isinstance(answer, JQueueError):
+            report.refused.append((number, str(answer)))
+        elif not answer:
+            new.append((number, job))
+        elif answer[0].status is JobStatus.COMPLETED:
+            report.finished += 1
+        else:
+            report.there += 1
+    return new
+
+
 async def _add(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report) -> None:
     """Add jobs in one commit, each for itself."""
+    if not batch:
+        return
     queue, now = opened.queue, opened.now()
     arrivals = [Arrive(arriving(job, (), queue.capabilities, now)) for _, job in batch]
     for (number, _), answer in zip(batch, await certain(queue.apply_each(*arrivals)), strict=True):

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain, islice
+from tempfile import gettempdir
 from typing import Annotated, Any
 
 import typer
 
 from jqueue.cli.chosen_jobs import chosen_jobs
-from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, lines_of, write_lines
+from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.next_jobs import add_next, come_in_order
-from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
-from jqueue.cli.printing import age, refusal, show_lines
+from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.printing import age, lines_of_json, refusal, show_lines
+from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
 from jqueue.cli.queue_order import jobs_in_order, served_as_sorted
+from jqueue.cli.sorted_rows import SortedRows
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of, since
 from jqueue.domain.short_ids import ShortIds
 
@@ -77,12 +82,14 @@ class Found:
         view: the version of the queue that has them.
         now: the time by the queue's clock.
         more: number of jobs that fit, but are beyond the limit.
+        damage: names segments that are missing or damaged, and whose jobs are not among the found ones.
     """
 
     jobs: Sequence[Job]
     view: QueueView
     now: datetime
     more: int
+    damage: JobsUnreadableError | None = None
 
 
 @selecting()
@@ -108,7 +115,7 @@ def ls(
     """List jobs: ready, running, dead; by entrypoint, age, holder, key or error.
 
     The column "for" has the time for which a job has had its status. On a narrow terminal, ids are cut to the
-    beginnings that tell them apart; every command that takes an id takes such a beginning.
+    beginnings that tell them apart, unless the queue is deep; every command that takes an id takes such a beginning.
 
     This command only reads, and shows no payloads.
     """
@@ -121,16 +128,29 @@ def ls(
 
     async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]] | None:
         now = opened.now()
-        if (limit, sort, reverse) == (None, None, False) and served_as_sorted(opened.view):
-            return await write_as_found(opened.view, selection, now, terminal, as_json=as_json)
-        found = await find_jobs(opened.view, now, selection, sort, limit, reverse=reverse)
-        return found, {} if as_json else await short_names(found, terminal)
+        with reading(opened.view, names=selection.entrypoints) as (view, progress):
+            listed = LongList(now, terminal, progress, as_json=as_json)
+            found: Found | None
+            if limit is not None:
+                found = await find_jobs(view, now, selection, sort, limit, reverse=reverse)
+            elif (sort, reverse) == (None, False) and served_as_sorted(view):
+                found = await write_as_found(view, selection, now, listed)
+            else:
+                found = await write_sorted(view, selection, now, sort, listed, reverse=reverse)
+            if found is None:
+                return None
+            return found, {} if as_json else await short_names(found, terminal)
 
     answer = on_queue(url, find, as_json=as_json)
-    if answer is not None and as_json:
-        show_lines(_values(answer[0].jobs, answer[0].now))
-    elif answer is not None:
-        write_lines(listing(*answer, terminal, every=not selection))
+    if answer is None:
+        return
+    found, names = answer
+    if as_json:
+        show_lines(_values(found.jobs, found.now))
+    else:
+        write_lines(listing(found, names, terminal, every=not selection))
+    if found.damage is not None:
+        raise refusal(str(found.damage), as_json=as_json)
 
 
 def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
@@ -139,51 +159,109 @@ def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reve
     async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
         most = max(1, room - TITLES)
         found = await find_jobs(opened.view, opened.now(), selection, sort, min(limit or most, most), reverse=reverse)
-        return listing(found, await short_names(found, terminal), terminal, every=not selection)
+        lines = listing(found, await short_names(found, terminal), terminal, every=not selection)
+        if found.damage is None:
+            return lines
+        return chain([terminal.styled(cut(printable(str(found.damage)), terminal.width or WIDE), "red")], lines)
 
     return draw
 
 
-async def write_as_found(
-    view: QueueView, selection: Selection, now: datetime, terminal: Terminal, *, as_json: bool
-) -> tuple[Found, Mapping[str, str]] | None:
+class LongList:
+    """A list that is written as its rows come. The first of them decide the widths of the columns.
+
+    Args:
+        now: the time by the queue's clock.
+        terminal: the place to write to.
+        progress: it is cleared while rows are written.
+        as_json: True for JSON.
+    """
+
+    def __init__(self, now: datetime, terminal: Terminal, progress: Counted, *, as_json: bool) -> None:
+        self._now = now
+        self._terminal = terminal
+        self._progress = progress
+        self._as_json = as_json
+        self._layout: Layout | None = None
+        self._written = 0
+
+    def row_of(self, job: Job) -> Any:
+        """Return the row of a job: a line of JSON, or its cells."""
+        return next(lines_of_json(_values([job], self._now))) if self._as_json else _row(job, {}, self._now)
+
+    def write(self, rows: Sequence[Any]) -> None:
+        """Write rows."""
+        self._written += len(rows)
+        with self._progress.away():
+            if self._as_json:
+                write_lines(rows)
+                return
+            if self._layout is None:
+                self._layout = Layout(COLUMNS, rows, self._terminal)
+                write_lines([self._layout.titles])
+            write_lines(map(self._layout.line, rows))
+
+    def end(self) -> None:
+        """Write the number of rows, on a terminal."""
+        if self._terminal.width is not None and not self._as_json:
+            write_lines(["", self._terminal.styled(counted(self._written, "job"), "dim")])
+
+
+async def write_as_found(view: QueueView, selection: Selection, now: datetime, listed: LongList) -> Found | None:
     """Write all jobs that are chosen, as they are read. Return them instead if they are few."""
     first: list[Job] = []
-    layout: Layout | None = None
-    written = 0
+    long, damage = False, None
     async with aclosing(jobs_by_phase(view, selection, now)) as jobs:
         try:
             async for job in jobs:
                 first.append(job)
                 if len(first) == SAMPLE:
-                    layout = layout or _begun(first, now, terminal, as_json=as_json)
-                    _write(first, now, layout, as_json=as_json)
-                    written += len(first)
+                    long = True
+                    listed.write([listed.row_of(each) for each in first])
                     first = []
-        except JobsUnreadableError:  # all others were found
-            _write(first, now, layout or _begun(first, now, terminal, as_json=as_json), as_json=as_json)
-            raise
-    if layout is None:
-        found = Found(first, view, now, 0)
-        return found, {} if as_json else await short_names(found, terminal)
-    _write(first, now, layout, as_json=as_json)
-    if terminal.width is not None and not as_json:
-        write_lines(["", terminal.styled(counted(written + len(first), "job"), "dim")])
+        except JobsUnreadableError as error:  # all others were found
+            damage = error
+    if not long:
+        return Found(first, view, now, 0, damage)
+    listed.write([listed.row_of(each) for each in first])
+    listed.end()
+    if damage is not None:
+        raise damage
     return None
 
 
-def _begun(first: Sequence[Job], now: datetime, terminal: Terminal, *, as_json: bool) -> Layout:
-    layout = Layout(COLUMNS, [_row(job, {}, now) for job in first], terminal)
-    if not as_json:
-        write_lines([layout.titles])
-    return layout
+async def write_sorted(
+    view: QueueView, selection: Selection, now: datetime, sort: Order | None, listed: LongList, *, reverse: bool
+) -> Found | None:
+    """Write all jobs that are chosen, in an order. Return them instead if they are few. Memory is bounded.
 
-
-def _write(jobs: Sequence[Job], now: datetime, layout: Layout, *, as_json: bool) -> None:
-    if as_json:
-        show_lines(_values(jobs, now))
-    else:
-        write_lines(layout.line(_row(job, {}, now)) for job in jobs)
+    Raises:
+        RefusedError: there is no space for a temporary file.
+        JobsUnreadableError: at the end, if segments are missing or damaged.
+    """
+    place, first, damage = _place_of(sort, now), list[Job](), None
+    with closing(SortedRows[Any](reverse=reverse)) as rows:
+        try:
+            async for job in chosen_jobs(view, selection, now):
+                if rows.number < SAMPLE:
+                    first.append(job)
+                rows.add(place(job), listed.row_of(job))
+        except JobsUnreadableError as error:  # all others were found
+            damage = error
+        except OSError as error:
+            raise RefusedError(
+                f"the list cannot be sorted in a temporary file in {gettempdir()!r}: {error.strerror}. Set TMPDIR to a "
+                "folder with more space, or give a --limit"
+            ) from None
+        if rows.number <= SAMPLE:
+            return Found(sorted(first, key=place, reverse=reverse), view, now, 0, damage)
+        coming = iter(rows)
+        while some := list(islice(coming, SAMPLE)):
+            listed.write(some)
+    listed.end()
+    if damage is not None:
+        raise damage
+    return None
 
 
 def _values(jobs: Sequence[Job], now: datetime) -> Iterator[Mapping[str, Any]]:
@@ -205,26 +283,36 @@ async def find_jobs(
         limit: maximum number of jobs; None for all.
         reverse: True to reverse the order.
     """
-    place = _by_phase(now) if sort is None else _KEYS[sort](now)
-    first, beyond = FirstItems(limit, place, reverse=reverse), 0
-    if limit is not None and sort is None and not reverse and come_in_order(view, selection):
-        async for job in chosen_jobs(view, selection, now, others=False):
-            first.add(job)
-        beyond = await add_next(first, limit, view, selection, now)
-    else:
-        async for job in chosen_jobs(view, selection, now):
-            first.add(job)
+    first, beyond, damage = FirstItems(limit, _place_of(sort, now), reverse=reverse), 0, None
+    try:
+        if limit is not None and sort is None and not reverse and come_in_order(view, selection):
+            async for job in chosen_jobs(view, selection, now, others=False):
+                first.add(job)
+            beyond = await add_next(first, limit, view, selection, now)
+        else:
+            async for job in chosen_jobs(view, selection, now):
+                first.add(job)
+    except JobsUnreadableError as error:  # all others were found
+        damage = error
     jobs = first.found()
-    return Found(jobs, view, now, first.number + beyond - len(jobs))
+    return Found(jobs, view, now, first.number + beyond - len(jobs), damage)
+
+
+def _place_of(sort: Order | None, now: datetime) -> Callable[[Job], Any]:
+    return _by_phase(now) if sort is None else _KEYS[sort](now)
 
 
 async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
-    """Return short ids of the jobs for a narrow terminal; nothing for another place, where ids are shown in full."""
-    if not found.jobs or terminal.width is None or terminal.width >= WIDE:
+    """Return short ids of the jobs for a narrow terminal; nothing for another place, where ids are shown in full.
+
+    They are shown in full in a deep queue, too: all of its ids would have to be read.
+    """
+    if not found.jobs or terminal.width is None or terminal.width >= WIDE or number_in_segments(found.view) >= DEEP:
         return {}
     names = ShortIds(job.id for job in found.jobs)
-    async for job_id in found.view.ids():
-        names.meet(job_id)
+    with suppress(JobsUnreadableError):  # an id of a job that cannot be read may begin like a short one
+        async for job_id in found.view.ids():
+            names.meet(job_id)
     return names.found()
 
 

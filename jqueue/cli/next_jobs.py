@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from jqueue.core.engine.view import QueueView
+from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job
 from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of
@@ -32,7 +33,8 @@ async def add_next(first: FirstItems[Job], limit: int, view: QueueView, selectio
         Number of further jobs that fit.
 
     Raises:
-        StorageError: the store failed, or a segment is missing or damaged.
+        JobsUnreadableError: at the end, if a segment is missing or damaged.
+        StorageError: the store failed.
     """
     wanted = selection.phases or frozenset(Phase)
     ready, scheduled = Phase.READY in wanted, Phase.SCHEDULED in wanted
@@ -42,18 +44,23 @@ async def add_next(first: FirstItems[Job], limit: int, view: QueueView, selectio
     figures = await view.other_numbers(now)
     numbers = [each for name, each in figures.items() if not names or name in names]
     number = sum(ready * of_ready + scheduled * of_scheduled for of_ready, of_scheduled in numbers)
-    seen = 0
+    seen, damaged = 0, dict[str, str]()
     for table in (False, True) if ready else (True,):
         found = 0
-        async with view.others_in_order(names, scheduled=table) as jobs:
-            async for job in jobs:
-                phase = phase_of(job, now)
-                if table and phase is Phase.SCHEDULED and not scheduled:
-                    break
-                seen += phase in wanted or (ready and phase is Phase.EXPIRED)
-                if phase in wanted:
-                    first.add(job)
-                found += phase is (Phase.SCHEDULED if table else Phase.READY)
-                if found == limit:
-                    break
+        try:
+            async with view.others_in_order(names, scheduled=table) as jobs:
+                async for job in jobs:
+                    phase = phase_of(job, now)
+                    if table and phase is Phase.SCHEDULED and not scheduled:
+                        break
+                    seen += phase in wanted or (ready and phase is Phase.EXPIRED)
+                    if phase in wanted:
+                        first.add(job)
+                    found += phase is (Phase.SCHEDULED if table else Phase.READY)
+                    if found == limit:
+                        break
+        except JobsUnreadableError as error:
+            damaged.update(error.segments)
+    if damaged:
+        raise JobsUnreadableError(damaged)
     return max(0, number - seen)

@@ -19,7 +19,7 @@ import typer
 from jqueue.cli.chosen_jobs import chosen_jobs, one_job
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import jobs, note, refusal, show, show_json
-from jqueue.cli.progress import jobs_counted
+from jqueue.cli.progress import jobs_counted, reading
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
@@ -172,12 +172,13 @@ def change_jobs(
         opened.queue.capabilities.require(*_needs(change, opened))
         now, able, others, last = opened.now(), Counter[str](), 0, 0
         try:
-            async for job in chosen_jobs(opened.view, selection if counts_others else within, now):
-                if phase_of(job, now) in change.phases:
-                    able[job.entrypoint] += 1
-                    last = max(last, job.sequence)
-                else:
-                    others += 1
+            with reading(opened.view, "counting", names=selection.entrypoints) as (view, _):
+                async for job in chosen_jobs(view, selection if counts_others else within, now):
+                    if phase_of(job, now) in change.phases:
+                        able[job.entrypoint] += 1
+                        last = max(last, job.sequence)
+                    else:
+                        others += 1
         except JobsUnreadableError:
             if dry_run or not able:
                 raise

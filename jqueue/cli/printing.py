@@ -6,7 +6,7 @@ Commands that print JSON do not import rich, which takes as long as reading a th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,12 @@ def show_line(values: Mapping[str, Any]) -> None:
 
 def show_lines(several: Iterable[Mapping[str, Any]]) -> None:
     """Print JSON objects, each on a line of its own, as they come."""
-    write_lines(map(json.dumps, several))
+    write_lines(lines_of_json(several))
+
+
+def lines_of_json(several: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Return JSON objects as lines, as they come."""
+    return map(json.dumps, several)
 
 
 def note(message: str) -> None:

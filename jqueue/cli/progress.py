@@ -1,24 +1,64 @@
-"""The progress of long work on the standard error, if a terminal can show it."""
+"""The progress of long work on the standard error, if a terminal can show it. It is gone when the work ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from jqueue.core.engine.view import QueueView
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+DEEP = 20_000
+"""Number of jobs in segments from which on a queue is deep: reading all of it takes more than a moment."""
+
+
+class Counted:
+    """The progress of some work, as a number of done jobs. It is called with that number, and the total if it is known.
+
+    Args:
+        bar: what shows it; None if no terminal does.
+        doing: the work, in a word or two.
+    """
+
+    def __init__(self, bar: Progress | None = None, doing: str = "") -> None:
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task(doing, total=None)
+
+    def __call__(self, done: int, of: int | None = None) -> None:
+        """Show a number of done jobs."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=None if of is None else max(done, of))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Clear the line while something else is written to the terminal."""
+        if self._bar is None:
+            yield
+            return
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._bar.start()
 
 
 @contextmanager
-def jobs_counted(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the number of jobs that are done. The block calls the function that it gets with that number, and the total.
+def jobs_counted(doing: str, *, shown: bool = True, of_what: str = "jobs") -> Iterator[Counted]:
+    """Show the number of jobs that are done. The block calls the value that it gets with that number, and the total.
 
     Args:
         doing: the work, in a word or two.
+        shown: False if the terminal is used for something else meanwhile.
+        of_what: the counted things.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, of: None
+    if not shown or not sys.stderr.isatty():
+        yield Counted()
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # slow to import
 
     columns = (
@@ -26,8 +66,36 @@ def jobs_counted(doing: str) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.description}"),
         BarColumn(20),
         MofNCompleteColumn(),
-        TextColumn("jobs"),
+        TextColumn(of_what),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(doing, total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        yield Counted(progress, doing)
+
+
+@contextmanager
+def reading(
+    view: QueueView, doing: str = "reading", *, names: Set[str] = frozenset(), shown: bool = True
+) -> Iterator[tuple[QueueView, Counted]]:
+    """Show the number of jobs that are read from a deep queue. The block gets the version of the queue to read.
+
+    Args:
+        view: the version of the queue.
+        doing: the work, in a word or two.
+        names: entrypoints of the jobs; all if empty.
+        shown: False if the terminal is used for something else meanwhile.
+    """
+    total = number_in_segments(view, names)
+    with jobs_counted(doing, shown=shown and total >= DEEP) as tell:
+        done = 0
+
+        def looked(number: int) -> None:
+            nonlocal done
+            done += number
+            tell(done, total)
+
+        yield view.telling(looked), tell
+
+
+def number_in_segments(view: QueueView, names: Set[str] = frozenset()) -> int:
+    """Return the number of waiting jobs in segments, of some entrypoints or of all."""
+    return sum(each.waiting for each in view.header.segments.values() if not names or each.entrypoint in names)

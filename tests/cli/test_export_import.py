@@ -98,7 +98,7 @@ def test_an_import_repeated_adds_nothing(exported, tmp_path):
     on(copy, lambda queue: queue.ack(job))
     dry = json.loads(run("import", copy, exported, "--dry-run", "--json").stdout)
     expected = {"added": 1, "there": 2, "finished": 1, "completed": 1, "refused": [], "dry_run": False}
-    assert {**expected, "added": 2, "finished": 0, "dry_run": True} == dry
+    assert {**expected, "dry_run": True} == dry
     assert expected == json.loads(run("import", copy, exported, "--json").stdout)
     assert {"running", "dead", "later"} == set(payloads(copy)[0])
 

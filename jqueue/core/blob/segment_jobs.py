@@ -10,10 +10,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from jqueue.core.blob.segment_census import SegmentCensus
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
@@ -85,12 +85,18 @@ class SegmentJobs:
         ranges: the claims of ranges in that version.
         source: reads the rows.
         deadline: maximum seconds for each request to the store, with its repetitions.
+        looked: called with the number of rows after some were read.
     """
 
     segments: Mapping[str, Segment] = field(repr=False)
     ranges: Mapping[str, Range] = field(repr=False)
     source: RowSource = field(repr=False)
     deadline: float
+    looked: Callable[[int], None] = field(default=lambda number: None, repr=False)
+
+    def telling(self, looked: Callable[[int], None]) -> Self:
+        """As in `JobRows`."""
+        return replace(self, looked=looked)
 
     async def rows(
         self, statuses: frozenset[JobStatus], entrypoints: frozenset[str], prefix: str
@@ -123,6 +129,7 @@ class SegmentJobs:
             try:
                 index = await self._index(name, segment)
                 for numbers in _pieces_of(segment, index, self._held(name)):
+                    self._tell(segment, numbers)
                     for row, job_id in await self._patiently(name, partial(reading, name, segment, index, numbers)):
                         if job_id.startswith(prefix) and self._is_there(name, row):
                             yield job_id
@@ -270,7 +277,11 @@ class SegmentJobs:
                 for number in numbers
                 for rows in await self._chunks(name, segment, index, [number], prefix, damaged)
             ]
+        self._tell(segment, numbers)
         return [rows for _, rows in found]
+
+    def _tell(self, segment: Segment, numbers: Sequence[int]) -> None:
+        self.looked(sum(min(segment.chunk_rows, segment.rows - each * segment.chunk_rows) for each in numbers))
 
     async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> tuple[str, Packed]:
         """Return the job id and the packed job of a row."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, Self
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.job_table import Packed, entrypoint_of, status_of, unpacked
@@ -32,6 +32,9 @@ class JobRows(Protocol):
             JobsUnreadableError: at the end, if some of them are missing or damaged.
             StorageError: the store failed.
         """
+
+    def telling(self, looked: Callable[[int], None]) -> Self:
+        """Return the same jobs. Each further read of some of them is told with their number."""
 
     def ids(self, prefix: str) -> AsyncGenerator[str, None]:
         """Iterate over the ids of the jobs that begin like this, faster than `rows`. Errors are as for `rows`."""

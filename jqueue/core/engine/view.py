@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from jqueue.core.engine.lazy_state import LazyState
@@ -42,6 +42,11 @@ class QueueView:
     def set_aside(self) -> tuple[SetAside, ...]:
         """The lines that cannot be read as jobs."""
         return self._content.set_aside
+
+    def telling(self, looked: Callable[[int], None]) -> QueueView:
+        """Return the same version. Reads of jobs that are not in the queue's object are told with their numbers."""
+        rows = self._content.rows
+        return self if rows is None else replace(self, _content=replace(self._content, rows=rows.telling(looked)))
 
     async def jobs(
         self,
