@@ -31,6 +31,7 @@ from tests.simulation import planted_history as history
 from tests.simulation import planted_objects as objects
 from tests.simulation import planted_orders as orders
 from tests.simulation import planted_overseers as overseers
+from tests.simulation import planted_runs as runs
 from tests.simulation import planted_segments as segments
 from tests.simulation import planted_staging as staging
 
@@ -433,4 +434,8 @@ PLANTED = [
     Planted(segments.kept_jobs_of_a_range_forgotten, {1}, 50, segments.RANGED),
     Planted(segments.repeated_end_ends_the_next_jobs, {1, 3, 6}, 50, segments.RANGED),
     Planted(segments.damaged_rows_believed, {1}, 50, segments.DAMAGED),
+    Planted(runs.jobs_of_a_pass_given_to_two_callers, {4}, 50, runs.CROWDED),
+    Planted(runs.jobs_finished_by_a_pass_forgotten, {2, 4, 5}, 50, runs.CROWDED),
+    Planted(runs.pass_undone_in_part, {0, 1, 2, 4, 15}, 50, runs.CROWDED),
+    Planted(runs.pass_not_counted, {15}, 50, runs.CROWDED),
 ]

@@ -5,11 +5,14 @@ replays it.
 """
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from jqueue import InMemoryStorage, LocalFileSystemStorage
+from jqueue.domain.operations import Ack, Dequeue
+from jqueue.domain.operations.jobs import NewJob
 from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
 from jqueue.testing.simulation.__main__ import main
 
@@ -59,6 +62,29 @@ def test_every_fault_and_every_event_occurs():
     assert {"JobCancelledError", "JobFailedError", "ResultNotKeptError", "ResultTimeoutError"} <= set(report.outcomes)
 
 
+def test_runs_of_like_operations_occur(monkeypatch):
+    passes: Counter[str] = Counter()
+
+    def count(kind):
+        change_run = kind.change_run
+
+        def counted(run, draft, now):
+            results = change_run(run, draft, now)
+            passes[kind.__name__] += len(results) > 1
+            return results
+
+        monkeypatch.setattr(kind, "change_run", staticmethod(counted))
+
+    for kind in (NewJob, Dequeue, Ack):
+        count(kind)
+    report = Report()
+    for seed in range(16):
+        report.add(run_seed(seed, Settings(crowds=1.0, segments=seed % 2)))
+    assert min(passes[kind] for kind in ("NewJob", "Dequeue", "Ack")) > 5, passes
+    assert report.events["jobs claimed together"] > 20
+    assert report.events["rows claimed together"] > 5
+
+
 @pytest.mark.wide
 def test_every_call_is_done_without_faults():
     calm = Settings(rate=0.0, disturbances=False, old_format=0.0, short_table=0.0)
@@ -75,7 +101,7 @@ def test_a_writer_five_times_slower_makes_progress_beside_a_fast_one(seed):
 
 def test_a_dequeue_with_a_bound_may_leave_a_job_without_a_sequence_number():
     """In this seed a job written by hand comes while a dequeue that may not claim it reads the queue."""
-    assert 0 < run_seed(10024698, Settings(segments=0.0)).commits
+    assert 0 < run_seed(10024698, Settings(segments=0.0, crowds=0.0)).commits
 
 
 @pytest.mark.parametrize(
@@ -89,7 +115,7 @@ def test_a_dequeue_with_a_bound_may_leave_a_job_without_a_sequence_number():
     ],
 )
 def test_rare_histories_are_no_violations(seed):
-    assert 0 < run_seed(seed, Settings(segments=0.0)).commits
+    assert 0 < run_seed(seed, Settings(segments=0.0, crowds=0.0)).commits
 
 
 @pytest.mark.parametrize(
@@ -103,7 +129,7 @@ def test_rare_histories_are_no_violations(seed):
     ],
 )
 def test_rare_histories_with_segments_are_no_violations(seed):
-    assert 0 < run_seed(seed).commits
+    assert 0 < run_seed(seed, Settings(crowds=0.0)).commits
 
 
 def test_an_event_left_out_does_not_occur():

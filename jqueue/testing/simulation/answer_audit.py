@@ -269,6 +269,8 @@ class AnswerAudit:
             raise Violation(2, f"claimed {made}, although the caller was told that nothing was done", call=call)
         if not call.succeeded:
             return
+        if len({job.claim for job in call.result}) < len(call.result):
+            raise Violation(4, "handed out one claim twice", call=call)
         for job in call.result:
             version = self.auditor.claimed.get(job.claim)
             if job.claim not in made or version is None:
@@ -477,9 +479,10 @@ class AnswerAudit:
         """Check that a process that left in peace kept no claim that it had not returned to a caller."""
         last = self._timeline.at(gone)
         for call in self.calls.by_verb["dequeue"]:
-            if call.process != process or call.succeeded:
+            if call.process != process:
                 continue
-            for claim in self.auditor.made.get(call.tag, ()):
+            told = {job.claim for job in call.result} if call.succeeded else set()
+            for claim in [claim for claim in self.auditor.made.get(call.tag, ()) if claim not in told]:
                 made = self.auditor.claimed[claim]
                 if made.at > gone or (_holds(last, claim) and made.number > last.forgotten):
                     raise Violation(2, f"{process} left, and kept {claim}, of which nobody was told", call=call)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
+from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
 from jqueue.testing.simulation.answer_audit import AnswerAudit
@@ -17,6 +18,7 @@ from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Calls, Violation
 from jqueue.testing.simulation.chain import NO_OBJECTS, Timeline, Version, read_chain
 from jqueue.testing.simulation.contention import contend
+from jqueue.testing.simulation.crowds import Crowd, count_runs
 from jqueue.testing.simulation.damage import Damage, note_damage
 from jqueue.testing.simulation.drain import DRAIN_SECONDS, drain
 from jqueue.testing.simulation.historians import SOON, Historian
@@ -70,6 +72,7 @@ class Settings:
         damage: share of these seeds in which segments in the store are damaged for a while.
         ranges: share of these seeds in which jobs are also claimed by ranges.
         timeless: share of these seeds in which the store does not tell the time.
+        crowds: share of all seeds in which many callers of one queue object call at once.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -91,6 +94,7 @@ class Settings:
     damage: float = 0.3
     ranges: float = 0.4
     timeless: float = 0.2
+    crowds: float = 0.2
     left_out: frozenset[str] = frozenset()
 
 
@@ -198,7 +202,7 @@ class Simulation:
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
-        self.report.events += auditor.modern_events()
+        self.report.events += auditor.modern_events() + count_runs(auditor)
         return self.report
 
     async def _main(self) -> list[str]:
@@ -227,6 +231,7 @@ class Simulation:
             self.world.ranged = segments.random() < settings.ranges
             if self.schedule.dice("a store without a clock").random() < settings.timeless:
                 self.world.tells_time = False
+        self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -283,7 +288,8 @@ class Simulation:
         roles += [Operator] * (dice.random() < 0.2)
         pause = dice.choice(PAUSES)
         if self.world.modern:
-            roles += [Ruler] * dice.choice([0, 1, 1]) + [Waiter] * dice.choice([0, 1, 1])
+            rulers, waiters = dice.choice([0, 1, 1]), dice.choice([0, 1, 1])
+            roles += [Ruler] * (0 if self.world.crowded else rulers) + [Waiter] * waiters
         if self.world.staged:
             roles += [Stager] * dice.choice([0, 1, 2]) + [Holder] * dice.choice([0, 1, 1])
         if self.world.keeps_history:
@@ -296,6 +302,9 @@ class Simulation:
         if self.world.ranged:
             steps = self.schedule.dice(f"ranger of {process.name}").randint(1, 2 * self.settings.steps)
             actors.append(Ranger(client, f"ranger of {process.name}", steps, pause))
+        if self.world.crowded and isinstance(client.queue, BrokerQueue):
+            steps = self.schedule.dice(f"crowd of {process.name}").randint(1, 2 * self.settings.steps)
+            actors.append(Crowd(client, f"crowd of {process.name}", steps, pause))
         if self.world.overseen:
             steps = self.schedule.dice(f"overseer of {process.name}").randint(1, 2 * self.settings.steps)
             actors.append(Overseer(client, f"overseer of {process.name}", steps, pause))

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Awaitable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -52,6 +53,10 @@ SKEWS = (0, 0, 0, 7, -90, 3600, -7200)
 """Seconds by which the clock of a process may be ahead."""
 
 
+CHOSEN_ID: ContextVar[list[str] | None] = ContextVar("chosen id", default=None)
+"""A list with the next id that a queue object draws in this context, which is taken out of it."""
+
+
 class SeededEntropy:
     """Ids and jitter from the seed."""
 
@@ -61,7 +66,9 @@ class SeededEntropy:
         self._count = 0
 
     def new_id(self) -> str:
-        """Return an id that names its maker."""
+        """Return an id that names its maker, or the one that the caller has chosen."""
+        if chosen := CHOSEN_ID.get():
+            return chosen.pop()
         self._count += 1
         return f"{self._name}-{self._count}"
 
@@ -148,6 +155,8 @@ class World:
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
         ranged: True if some actors claim ranges.
+        crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
+            would end their runs of like operations.
         left_ranges: claims of ranges that nobody ended, each with its jobs.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
@@ -174,6 +183,7 @@ class World:
     segmented: bool = False
     damage: Damage | None = None
     ranged: bool = False
+    crowded: bool = False
     left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
     keeps_history: bool = False
     events_per_object: int = 1000
