@@ -291,10 +291,10 @@ class Draft:
         """Make rows of a range wait again: see `SegmentRows.give_back`."""
         self.jobs.rows.give_back(range_id, segment, held, spans, self._journal)
 
-    def hide_row(self, job_id: str) -> None:
-        """Remove the loaded row of a job that is claimed as a part of a range."""
+    def hide_row(self, job_id: str, range_id: str | None = None) -> None:
+        """Remove the loaded row of a job that leaves, or is claimed as a part of a range."""
         jobs = self.jobs
-        jobs.rows.hide(job_id, self._journal)
+        jobs.rows.hide(job_id, range_id, self._journal)
         self._journal.entries.append((jobs, job_id, jobs[job_id]))
         jobs.remove_waiting(job_id)
 

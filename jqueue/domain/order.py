@@ -23,6 +23,9 @@ from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segment_rows import SegmentRows
 
+NOT_A_ROW = ("", 0)
+"""The place of a job that is not the loaded row of a segment."""
+
 
 class Order:
     """The queued jobs of a table in the order in which they are served, and the jobs whose time is over.
@@ -281,17 +284,19 @@ class Order:
 
     def _first_heap(self, entrypoints: tuple[str, ...] | None, now: datetime) -> LazyHeap | None:
         """Return the heap whose first job is the next job to claim; None if there is none."""
+        if entrypoints is None and not self.rules:
+            return self._all_ready()
         if entrypoints is not None and len(entrypoints) == 1:
             return self._ready.get(entrypoints[0]) if self.is_open(entrypoints[0], now) else None
-        if entrypoints is None:
-            heaps = [self._ready[name] for name in self.rules if name in self._ready and self.is_open(name, now)]
-            if not heaps:
-                return self._all_ready()
-            heaps.append(self._all_ready())
-        else:
-            heaps = [self._ready[name] for name in entrypoints if name in self._ready and self.is_open(name, now)]
+        heaps = self._open_heaps(entrypoints, now)
         tops = [(top, heap) for heap in heaps if (top := self._top(heap)) is not None]
         return min(tops)[1] if tops else None  # no two entries are equal: they end in the id
+
+    def _open_heaps(self, entrypoints: tuple[str, ...] | None, now: datetime) -> list[LazyHeap]:
+        """Return the heaps with the ready jobs of some entrypoints that may be claimed; None means all."""
+        names = self.rules if entrypoints is None else entrypoints
+        heaps = [self._ready[name] for name in names if name in self._ready and self.is_open(name, now)]
+        return [*heaps, self._all_ready()] if entrypoints is None else heaps
 
     def is_open(self, entrypoint: str, now: datetime) -> bool:
         """Return True if the rules of an entrypoint allow one more of its jobs to be claimed."""
@@ -317,19 +322,41 @@ class Order:
             most = min(most, claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per))
         return max(0, most)
 
-    def next_entry(self, entrypoint: str, now: datetime) -> Entry | None:
-        """Return the entry of the job of an entrypoint that would be claimed next; None if there is none.
+    def next_entry(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Entry | None:
+        """Return the entry of the next job to claim of some entrypoints, or of all; None if there is none.
 
         Raises:
             RowsMissingError: a row that is not loaded may come first.
         """
         self._now = now
         if self._rows.segments:
-            self._check_rows((entrypoint,), now)
+            self._check_rows(entrypoints, now)
         if self._scheduled.entries:
             self._promote(now)
-        heap = self._ready.get(entrypoint)
-        return None if heap is None or not self.is_open(entrypoint, now) else self._top(heap)
+        heap = self._first_heap(entrypoints, now)
+        return None if heap is None else self._top(heap)
+
+    def best_rank_beside(self, segment: str, entrypoints: tuple[str, ...] | None, now: datetime) -> float | None:
+        """Return the best rank of the ready jobs of some entrypoints, or of all, that are not rows of a segment.
+
+        None means that there are none. The rank may be that of a job whose concurrency key allows no claim now.
+        """
+        rows, through = self._rows, self._through
+        others = sorted(
+            entry
+            for heap in self._open_heaps(entrypoints, now)
+            for entry in heap.entries
+            if rows.of.get(entry[-1], NOT_A_ROW)[0] != segment and (through is None or entry[1] <= through)
+        )
+        names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
+        ranks = rows.ranks_beside(segment, names, through)
+        ranks += [entry[0] for entry in [next(filter(self._is_current, others), None)] if entry is not None]
+        return min(ranks, default=None)
+
+    def _is_current(self, entry: Entry) -> bool:
+        """Return True if an entry is the place of a job that waits. Unlike `_is_ready`, it changes nothing."""
+        found = self.jobs.entries.get(entry[-1])
+        return found is not None and self._has_place(unpacked(entry[-1], found), entry)
 
     def _running(self, entrypoint: str) -> int:
         in_ranges = self._rows.running(entrypoint) if self._rows.ranges else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
+from typing import ClassVar
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.job_table import Packed, packed, unpacked
@@ -57,7 +58,10 @@ class RangeClaim:
         segment: name of the segment.
         entry: the entry of the segment in the manifest, at the time of the claim.
         held: the claim as the header keeps it.
+        payload_object: None, so that a list may have jobs and ranges: payloads of a range are loaded with its jobs.
     """
+
+    payload_object: ClassVar[None] = None
 
     id: str
     segment: str

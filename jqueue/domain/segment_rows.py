@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from jqueue.domain.errors import SegmentDamagedError
-from jqueue.domain.job_table import Packed, attempt_of, unpacked
+from jqueue.domain.job_table import Packed, attempt_of, packed, unpacked
 from jqueue.domain.journal import Journal
 from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
@@ -257,9 +257,20 @@ class SegmentRows:
         """Undo `give_back` of one row."""
         self._forget(job_id)
 
-    def hide(self, job_id: str, journal: Journal) -> None:
-        """Note that the loaded row of a job is claimed as a part of a range. The caller marks it as taken."""
+    def hide(self, job_id: str, range_id: str | None, journal: Journal) -> None:
+        """Note that the loaded row of a job no longer waits. The caller marks it as taken.
+
+        Args:
+            job_id: the job.
+            range_id: the range in which it is claimed; None if it leaves the queue.
+            journal: of the draft.
+        """
         place = self.of[job_id]
+        if range_id is not None:
+            entry = self._jobs.entries[job_id]
+            claims, failures = self.segments[place[0]].tries_of(place[1])
+            line = packed(entry, {}) if isinstance(entry, Job) else entry
+            self._claimed[job_id] = range_id, place[1], with_tries(job_id, line, (-claims, -failures))
         self.release(job_id)
         journal.entries.append((_Hidden(self), job_id, place))
 
@@ -317,6 +328,7 @@ class SegmentRows:
 
     def unhide(self, job_id: str, place: tuple[str, int]) -> None:
         """Undo `hide`."""
+        self._claimed.pop(job_id, None)
         self.of[job_id] = place
         self._left[self._entrypoints[place[0]]] += 1
 
@@ -496,6 +508,38 @@ class SegmentRows:
                     break
         if before:  # once the first is loaded, the others may come later than a known row
             self._need([min(before)])
+
+    def ranks_beside(self, segment: str, entrypoints: Iterable[str], through: int | None) -> list[float]:
+        """Return the ranks of the first ready rows that are not loaded, of all segments but one.
+
+        Args:
+            segment: the name of that one.
+            entrypoints: of the other segments.
+            through: rows with a larger sequence do not count; None: all count.
+        """
+        heads = self._heads()[0]
+        return [
+            head.rank
+            for name in entrypoints
+            for head in heads.get(name, ())
+            if head.segment != segment and (through is None or self.segments[head.segment].least <= through)
+        ]
+
+    def upcoming(self, entrypoints: Iterable[str], jobs: int) -> list[Wanted]:
+        """Return the parts that are not loaded of the next segments of some entrypoints: indexes and first chunks.
+
+        Args:
+            entrypoints: their names.
+            jobs: number of jobs that these segments have together, at least.
+        """
+        heads = self._heads()[0]
+        wanted = []
+        for head in sorted(head for name in entrypoints for head in heads.get(name, ())):
+            wanted += [Wanted(head.segment, chunk) for chunk in (None, head.chunk)]
+            jobs -= self.segments[head.segment].waiting
+            if jobs <= 0:
+                break
+        return [each for each in wanted if not self.is_loaded(each)]
 
     def unloaded(self, among: Iterable[str] | None = None) -> Iterable[str]:
         """Return the entrypoints, of these or of all, that have rows which are not loaded."""

@@ -94,6 +94,7 @@ class Segment(BaseModel):
         taken: rows behind `next` that are taken, as spans in order.
         offset: number that is added to the sequence numbers of the rows.
         least: smallest sequence number of a row, with `offset` added.
+        largest: largest sequence number of a row, with `offset` added; 0 if it is not known.
         scheduled: True if the rows are sorted by `run_at`.
         aging: the queue's setting `aging` by which the rows were sorted.
         oldest: earliest `since` of a waiting row, or an earlier time.
@@ -121,6 +122,7 @@ class Segment(BaseModel):
     taken: tuple[Span, ...] = ()
     offset: Count = 0
     least: Count = 0
+    largest: Count = 0
     scheduled: bool = False
     aging: Seconds | None = None
     oldest: Finite = 0.0

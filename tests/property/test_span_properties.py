@@ -90,7 +90,7 @@ def test_a_range_has_the_next_rows_that_wait_and_were_tried_as_often(taken, sing
             break
         if each in waiting and each not in single:
             expected.append(each)
-    spans_found = _spans_from(row, most, segment, index)
+    spans_found = _spans_from(row, segment.rows, most, segment, index)
     assert len(spans_found) <= HOLES + 1
     found = list(numbers_in(spans_found))
     assert found == expected[: len(found)]

@@ -104,6 +104,7 @@ def encoding_columns(
         rows=rows,
         chunk_rows=chunk_rows,
         least=min(columns.sequences),
+        largest=max(columns.sequences),
         scheduled=scheduled,
         aging=aging,
         attempts=columns.attempts,
@@ -130,6 +131,7 @@ def finished_segment(
     rows: int,
     chunk_rows: int,
     least: int,
+    largest: int,
     scheduled: bool = False,
     aging: float | None = None,
     attempts: int = 0,
@@ -150,6 +152,7 @@ def finished_segment(
         rows: number of rows.
         chunk_rows: number of rows in each chunk but the last.
         least: smallest sequence number.
+        largest: largest sequence number.
         scheduled: True if the rows are sorted by `run_at`.
         aging: the setting by which they were sorted.
         attempts: largest `attempt`.
@@ -169,6 +172,7 @@ def finished_segment(
         head=chunks[0].first,
         chunk_rows=chunk_rows,
         least=least,
+        largest=largest,
         scheduled=scheduled,
         aging=aging,
         oldest=index.oldest[0],

@@ -21,6 +21,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Nack, NewJob, Operation
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -40,7 +41,7 @@ async def _no_jobs(timeout: float | None) -> list[Job]:
     return []
 
 
-def holds_objects(jobs: Iterable[Job]) -> bool:
+def holds_objects(jobs: Iterable[Job | RangeClaim]) -> bool:
     """Return True if one of these jobs has its payload in an object."""
     return any([job.payload_object is not None for job in jobs])  # noqa: C419 - a generator costs more for one job
 
@@ -118,7 +119,7 @@ class ClaimedPayloads:
             assert isinstance(error, StorageError)
             raise NotLoadedError(error)
         return [
-            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, Job)]
+            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, Job | RangeClaim)]
             if operation.hands_out_jobs and isinstance(result, list)
             else result
             for operation, result in zip(operations, results, strict=True)

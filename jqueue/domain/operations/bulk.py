@@ -211,6 +211,7 @@ class EnqueueSegments(Operation):
             "offset": offset,
             "head": segment.head.moved(offset),
             "least": segment.least + offset,
+            "largest": segment.largest and segment.largest + offset,
             "at": round(min(new.created_at or self.created_at, now).timestamp(), 3),
         }
         draft.name_segment(new.name, segment.model_copy(update=changes))

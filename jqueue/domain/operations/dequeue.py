@@ -110,9 +110,9 @@ class Dequeue(Operation):
     def claim(self, draft: Draft, now: datetime) -> list[Job]:
         """Claim ready jobs."""
         if self.through is None:
-            return self._claim(draft, now, self.batch_size)
+            return self.claim_next(draft, now, self.batch_size)
         with draft.jobs.order.only_through(self.through):
-            return self._claim(draft, now, self.batch_size)
+            return self.claim_next(draft, now, self.batch_size)
 
     @staticmethod
     def change_run(run: Sequence[Dequeue], draft: Draft, now: datetime) -> list[list[Job]]:
@@ -126,13 +126,14 @@ class Dequeue(Operation):
         number = next((place for place, operation in enumerate(run) if operation is not first), len(run))
         drop_outlived(draft, now)
         size = first.batch_size
-        claimed = first._claim(draft, now, number * size)
+        claimed = first.claim_next(draft, now, number * size)
         if size == 1:
             results = [[job] for job in claimed]
             return results + [[] for _ in range(number - len(results))]
         return [claimed[place * size : (place + 1) * size] for place in range(number)]
 
-    def _claim(self, draft: Draft, now: datetime, most: int) -> list[Job]:
+    def claim_next(self, draft: Draft, now: datetime, most: int) -> list[Job]:
+        """Claim the next jobs, at most a number of them."""
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         claimed: list[Job] = []
         while len(claimed) < most:

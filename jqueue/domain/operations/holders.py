@@ -1,7 +1,7 @@
-"""Operations for callers that claim under a holder's name: the jobs that they hold, and the last sequence number.
+"""Operations for callers that claim under a holder's name: the jobs and ranges that they hold, and the last number.
 
 A restarted caller finds its claims by their holder's name. A caller that is to take only jobs that are there now reads
-the last sequence number, and passes it to its dequeues as `through`. Both operations change nothing, and are answered
+the last sequence number, and passes it to its dequeues as `through`. These operations change nothing, and are answered
 from a fresh read.
 """
 
@@ -14,6 +14,7 @@ from typing import ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.range_jobs import RangeClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,29 @@ class HeldBy(Operation):
         claimed = (draft.jobs[job_id] for job_id in draft.jobs.claimed)
         held = [job for job in claimed if job.holder is not None and job.holder.startswith(self.prefix)]
         return sorted(held, key=lambda job: (job.priority, job.sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class RangesHeldBy(Operation):
+    """Look up the claims of ranges whose holder's name begins with a prefix. Its result is their list.
+
+    Attributes:
+        prefix: the prefix of the name.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("holders", "ranges")
+
+    prefix: str
+
+    def change(self, draft: Draft, now: datetime) -> list[RangeClaim]:
+        """Return the claims, by segment and row, and change nothing."""
+        header = draft.header
+        held = [
+            RangeClaim(range_id, each.segment, header.segments[each.segment], each)
+            for range_id, each in header.ranges.items()
+            if each.holder is not None and each.holder.startswith(self.prefix)
+        ]
+        return sorted(held, key=lambda claim: (claim.segment, claim.held.first))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar
@@ -11,7 +13,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
 from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name, cut_error
-from jqueue.domain.models import COUNT_MAX, Claim, Job, JobStatus
+from jqueue.domain.models import COUNT_MAX, LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import Nack
 from jqueue.domain.operations.dequeue import count_claims
@@ -25,6 +27,8 @@ from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import Segment, Span, joined, size_of, without
 from jqueue.domain.transitions import BulkMove, Verb
+
+WorstRank = Callable[[str], float | None]
 
 
 @checks_option_names
@@ -42,6 +46,7 @@ class ClaimRange(Operation):
         inline: True to claim none if payloads of the segment are in objects of their own.
         claim_timeout: time that the claim lasts without a heartbeat; None means the queue's own.
         holder: name kept with the claim; None: the queue object's own.
+        through: claim only from a segment without a job whose `sequence` is larger; None: from any.
         enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
         range_id: id of the range; set when the operation is prepared.
     """
@@ -56,6 +61,7 @@ class ClaimRange(Operation):
     inline: bool = False
     claim_timeout: Duration | None = None
     holder: str | None = None
+    through: int | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
     range_id: str = ""
 
@@ -70,6 +76,7 @@ class ClaimRange(Operation):
             inline=self.inline,
             claim_timeout=to_seconds("claim_timeout", timeout),
             holder=None if holder is None else check_name("holder", holder, preparation.limits),
+            through=None if self.through is None else check_integer("through", self.through, 0, LARGEST),
             enqueue_bytes=preparation.limits.enqueue_bytes,
             range_id=preparation.new_id(),
         )
@@ -78,26 +85,52 @@ class ClaimRange(Operation):
         """Claim the next rows, if the next job is a row of a segment."""
         drop_outlived(draft, now)
         fire_due(draft, now, self.enqueue_bytes)
-        if len(draft.header.ranges) >= RANGES_KEPT or not draft.header.segments:
+        if not draft.header.segments:
             return []
-        entry = draft.jobs.order.next_entry(self.entrypoint, now)
-        place = None if entry is None else draft.jobs.rows.of.get(entry[-1])
+        with only_through(draft, self.through):
+            entry = draft.jobs.order.next_entry((self.entrypoint,), now)
+        found = None if entry is None else self.claim_at(draft, entry[-1], now)
+        return [] if found is None else [found]
+
+    def claim_at(
+        self, draft: Draft, job_id: str, now: datetime, worst_rank: WorstRank = lambda name: None
+    ) -> RangeClaim | None:
+        """Claim rows from the next job on. Return None if they cannot be a range.
+
+        Args:
+            draft: the queue.
+            job_id: the next job of the entrypoint.
+            now: the time.
+            worst_rank: takes the name of the segment. Returns a rank that no row may be behind; None: any may be.
+        """
+        rows = draft.jobs.rows
+        place = rows.of.get(job_id)
         allowed = draft.jobs.order.claims_allowed(self.entrypoint, now, self.rows)
-        if place is None or allowed < self.least:
-            return []
+        if place is None or allowed < self.least or len(draft.header.ranges) >= RANGES_KEPT:
+            return None
         name, row = place
-        segment = draft.jobs.rows.current(name)
-        if self.inline and segment is not None and segment.objects:
-            return []
-        index = draft.jobs.rows.indexes.get(name)
+        segment, index = rows.current(name), rows.indexes.get(name)
+        if segment is not None and not self._may_be_range(segment):
+            return None
         if segment is None or index is None:
             raise RowsMissingError([Wanted(name, None)])
-        spans = _spans_from(row, allowed, segment, index)
-        if not spans or spans[0][0] != row or segment.scheduled or size_of(spans) < self.least:
-            return []
+        spans = _spans_from(row, segment.rows, allowed, segment, index)
+        if self._is_long_enough(spans, row) and (worst := worst_rank(name)) is not None:
+            spans = without(spans, [(_row_behind(worst, row, segment, index), segment.rows)])
+        if not self._is_long_enough(spans, row):
+            return None
         held = self._held(name, segment, index, spans, now)
         self._claim(draft, name, segment, index, held, now)
-        return [RangeClaim(self.range_id, name, segment, held)]
+        return RangeClaim(self.range_id, name, segment, held)
+
+    def _is_long_enough(self, spans: Sequence[Span], row: int) -> bool:
+        return bool(spans) and spans[0][0] == row and size_of(spans) >= self.least
+
+    def _may_be_range(self, segment: Segment) -> bool:
+        """Return True if rows of a segment may be a range for this claim."""
+        if segment.scheduled or (self.inline and segment.objects):
+            return False
+        return self.through is None or 0 < segment.largest <= self.through
 
     def _held(self, name: str, segment: Segment, index: SegmentIndex, spans: Sequence[Span], now: datetime) -> Range:
         first, last = spans[0][0], spans[-1][1]
@@ -126,9 +159,8 @@ class ClaimRange(Operation):
     ) -> None:
         rows = draft.jobs.rows
         for job_id in [job_id for job_id, (there, row) in rows.of.items() if there == name and held.has(row)]:
-            draft.hide_row(job_id)
+            draft.hide_row(job_id, self.range_id)
         draft.name_segment(name, rows.advanced(segment, *segment.taking_spans(held.spans), index))
-        rows.reload(name)
         draft.set_range(self.range_id, held)
         waits = []
         for chunk in range(segment.chunk_of(held.first), segment.chunk_of(held.last - 1) + 1):
@@ -159,15 +191,44 @@ class ClaimRange(Operation):
         return not result
 
 
-def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex) -> list[Span]:
-    """Return the waiting rows for a range from a row on. They may be in a range, and were tried equally often."""
-    tries, last = segment.tries_of(row), segment.rows
+@contextmanager
+def only_through(draft: Draft, sequence: int | None) -> Iterator[None]:
+    """Pass over jobs with a larger sequence number inside the `with` block; None: over none."""
+    if sequence is None:
+        yield
+        return
+    with draft.jobs.order.only_through(sequence):
+        yield
+
+
+def _row_behind(worst: float, row: int, segment: Segment, index: SegmentIndex) -> int:
+    """Return the number of a row behind a first one, so that no row between them has a rank behind the worst.
+
+    Only the ranks of the first rows of chunks are known.
+    """
+    low, high = segment.chunk_of(row) + 1, segment.chunks  # chunk `high` begins behind the worst, or is behind the last
+    while low < high:
+        middle = (low + high) // 2
+        if index.chunks[middle].first.rank(segment.aging) > worst:
+            high = middle
+        else:
+            low = middle + 1
+    return segment.rows if low == segment.chunks else max(row, (low - 1) * segment.chunk_rows)
+
+
+def _spans_from(row: int, last: int, most: int, segment: Segment, index: SegmentIndex) -> list[Span]:
+    """Return the waiting rows for a range from a row up to a last. They may be in one, and were tried equally often."""
+    tries = segment.tries_of(row)
     for start, end, claims, failures in segment.tried:
         if start <= row < end:
             last = min(last, end)
         elif start > row and (claims, failures) != tries:
             last = min(last, start)
-    others = joined([(0, segment.next), *segment.taken, *index.single])
+    near = max(0, bisect_right(index.single, (row, segment.rows)) - 1)
+    behind = near + HOLES + 2
+    if behind < len(index.single):  # the range ends before, as it may have few gaps
+        last = min(last, index.single[behind][0])
+    others = joined([(0, segment.next), *segment.taken, *index.single[near:behind]])
     found: list[Span] = []
     for first, end in without([(row, last)], others)[: HOLES + 1]:
         found.append((first, min(end, first + most)))

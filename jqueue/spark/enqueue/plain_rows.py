@@ -223,6 +223,7 @@ class PlainRows:
             rows=rows,
             chunk_rows=self._chunk_rows,
             least=int(sequences[0]),
+            largest=int(sequences[-1]),
             aging=aging,
             single=single,
             own_ids=True,

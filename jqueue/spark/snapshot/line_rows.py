@@ -24,6 +24,7 @@ from jqueue.core.blob.lines import has_claim_time, load_json, read_line
 from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.domain.ranges import Range
 from jqueue.domain.stored_object import is_apart
 from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_text
 from jqueue.spark.snapshot.blob_lines import members
@@ -91,6 +92,27 @@ def with_offset(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
     if not offset or place < 0:
         return batch
     return batch.set_column(place, batch.schema.field(place), compute.add(batch.column(place), offset))
+
+
+def under_claim(batch: pa.RecordBatch, held: Range) -> pa.RecordBatch:
+    """Return a batch of waiting jobs as they are in progress under the claim of a range, as `in_progress` does."""
+    more = {"attempt": held.claims, "failures": held.failures}
+    same = {
+        "status": JobStatus.IN_PROGRESS.value,
+        "heartbeat_at": held.heartbeat_at,
+        "claim_timeout": held.claim_timeout,
+        "holder": held.holder,
+        "claimed_at": None if held.holder is None else held.claimed_at,
+    }
+    for place, field in enumerate(batch.schema):
+        if field.name in more:
+            column = compute.add(batch.column(place), more[field.name])
+        elif field.name in same:
+            column = pa.repeat(pa.scalar(same[field.name], field.type), batch.num_rows)
+        else:
+            continue
+        batch = batch.set_column(place, field, column)
+    return batch
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:

@@ -140,14 +140,20 @@ class SnapshotReader(DataSourceReader):
         Raises:
             StorageError: a segment could not be read. The message names it.
         """
-        from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, with_offset
+        return read_pieces(partition.value, self.schema)
 
-        for piece in partition.value:
-            counts = LineCounts()
-            for text, offset in piece.lines():
-                for batch in batches_of(text, self.schema, piece.queue, counts):
-                    yield with_offset(batch, offset)
-            _warn(piece.queue, counts.set_aside)
+
+def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of pieces. A line that is not a job becomes no row. Errors are as for `SnapshotReader.read`."""
+    from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, under_claim, with_offset
+
+    for piece in pieces:
+        counts = LineCounts()
+        for text, offset, held in piece.lines():
+            for batch in batches_of(text, schema, piece.queue, counts):
+                placed = with_offset(batch, offset)
+                yield placed if held is None else under_claim(placed, held)
+        _warn(piece.queue, counts.set_aside)
 
 
 def _warn(name: str, set_aside: int) -> None:

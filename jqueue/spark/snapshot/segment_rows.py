@@ -35,6 +35,9 @@ from jqueue.spark.staging import absolute
 DEADLINE = 60.0
 """Seconds for a read of a segment, with its repetitions. A task reads up to 16 MiB at once."""
 
+PLAIN_LINES, CHANGED_LINES = -1, -2
+"""Kinds of the lines of a chunk: those of jobs that wait, and those of which some are no longer true."""
+
 
 class Lines(NamedTuple):
     """Lines of jobs."""
@@ -43,6 +46,8 @@ class Lines(NamedTuple):
     """The lines, joined as in the blob."""
     offset: int
     """Number to add to their sequence numbers."""
+    held: Range | None = None
+    """The claim under which they are in progress; None if the lines tell the whole state."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +95,18 @@ class SegmentRows:
             asyncio.run(self._read(wanted, found))
             [(index, data)] = found
             start = index.chunks[wanted[0]].offset
-            for changed, numbers in groupby(wanted, self._is_changed):
+            for kind, numbers in groupby(wanted, self._kind):
                 texts = []
                 for number in numbers:
                     first, last = index.bytes_of(number, number)
                     texts.append((number, data[first - start : last - start]))
                     if zlib.crc32(texts[-1][1]) != index.chunks[number].crc:
                         raise InvalidBlobError(CHANGED)
-                if changed:
+                if kind == CHANGED_LINES:
                     yield Lines(self._as_they_are(texts, index), 0)
-                else:
-                    yield Lines(b"".join([text for _, text in texts])[:-1].replace(b"\n", SEPARATOR), segment.offset)
+                    continue
+                whole = b"".join([text for _, text in texts])[:-1].replace(b"\n", SEPARATOR)
+                yield Lines(whole, segment.offset, None if kind == PLAIN_LINES else self.ranges[kind])
         except DAMAGED as error:
             raise StorageFatalError(
                 f"{self.queue}: segment {FOLDER}{self.name}: {error}. If the table was loaded more than an hour ago, "
@@ -114,18 +120,25 @@ class SegmentRows:
     def _wanted(self) -> list[int]:
         """Return the numbers of the chunks that may have wanted jobs."""
         waiting = not self.statuses or JobStatus.QUEUED in self.statuses
-        claimed = [(each.first, each.last) for each in self.ranges]
+        in_progress = not self.statuses or JobStatus.IN_PROGRESS in self.statuses
+        claimed = [(each.first, each.last) for each in self.ranges if in_progress]
         return [
             number
             for number in range(*self.chunks)
             if (waiting and not self.segment.is_chunk_taken(number)) or self._meets(claimed, number)
         ]
 
-    def _is_changed(self, number: int) -> bool:
-        """Return True if jobs of a chunk differ from their lines, or have left."""
+    def _kind(self, number: int) -> int:
+        """Return the number of the range that has all rows of a chunk, or the kind of its lines."""
         segment = self.segment
-        tried = [(first, last) for first, last, *_ in segment.tried]
-        return self._meets([(0, segment.next), *segment.taken, *tried], number)
+        first = number * segment.chunk_rows
+        last = min(first + segment.chunk_rows, segment.rows)
+        for place, held in enumerate(self.ranges):
+            if held.first <= first and last <= held.last and not self._meets(held.without, number):
+                return place
+        tried = [(start, end) for start, end, *_ in segment.tried]
+        changed = self._meets([(0, segment.next), *segment.taken, *tried], number)
+        return CHANGED_LINES if changed else PLAIN_LINES
 
     def _meets(self, spans: Collection[Span], number: int) -> bool:
         """Return True if a row of a chunk is in one of the spans."""

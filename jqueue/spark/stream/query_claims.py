@@ -7,6 +7,8 @@ name. It becomes the next batch of the restarted query.
 * A claim is acked only if Spark begins the next batch at its offset: then all of its rows have gone through the query.
 * The jobs of a batch never become more. A repeated batch leaves out jobs that were lost meanwhile, and adds no others.
   So a sink that remembers the numbers of its finished batches may skip a repeated batch.
+* Jobs that wait in segments are claimed by ranges, of which only the claims are kept here. A range that is lost is lost
+  as a whole.
 * The heartbeat and the query take turns: while one talks to the store about the claims, the other waits.
 
 It lives on one event loop, and one query calls it.
@@ -17,16 +19,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobCancelledError, JQueueError
-from jqueue.domain.models import Job
+from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Ack, Dequeue, Operation
-from jqueue.domain.operations.holders import HeldBy, LastSequence
+from jqueue.domain.operations.claim_batch import ClaimBatch
+from jqueue.domain.operations.holders import HeldBy, LastSequence, RangesHeldBy
+from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.ports.log import logger_of
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
-from jqueue.spark.stream.source_options import SourceOptions
+from jqueue.spark.stream.source_options import MOST_SINGLES, SourceOptions
 
 logger = logger_of("jqueue")
 
@@ -35,6 +42,71 @@ MAX_HEARTBEAT_DEADLINE = 30.0
 """Seconds that a heartbeat may take: meanwhile the query waits."""
 
 ID_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Largest sizes of a batch, whatever the query asks for.
+
+    Attributes:
+        singles: largest number of jobs that are claimed one by one: their rows go through the driver.
+        ranges: largest number of ranges. The queue has room for 256, and other consumers claim some, too.
+        least: smallest number of jobs of a range.
+    """
+
+    singles: int = MOST_SINGLES
+    ranges: int = 128
+    least: int = CHUNK_ROWS
+
+
+SIZES = BatchSizes()
+
+
+@dataclass
+class Held:
+    """The claims of one batch.
+
+    Attributes:
+        jobs: the jobs that were claimed one by one.
+        ranges: the claims of ranges.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    ranges: list[RangeClaim] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, claimed: Iterable[Job | RangeClaim]) -> Held:
+        """Return the claims that an operation has made."""
+        held = cls()
+        for each in claimed:
+            held.add(each)
+        return held
+
+    def add(self, claimed: Job | RangeClaim) -> None:
+        """Add a claim."""
+        if isinstance(claimed, Job):
+            self.jobs.append(claimed)
+        else:
+            self.ranges.append(claimed)
+
+    @property
+    def number(self) -> int:
+        """Number of jobs."""
+        return len(self.jobs) + sum(claim.rows for claim in self.ranges)
+
+    @property
+    def claims(self) -> list[Job | Claim]:
+        """The claims, for heartbeats."""
+        return [*self.jobs, *(claim.claim for claim in self.ranges)]
+
+    def ends(self) -> list[tuple[Operation, int]]:
+        """Return the operations that end the claims, each with its number of jobs."""
+        return [*((Ack(job), 1) for job in self.jobs), *((EndRange(claim), claim.rows) for claim in self.ranges)]
+
+    def without(self, lost: set[str]) -> Held:
+        """Return the claims without some, by the ids of jobs and ranges."""
+        jobs = [job for job in self.jobs if job.id not in lost]
+        return Held(jobs, [claim for claim in self.ranges if claim.id not in lost])
 
 
 def one_line(error: BaseException) -> str:
@@ -48,14 +120,16 @@ class ClaimsOfQuery:
     Args:
         queue: a queue object for this query alone.
         options: of the query.
+        sizes: largest sizes of a batch.
     """
 
-    def __init__(self, queue: DirectQueue, options: SourceOptions) -> None:
+    def __init__(self, queue: DirectQueue, options: SourceOptions, sizes: BatchSizes = SIZES) -> None:
         self._queue = queue
         self._options = options
+        self._sizes = sizes
         self._turn = asyncio.Lock()
         self._source: str | None = None  # the query whose claims are known
-        self._held: dict[str, list[Job]] = {}  # by claim, in the order in which they become batches
+        self._held: dict[str, Held] = {}  # by claim, in the order in which they become batches
         self._through: int | None = None  # the sequence number of the last job to take
         self._next_poll = float("-inf")
         self._confirmed = 0.0  # when the claims were last confirmed, on the clock of the event loop
@@ -102,12 +176,16 @@ class ClaimsOfQuery:
             return end
 
     async def jobs_of(self, end: Offset) -> Sequence[Job]:
-        """Return the jobs of the batch that ends at an offset; after a restart, only jobs that are still ours."""
+        """Return the jobs that `batch_of` has, without those of ranges."""
+        return (await self.batch_of(end)).jobs
+
+    async def batch_of(self, end: Offset) -> Held:
+        """Return the claims of the batch that ends at an offset; after a restart, only claims that are still ours."""
         async with self._turn:
             if end.claim not in self._held:
                 await self._find_claims(end.source)
                 self._keep_alive()
-            return self._held.get(end.claim, ())
+            return self._held.get(end.claim, Held())
 
     async def stop(self) -> None:
         """Send no more heartbeats. The claims stay: after a restart the query goes on with them."""
@@ -118,48 +196,76 @@ class ClaimsOfQuery:
                 await task
 
     async def _next(self, start: Offset, most: int) -> Offset:
-        finished = self._held.get(start.claim, [])
+        finished = self._held.get(start.claim, Held()).ends()
         waiting = next((claim for claim in self._held if claim != start.claim), None)
-        operations: list[Operation] = [Ack(job) for job in finished]
+        operations = [operation for operation, _ in finished]
         claim = self.new_id()
         if waiting is None:
-            operations.append(
-                Dequeue(
-                    self._options.entrypoints,
-                    batch_size=most,
-                    claim_timeout=self._options.claim_timeout,
-                    holder=holder_of(start.source, claim),
-                    through=self._through,
-                )
-            )
+            operations.append(self._claiming(holder_of(start.source, claim), most))
         began = asyncio.get_running_loop().time()
         results = await self._queue.apply_each(*operations)
         self._held.pop(start.claim, None)
-        self._log_refused(start, results[: len(finished)])
+        self._log_refused(start, [jobs for _, jobs in finished], results[: len(finished)])
         if waiting is None:
-            claimed = results[-1]
-            if isinstance(claimed, JQueueError):
-                raise claimed
-            if claimed:
+            if isinstance(results[-1], JQueueError):
+                raise results[-1]
+            claimed = Held.of(results[-1])
+            if claimed.number:
                 waiting, self._held[claim] = claim, claimed
                 self._confirmed = began
-            pause = 0.0 if len(claimed) >= most else self._options.poll_interval
+            pause = 0.0 if self._is_full(claimed, most) else self._options.poll_interval
             self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
+
+    def _claiming(self, holder: str, most: int) -> Operation:
+        """Return the operation that claims a batch of at most a number of jobs."""
+        options, sizes = self._options, self._sizes
+        if not self._queue.capabilities.ranges:
+            return Dequeue(
+                options.entrypoints,
+                batch_size=min(most, sizes.singles),
+                claim_timeout=options.claim_timeout,
+                holder=holder,
+                through=self._through,
+            )
+        return ClaimBatch(
+            options.entrypoints,
+            most,
+            singles=sizes.singles,
+            ranges=sizes.ranges,
+            least=sizes.least,
+            claim_timeout=options.claim_timeout,
+            holder=holder,
+            through=self._through,
+        )
+
+    def _is_full(self, claimed: Held, most: int) -> bool:
+        """Return True if there may be more jobs, as the batch has reached a largest size."""
+        sizes = self._sizes
+        return claimed.number >= most or len(claimed.jobs) >= sizes.singles or len(claimed.ranges) >= sizes.ranges
 
     async def _find_claims(self, source: str) -> None:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
         if self._source == source:
             return
-        [jobs] = await self._queue.apply(HeldBy(holder_prefix(source)))
-        held: dict[str, list[Job]] = {}
-        for job in jobs:
-            held.setdefault(job.holder.removeprefix(holder_prefix(source)), []).append(job)
+        prefix = holder_prefix(source)
+        kinds = (HeldBy(prefix), RangesHeldBy(prefix)) if self._queue.capabilities.ranges else (HeldBy(prefix),)
+        held: dict[str, Held] = {}
+        for claimed in await self._queue.apply(*kinds):
+            for each in claimed:
+                holder = each.holder if isinstance(each, Job) else each.held.holder
+                assert holder is not None  # it begins with the prefix
+                held.setdefault(holder.removeprefix(prefix), Held()).add(each)
         self._held = held
         await self._send_heartbeat()
         self._source = source
-        if held:
-            logger.info("the query continues with %s that it had claimed before", counted(len(jobs), "job"))
+        if self._held:
+            logger.info("the query continues with %s that it had claimed before", counted(self._number, "job"))
+
+    @property
+    def _number(self) -> int:
+        """Number of jobs that the query has claimed."""
+        return sum(held.number for held in self._held.values())
 
     # Heartbeats
 
@@ -179,40 +285,37 @@ class ClaimsOfQuery:
                     if loop.time() >= self._confirmed + interval:  # no claim was made meanwhile
                         await self._send_heartbeat()
             except Exception as error:
-                jobs = sum(len(jobs) for jobs in self._held.values())
-                logger.warning("a heartbeat for %s failed: %s", counted(jobs, "job"), one_line(error))
+                logger.warning("a heartbeat for %s failed: %s", counted(self._number, "job"), one_line(error))
                 await asyncio.sleep(interval / BEATS_PER_TIMEOUT)
 
     async def _send_heartbeat(self) -> None:
         """Send a heartbeat for all claims, and forget the lost ones."""
-        jobs = [job for group in self._held.values() for job in group]
+        claims = [claim for held in self._held.values() for claim in held.claims]
         began = asyncio.get_running_loop().time()
-        if jobs:
+        if claims:
             seconds = min(MAX_HEARTBEAT_DEADLINE, self._options.claim_timeout / BEATS_PER_TIMEOUT)
-            errors = await self._queue.heartbeat_many(jobs, deadline=seconds)
+            errors = await self._queue.heartbeat_many(claims, deadline=seconds)
             lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
             if lost:
-                self._forget(lost)
+                before = self._number
+                kept = {claim: held.without(lost) for claim, held in self._held.items()}
+                self._held = {claim: held for claim, held in kept.items() if held.number}
                 logger.warning(
                     "%d of %s that this query had claimed went to other workers after too long without a heartbeat: "
                     "they may be done twice",
-                    len(lost),
-                    counted(len(jobs), "job"),
+                    before - self._number,
+                    counted(before, "job"),
                 )
         self._confirmed = began
 
-    def _forget(self, lost: set[str]) -> None:
-        kept = {claim: [job for job in jobs if job.id not in lost] for claim, jobs in self._held.items()}
-        self._held = {claim: jobs for claim, jobs in kept.items() if jobs}
-
     @staticmethod
-    def _log_refused(start: Offset, results: Iterable[object]) -> None:
-        outcomes = list(results)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, JQueueError)]
+    def _log_refused(start: Offset, numbers: Sequence[int], results: Sequence[object]) -> None:
+        pairs = zip(numbers, results, strict=True)
+        refused = sum(jobs for jobs, outcome in pairs if isinstance(outcome, JQueueError))
         if refused:
             logger.warning(
                 "%d of %s of batch %d went to other workers before the batch was finished: they may be done twice",
-                len(refused),
-                counted(len(outcomes), "job"),
+                refused,
+                counted(sum(numbers), "job"),
                 start.batch,
             )

@@ -1,6 +1,7 @@
-"""Rows on their way to the tasks. They are read once and sent with the partitions, so that no task reads the store.
+"""Rows on their way to the tasks. Those of single jobs are sent with the partitions, and tasks read those of ranges.
 
-Two reads would see two versions of a queue, so that jobs would be missing, or appear twice.
+Single jobs are read once, by the claim. Two reads would see two versions of a queue, so that jobs would be missing, or
+appear twice. The rows of a range never change, so each task reads its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+
+from jqueue.domain.models import JobStatus
+from jqueue.domain.range_jobs import RangeClaim
+from jqueue.spark.snapshot.segment_rows import SegmentRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,6 +59,28 @@ def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = No
         partitions = min(MOST_PARTITIONS, max(FEWEST_PARTITIONS, -(-rows.nbytes // PARTITION_BYTES)))
     size = max(1, -(-rows.num_rows // partitions))
     return [ShippedRows(_written(rows.slice(first, size))) for first in range(0, rows.num_rows, size)]
+
+
+def rows_of_claim(queue: str, url: str, claim: RangeClaim) -> SegmentRows:
+    """Return the rows of a range, which any task can read.
+
+    Args:
+        queue: name of the queue.
+        url: any process can open the queue by it.
+        claim: of the range.
+    """
+    entry, held = claim.entry, claim.held
+    nothing_waits = entry.model_copy(update={"next": entry.rows, "taken": (), "tried": ()})
+    chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
+    return SegmentRows(queue, url, claim.segment, nothing_waits, (held,), frozenset([JobStatus.IN_PROGRESS]), chunks)
+
+
+def split_between(partitions: int | None, jobs: int, in_ranges: int) -> tuple[int | None, int | None]:
+    """Return the numbers of partitions for single jobs and for ranges, out of a number of all; None: chosen by size."""
+    if partitions is None or not jobs or not in_ranges:
+        return partitions, partitions
+    single = min(max(1, round(partitions * jobs / (jobs + in_ranges))), max(1, partitions - 1))
+    return single, max(1, partitions - single)
 
 
 def _written(rows: pa.RecordBatch) -> bytes:

@@ -32,11 +32,15 @@ from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
+from jqueue.domain.ranges import RANGES_KEPT
+from jqueue.spark.fleet import name_of
 from jqueue.spark.rows import check_schema
+from jqueue.spark.snapshot.reader import SnapshotPartition, cut, read_pieces
+from jqueue.spark.staging import absolute
 from jqueue.spark.stream.offsets import Offset
-from jqueue.spark.stream.query_claims import ClaimsOfQuery, one_line
-from jqueue.spark.stream.shipping import ShippedRows, shipped
-from jqueue.spark.stream.source_options import MOST_JOBS, SourceOptions
+from jqueue.spark.stream.query_claims import SIZES, BatchSizes, ClaimsOfQuery, Held, one_line
+from jqueue.spark.stream.shipping import ShippedRows, rows_of_claim, shipped, split_between
+from jqueue.spark.stream.source_options import MOST_JOBS, MOST_SINGLES, SourceOptions
 from jqueue.sync.background import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.open_queue import OpenQueue
@@ -48,15 +52,18 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+DEADLINE = 60.0
+"""Seconds that one call of the queue may take: it may read the indexes of many segments."""
+
 
 def open_queue(options: SourceOptions) -> DirectQueue:
-    """Return a queue object for one query. It takes a call that acks a batch and claims another.
+    """Return a queue object for one query. It takes a call that ends a batch and claims another.
 
     Raises:
         InvalidURLError: the URL is wrong.
     """
-    limits = Limits(batch_size=2 * MOST_JOBS + 2)
-    queue = connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout)
+    limits = Limits(batch_size=2 * (MOST_SINGLES + RANGES_KEPT) + 2)
+    queue = connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout, deadline=DEADLINE)
     if isinstance(queue.storage, InMemoryStorage):
         raise InvalidURLError(
             "an in-memory queue is visible only to its own process: give the URL of a file or a store"
@@ -74,6 +81,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pass on errors that are raised here.
         schema: of the rows.
         opened: makes the queue.
+        sizes: largest sizes of a batch.
     """
 
     def __init__(
@@ -82,13 +90,15 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema: StructType,
         *,
         opened: Callable[[SourceOptions], DirectQueue] = open_queue,
+        sizes: BatchSizes = SIZES,
     ) -> None:
         self._given = dict(options)
         self._schema = schema
         self._opened = opened
+        self._sizes = sizes
         self._new_source: str | None = None
         self._unlogged = False  # True until Spark has noted the new id
-        self._planned: tuple[Offset | None, list[ShippedRows]] = None, []
+        self._planned: tuple[Offset | None, list[InputPartition]] = None, []
         self._stopped = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -133,14 +143,15 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end or not until.claim:
             return []
         if self._planned[0] != until:
-            jobs = self._call_queue(lambda: self._claims.jobs_of(until))
-            self._planned = until, shipped(jobs, self._schema, self._options.partitions)
+            self._planned = until, self._partitions_of(self._call_queue(lambda: self._claims.batch_of(until)))
         return list(self._planned[1])
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Return the rows of one partition, in a task."""
-        assert isinstance(partition, ShippedRows)
-        return partition.batches()
+        if isinstance(partition, ShippedRows):
+            return partition.batches()
+        assert isinstance(partition, SnapshotPartition)
+        return read_pieces(partition.value, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark does not call it for the last batch, so batches are acked with the next claim instead."""
@@ -167,9 +178,24 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _claims(self) -> ClaimsOfQuery:
+        return ClaimsOfQuery(self._queue, self._options, self._sizes)
+
+    @property
+    def _queue(self) -> DirectQueue:
         queue = self._open_queue.queue
         assert isinstance(queue, DirectQueue)
-        return ClaimsOfQuery(queue, self._options)
+        return queue
+
+    def _partitions_of(self, held: Held) -> list[InputPartition]:
+        """Return the jobs of a batch as partitions: single jobs with their rows, and ranges to be read by tasks."""
+        in_ranges = held.number - len(held.jobs)
+        single, several = split_between(self._options.partitions, len(held.jobs), in_ranges)
+        found: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
+        if held.ranges:
+            name, url = name_of(self._queue.storage), absolute(self._options.url)
+            pieces = [rows_of_claim(name, url, claim) for claim in held.ranges]
+            found += [SnapshotPartition(part) for part in cut(pieces, several)]
+        return found
 
     def _call_queue(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.

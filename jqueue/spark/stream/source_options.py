@@ -12,8 +12,11 @@ from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 
-MOST_JOBS = 100_000
-"""Largest number of jobs in one batch, even if the query asks for more: their rows go through the driver."""
+MOST_JOBS = 1_000_000
+"""Largest number of jobs in one batch, even if the query asks for more."""
+
+MOST_SINGLES = 100_000
+"""Largest number of jobs in one batch that are in no range: their rows go through the driver."""
 
 MOST_PARTITIONS = 1000
 SHORTEST_TIMEOUT = 1.0

@@ -291,7 +291,7 @@ async def test_a_read_that_fails_until_the_deadline_reports_its_last_error(monke
 
 
 def joined(pieces):
-    return b",\n".join(text for piece in pieces for text, _ in piece.lines())
+    return b",\n".join(text for piece in pieces for text, *_ in piece.lines())
 
 
 def lines(*sizes):

@@ -232,7 +232,9 @@ def test_a_pickled_reader_has_no_queue_and_no_thread(world, reader):
     reader.latestOffset(start, TEN)
     before = threading.active_count()
     copy = PICKLER.loads(PICKLER.dumps(reader))
-    assert {"_given", "_schema", "_opened", "_new_source", "_unlogged", "_planned", "_stopped"} == set(vars(copy))
+    assert {"_given", "_schema", "_opened", "_sizes", "_new_source", "_unlogged", "_planned", "_stopped"} == set(
+        vars(copy)
+    )
     copy.stop()
     assert before == threading.active_count()
 

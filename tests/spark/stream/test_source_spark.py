@@ -73,7 +73,7 @@ def test_a_wrong_option_of_a_stream_gives_a_one_line_error(spark, jobs):
     with pytest.raises(StreamingQueryException) as raised:
         jobs.run(spark, maxJobsPerTrigger=0)
     [said] = [line for line in str(raised.value).splitlines() if "Error:" in line]
-    assert said.endswith("Error: option maxJobsPerTrigger takes a whole number from 1 to 100000, got '0'")
+    assert said.endswith("Error: option maxJobsPerTrigger takes a whole number from 1 to 1000000, got '0'")
 
 
 @pytest.mark.full
