@@ -25,6 +25,7 @@ from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_option
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
 from jqueue.spark.snapshot.contents import Content, read_all
+from jqueue.spark.snapshot.counted_rows import COLUMNS, CountedRows
 from jqueue.spark.snapshot.segment_rows import Lines, SegmentRows
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class BlobLines:
         yield Lines(self.text, 0)
 
 
-Piece = BlobLines | SegmentRows
+Piece = BlobLines | SegmentRows | CountedRows
 
 
 class SnapshotPartition(InputPartition):
@@ -94,6 +95,9 @@ class SnapshotPartition(InputPartition):
 
 class SnapshotReader(DataSourceReader):
     """Reads one version of each queue.
+
+    It does not take Spark's filters (`pushFilters`): Spark 4.3 keeps the partitions that it has planned with the filter
+    of one query for all other queries of the same DataFrame, whose rows would then be missing.
 
     Args:
         options: as Spark passes them.
@@ -131,8 +135,15 @@ class SnapshotReader(DataSourceReader):
             except InvalidBlobError as error:
                 raise InvalidBlobError(f"{name}: {error}") from None
             _warn(name, lines.set_aside)
-            pieces += [BlobLines(name, lines.text), *rows]
+            pieces.append(BlobLines(name, lines.text))
+            for each in rows:
+                pieces += each.counted() if self._needs_no_line else [each]
         return [SnapshotPartition(part) for part in cut(pieces, self.count)]
+
+    @property
+    def _needs_no_line(self) -> bool:
+        """True if the manifest has all wanted columns."""
+        return bool(self.schema.names) and COLUMNS.issuperset(self.schema.names)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of one partition. A line that is not a job becomes no row.
@@ -148,6 +159,9 @@ def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.Reco
     from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, under_claim, with_offset
 
     for piece in pieces:
+        if isinstance(piece, CountedRows):
+            yield from piece.batches(schema)
+            continue
         counts = LineCounts()
         for text, offset, held in piece.lines():
             for batch in batches_of(text, schema, piece.queue, counts):

@@ -1,5 +1,7 @@
 """The rows of a segment in a snapshot. The process that plans the read names them, and each task reads its own.
 
+A segment without a wanted row is not named, and chunks without one are not read: the manifest tells.
+
 Segments never change, so a task reads the rows of the version that was planned, however many versions followed it. The
 planning process looks at the manifest only: it reads neither a row nor an index.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -25,11 +27,12 @@ from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.domain.models import JobStatus, QueueState
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Segment, Span
+from jqueue.domain.segments import FOLDER, Segment, Span, joined
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import FleetQueue
 from jqueue.spark.snapshot.blob_lines import JobFilter
+from jqueue.spark.snapshot.counted_rows import CountedRows
 from jqueue.spark.staging import absolute
 
 DEADLINE = 60.0
@@ -91,21 +94,18 @@ class SegmentRows:
         if not wanted:
             return
         try:
-            found: list[tuple[SegmentIndex, bytes]] = []  # `asyncio.run` makes a text of a returned value
+            found: list[tuple[SegmentIndex, dict[int, bytes]]] = []  # `asyncio.run` makes a text of a returned value
             asyncio.run(self._read(wanted, found))
-            [(index, data)] = found
-            start = index.chunks[wanted[0]].offset
+            [(index, texts)] = found
+            for number in wanted:
+                if zlib.crc32(texts[number]) != index.chunks[number].crc:
+                    raise InvalidBlobError(CHANGED)
             for kind, numbers in groupby(wanted, self._kind):
-                texts = []
-                for number in numbers:
-                    first, last = index.bytes_of(number, number)
-                    texts.append((number, data[first - start : last - start]))
-                    if zlib.crc32(texts[-1][1]) != index.chunks[number].crc:
-                        raise InvalidBlobError(CHANGED)
+                some = [(number, texts[number]) for number in numbers]
                 if kind == CHANGED_LINES:
-                    yield Lines(self._as_they_are(texts, index), 0)
+                    yield Lines(self._as_they_are(some, index), 0)
                     continue
-                whole = b"".join([text for _, text in texts])[:-1].replace(b"\n", SEPARATOR)
+                whole = b"".join([text for _, text in some])[:-1].replace(b"\n", SEPARATOR)
                 yield Lines(whole, segment.offset, None if kind == PLAIN_LINES else self.ranges[kind])
         except DAMAGED as error:
             raise StorageFatalError(
@@ -117,11 +117,24 @@ class SegmentRows:
     def _bytes_of_a_chunk(self) -> int:
         return max(1, self.segment.index // self.segment.chunks)
 
+    def counted(self) -> list[CountedRows]:
+        """Return the same rows by the manifest alone. The chunks must be those of the whole segment."""
+        waiting, claimed = self.segment.waiting, sum(each.rows for each in self.ranges)
+        counts = ((JobStatus.QUEUED, waiting), (JobStatus.IN_PROGRESS, claimed))
+        return [
+            CountedRows(self.queue, self.segment.entrypoint, status, rows)
+            for status, rows in counts
+            if rows and self._has(status)
+        ]
+
+    def _has(self, status: JobStatus) -> bool:
+        """Return True if jobs with a status are wanted."""
+        return not self.statuses or status in self.statuses
+
     def _wanted(self) -> list[int]:
         """Return the numbers of the chunks that may have wanted jobs."""
-        waiting = not self.statuses or JobStatus.QUEUED in self.statuses
-        in_progress = not self.statuses or JobStatus.IN_PROGRESS in self.statuses
-        claimed = [(each.first, each.last) for each in self.ranges if in_progress]
+        waiting = self._has(JobStatus.QUEUED)
+        claimed = [span for each in self.ranges for span in each.spans] if self._has(JobStatus.IN_PROGRESS) else []
         return [
             number
             for number in range(*self.chunks)
@@ -156,15 +169,21 @@ class SegmentRows:
         wanted = [job for job in found if job is not None and (not self.statuses or job.status in self.statuses)]
         return SEPARATOR.join(map(encode_job, wanted))
 
-    async def _read(self, wanted: list[int], found: list[tuple[SegmentIndex, bytes]]) -> None:
-        """Read the index, and the bytes from the first wanted chunk to the last."""
+    async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, dict[int, bytes]]]) -> None:
+        """Read the index, and the bytes of the wanted chunks."""
         storage = connect_storage(self.url)
         assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
         reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
 
-        async def read() -> tuple[SegmentIndex, bytes]:
-            index = await reader.index(self.name, self.segment)
-            return index, await reader.text(self.name, index, wanted[0], wanted[-1])
+        async def read() -> tuple[SegmentIndex, dict[int, bytes]]:
+            index, texts = await reader.index(self.name, self.segment), {}
+            for first, last in joined((number, number + 1) for number in wanted):
+                data = await reader.text(self.name, index, first, last - 1)
+                start = index.chunks[first].offset
+                for number in range(first, last):
+                    begin, end = index.bytes_of(number, number)
+                    texts[number] = data[begin - start : end - start]
+            return index, texts
 
         try:
             found.append(
@@ -192,8 +211,11 @@ def rows_of(queue: FleetQueue, header: QueueState, job_filter: JobFilter) -> lis
     found = []
     for name, segment in header.segments.items():
         ranges = tuple(each for each in header.ranges.values() if each.segment == name)
-        if job_filter.entrypoints is None or segment.entrypoint in job_filter.entrypoints:
-            first = min([segment.next, *(each.first for each in ranges)])
-            chunks = segment.chunk_of(first), segment.chunks
-            found.append(SegmentRows(queue.name, absolute(queue.url), name, segment, ranges, statuses, chunks))
+        if job_filter.entrypoints is not None and segment.entrypoint not in job_filter.entrypoints:
+            continue
+        first = min([segment.next, *(each.first for each in ranges)])
+        chunks = segment.chunk_of(first), segment.chunks
+        rows = SegmentRows(queue.name, absolute(queue.url), name, segment, ranges, statuses, chunks)
+        if rows.counted():
+            found.append(rows)
     return found

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import pickle
+from collections import Counter
 from urllib.parse import quote
 
 import pytest
@@ -16,7 +17,7 @@ from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobE
 from jqueue.operations import Enqueue
 from jqueue.spark.fleet import FleetQueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
-from jqueue.spark.snapshot import contents
+from jqueue.spark.snapshot import contents, segment_rows
 from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, BlobLines, SnapshotReader, cut
 from tests.tiny_segments import spilled, tiny_queue
 
@@ -134,6 +135,62 @@ def test_rows_that_the_manifest_changes_are_read_as_the_queue_has_them(tmp_path,
         assert len(expected) == len(rows)
 
 
+def deep_queue(path):
+    """Create a queue with segments of 60 and of 20 jobs, whose first rows have all kinds of histories."""
+
+    async def work():
+        async with tiny_queue(LocalFileSystemStorage(path), Limits(batch_size=10)) as queue:
+            await queue.enqueue_many(Enqueue("resize", b"%d" % each) for each in range(60))
+            await queue.enqueue_many(Enqueue("mail", b"") for _ in range(20))
+            await spilled(queue)
+            back = await queue.claim_range("resize", 4)
+            assert back is not None
+            await queue.end_range(back, nothing_done=True)
+            await queue.dequeue("resize", batch_size=6)
+            assert await queue.claim_range("resize", 12) is not None
+            return [job async for job in queue.iterate_jobs()]
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("options", [{}, {"status": "in_progress"}, {"status": "queued"}, {"entrypoint": "mail"}])
+def test_entrypoints_and_statuses_are_counted_without_a_segment(tmp_path, options):
+    jobs = deep_queue(tmp_path / "queue.json")
+    for segment in (tmp_path / "queue.json.segments").iterdir():
+        segment.unlink()
+    columns = StructType([SNAPSHOT_SCHEMA["status"], SNAPSHOT_SCHEMA["entrypoint"]])
+    rows = rows_of(reader_of(tmp_path / "queue.json", columns, numPartitions="5", **options))
+    wanted = [vars(job) for job in jobs]
+    wanted = [job for job in wanted if all(job[name] == value for name, value in options.items())]
+    assert Counter((job["status"], job["entrypoint"]) for job in wanted) == Counter(tuple(row.values()) for row in rows)
+
+
+def test_segments_and_chunks_without_wanted_jobs_are_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "queue.json"
+    jobs = deep_queue(path)
+    read: list[int] = []
+
+    class Counting(LocalFileSystemStorage):
+        async def read_object(self, suffix, start=0, stop=None):
+            found = await super().read_object(suffix, start, stop)
+            read.append(found.count(b'"payload"'))
+            return found
+
+    monkeypatch.setattr(segment_rows, "connect_storage", lambda url: Counting(path))
+
+    def lines_read(**options):
+        read.clear()
+        found = {row["id"] for row in rows_of(reader_of(path, **options))}
+        assert {job.id for job in jobs if job.status == options.get("status", job.status)} == found
+        return sum(read)
+
+    everything = lines_read()
+    assert 0 == lines_read(status="dead") == len(read)
+    assert 12 <= lines_read(status="in_progress") < everything / 2
+    assert lines_read(status="queued") < everything
+    assert [()] == [part.value for part in reader_of(path, status="dead").partitions()]
+
+
 def test_each_row_of_a_fleet_names_its_queue(url):
     for name in ("a.json", "b.json"):
         fill(url.format(name), 3)
@@ -248,7 +305,7 @@ def test_a_wrong_option_is_refused_in_one_line_before_any_read(options, words):
 
 
 def test_filters_are_left_to_spark():
-    """Spark refuses a source that defines `pushFilters` while push-down is off."""
+    """Spark would use the partitions of one filter for other queries, and refuses `pushFilters` if push-down is off."""
     assert "pushFilters" not in vars(SnapshotReader)
 
 
