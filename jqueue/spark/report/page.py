@@ -98,16 +98,25 @@ def _past(past: Past | None, both: bool) -> list[Part]:
 
 def _past_tiles(past: Past) -> list[Tile]:
     total = past.total
-    hours = max(60.0, (past.until - past.since).total_seconds()) / 3600
+    unit, done = done_per_unit(past)
     return [
         Tile("enqueued", number(total.enqueued), "scheduled"),
         Tile("done", number(total.done), "completed"),
-        Tile("done per hour", number(round(total.done / hours)), "completed"),
+        Tile(f"done per {unit}", done, "completed"),
         Tile("failed attempts", number(total.failed), "in_progress" if total.failed else ""),
         Tile("dead", number(total.dead), "dead" if total.dead else ""),
         Tile("p95 wait", duration(total.p95_wait) or "none"),
         Tile("p95 run", duration(total.p95_run) or "none"),
     ]
+
+
+def done_per_unit(past: Past) -> tuple[str, str]:
+    """Return a unit of time that the report has at least twice, and the number of jobs done in each, in words."""
+    seconds = max(1.0, (past.until - past.since).total_seconds())
+    units = (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0), ("second", 1.0))
+    unit, length = next((each for each in units if seconds >= 2 * each[1]), units[-1])
+    done = past.total.done * length / seconds
+    return unit, number(round(done)) if done >= 10 else f"{done:.1f}".removesuffix(".0")
 
 
 def _tiles(report: Figures) -> list[Tile]:

@@ -133,7 +133,7 @@ def past_report(events: DataFrame, name: str, window: float | None = None) -> Pa
     if first is None:
         raise InvalidURLError("the lake has no events in this time")
     since, until = (EPOCH + timedelta(microseconds=micros) for micros in (first, last))
-    length = window or _window(since, until)
+    length = window or default_window(until - since)
     facts = facts_of(events, length)
     by_level: dict[int, list[PastFigures]] = {}
     for row in figures_of(facts).collect():
@@ -154,8 +154,9 @@ def past_report(events: DataFrame, name: str, window: float | None = None) -> Pa
     )
 
 
-def _window(since: datetime, until: datetime) -> float:
-    seconds = (until - since).total_seconds()
+def default_window(time: timedelta) -> float:
+    """Return the length of a window, in seconds, for a report on so much time."""
+    seconds = time.total_seconds()
     return next((length for length in WINDOWS if seconds <= length * MOST_WINDOWS), WINDOWS[-1])
 
 

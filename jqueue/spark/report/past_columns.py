@@ -118,7 +118,7 @@ PAST_SCHEMA = _schema(PastFigures._fields)
 PAST_FAILURE_SCHEMA = _schema(PastFailure._fields)
 
 WINDOWS = (
-    *(60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 6 * 3600.0),
+    *(1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 6 * 3600.0),
     *(86400.0, 7 * 86400.0, 28 * 86400.0, 364 * 86400.0),
 )
 """Lengths of windows, in seconds, of which a report takes the first that makes at most `MOST_WINDOWS`."""

@@ -30,6 +30,7 @@ _GAP = 0.16
 _DAY = 86400
 
 _STEPS = (
+    *(1, 2, 5, 10, 15, 30),
     *(60 * each for each in (1, 2, 5, 10, 15, 30)),
     *(3600 * each for each in (1, 2, 3, 6, 12)),
     *(_DAY * each for each in (1, 2, 3, 5, 7, 14, 28, 56, 91, 182, 364)),
@@ -63,10 +64,11 @@ class Hint(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A line: its kind, and its path in a square of 100."""
+    """A line: its kind, its path in a square of 100, and the places of points that no line reaches."""
 
     kind: str
     path: str
+    dots: tuple[tuple[float, float], ...]
 
 
 class TimePlot(NamedTuple):
@@ -147,14 +149,14 @@ def window_words(start: datetime, length: float) -> str:
     """Return a window in words, in UTC."""
     if length % _DAY == 0:
         return f"{start:%Y-%m-%d}"
-    return f"{start:%Y-%m-%d %H:%M}"
+    return f"{start:%Y-%m-%d %H:%M}" if length % 60 == 0 else f"{start:%Y-%m-%d %H:%M:%S}"
 
 
 def mark_words(start: datetime, length: float) -> str:
     """Return the words of a mark on the axis of time: short, since several stand side by side."""
     if length % _DAY == 0 or (start.hour, start.minute) == (0, 0):
         return f"{start.day} {start:%b}"
-    return f"{start:%H:%M}"
+    return f"{start:%H:%M}" if start.second == 0 else f"{start:%H:%M:%S}"
 
 
 def stack(
@@ -185,7 +187,7 @@ def stack(
         points: list[tuple[float, float] | None] = [
             (slots.middle(place), 100 - 100 * count / top) for place, count in enumerate(line[1])
         ]
-        traces = (Trace(line[0], _path(points)),)
+        traces = (_trace(line[0], points),)
     return TimePlot(tuple(blocks), traces, slots.marks(), marks, slots.hints(words))
 
 
@@ -231,27 +233,26 @@ def lines(slots: Slots, values: Mapping[str, Sequence[float | None]], hint: Call
     traces = []
     for kind, line in values.items():
         points = [None if each is None else (slots.middle(at), place(each)) for at, each in enumerate(line)]
-        traces.append(Trace(kind, _path(points)))
+        traces.append(_trace(kind, points))
     told = [
         hint(at) if any(line[at] is not None for line in values.values()) else "" for at in range(len(slots.starts))
     ]
     return TimePlot((), tuple(traces), slots.marks(), tuple(up), slots.hints(told))
 
 
-def _path(points: Sequence[tuple[float, float] | None]) -> str:
-    """Return the path of a line. It is interrupted where there is no point; a point alone becomes a dot."""
+def _trace(kind: str, points: Sequence[tuple[float, float] | None]) -> Trace:
+    """Return a line. It is interrupted where there is no point; a point alone becomes a dot."""
     parts: list[str] = []
-    fresh = True
+    dots: list[tuple[float, float]] = []
     for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
         if point is None:
-            fresh = True
             continue
         x, y = point
-        parts.append(f"{'M' if fresh else 'L'}{x:g},{y:.2f}")
         if before is None and after is None:
-            parts.append("h0.01")
-        fresh = False
-    return "".join(parts)
+            dots.append((x, round(y, 2)))
+        else:
+            parts.append(f"{'M' if before is None else 'L'}{x:g},{y:.2f}")
+    return Trace(kind, "".join(parts), tuple(dots))
 
 
 def sparks(slots: Slots, past: Past, names: Sequence[str]) -> tuple[Spark, ...]:

@@ -207,7 +207,7 @@ class _PastBuilder:
 
 def per(window: float) -> str:
     """Return the length of a window in words: "per hour", "in 15 minutes each"."""
-    for words, length in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+    for words, length in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0), ("second", 1.0)):
         if window == length:
             return f"per {words}"
         if window > length and window % length == 0:

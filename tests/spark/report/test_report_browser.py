@@ -4,11 +4,14 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jqueue.spark.report.page import page_of
 from tests.spark.report.plain_report import plain_report, some_lines
+from tests.spark.report.test_past_page import TIMES, past_with
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = (
@@ -25,6 +28,8 @@ def browse(page, tmp_path, *flags):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
 
 
+NO_RUNS = {name: None for name in TIMES if name.endswith("_run")}
+
 MEASURE = """
 <script>
 addEventListener("load", () => {
@@ -36,6 +41,7 @@ addEventListener("load", () => {
     inner: innerWidth,
     wide: wide.map(each => each.tagName + "." + each.className),
     figures: document.querySelectorAll("figure").length,
+    plots: [...document.querySelectorAll("figure.wide")].map(each => Math.round(each.getBoundingClientRect().width)),
     bars: [...document.querySelectorAll("rect.ready")].filter(each => each.getBoundingClientRect().width).length,
     alerted: window.alerted === true,
   });
@@ -78,6 +84,17 @@ def test_the_page_fits_the_width_of_the_screen(page, tmp_path, width):
     assert 7 == found["figures"]
     assert found["bars"] > 5
     assert not found["alerted"]
+
+
+@pytest.mark.parametrize(("width", "of_times"), [(400, 1), (1280, 1), (1280, 2)])
+def test_two_plots_over_time_have_the_same_width(tmp_path, width, of_times):
+    past = past_with(60, 5, places=(0, 1, 7))
+    windows = tuple(each if of_times == 2 else each._replace(**NO_RUNS) for each in past.windows)
+    (tmp_path / "past.html").write_text(page_of(None, replace(past, windows=windows)), encoding="utf-8")
+    found = measured(tmp_path / "past.html", tmp_path, width)
+    assert [] == found["wide"]
+    assert 1 + of_times == len(found["plots"])
+    assert 1 == len(set(found["plots"]))
 
 
 def test_the_browser_logs_no_message_for_the_page(page, tmp_path):
