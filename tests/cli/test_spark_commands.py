@@ -326,7 +326,7 @@ def test_the_history_is_archived_once(on_spark):
     past = json.loads(said("report", "--lake", "lake", "--since", "1d", "--html", "past.html", "--json"))
     assert (0, str(on_spark / "past.html")) == (past["total"]["enqueued"], past["page"])
     assert "give the URL of a queue, or --lake" == refused("report")
-    assert refused("report", "--lake", "nothing").startswith("there is no lake here")
+    assert refused("report", "--lake", "nothing").startswith(f"there is no lake at {on_spark}/nothing: check the name")
     asyncio.run(DirectQueue(LocalFileSystemStorage("plain.json")).enqueue("double", b""))
     line = refused("archive", "plain.json", "lake")
     assert f"{on_spark}/plain.json keeps no history: switch it on with configure(history=...)" == line

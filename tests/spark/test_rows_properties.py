@@ -39,7 +39,7 @@ def rows_of(data, job_filter=ALL, parts=3):
     lines, counts = job_lines(data, job_filter), LineCounts()
     found = []
     for part in cut([BlobLines("q", lines.text)], parts):
-        for text, *_ in chain.from_iterable(piece.lines() for piece in part):
+        for text, *_ in chain.from_iterable(piece.lines() for piece in part if isinstance(piece, BlobLines)):
             for batch in batches_of(text, SNAPSHOT_SCHEMA, None, counts):
                 found += batch.to_pylist()
     return [undated(row) for row in found], lines.set_aside + counts.set_aside

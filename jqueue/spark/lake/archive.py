@@ -29,7 +29,7 @@ from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import split
 from jqueue.spark.lake.marker import DATA_FILE, DataFile, Marker, QueueMark, decode, encode
 from jqueue.spark.lake.planning import QueuePlan, Source, lots_of, plans_of, with_missing
-from jqueue.spark.lake.store import LakeStore, awaited, lake_name, lost
+from jqueue.spark.lake.store import LakeStore, awaited, lake_name, lost, without_marker
 from jqueue.spark.lake.tasks import RESULT_DDL, UNIT, LakeTask
 from jqueue.spark.tags import tagged
 
@@ -171,12 +171,9 @@ class Archiver:
     async def _begin(self, addresses: Sequence[str]) -> tuple[Marker, str | None, list[QueuePlan]]:
         async with self.opening(self.lake) as store:
             data, etag = await store.marker()
-            if etag is None and (there := [name for name in await store.names() if DATA_FILE.fullmatch(name)]):
-                raise StorageFatalError(
-                    f"the lake has {counted(len(there), 'file')} of events, but no marker _jqueue.json: restore it "
-                    "from a copy, or archive into a new lake"
-                )
-        marker = Marker() if etag is None else decode(data)
+            if etag is None and (problem := without_marker(store.name, await store.names())):
+                raise StorageFatalError(problem)
+        marker = Marker() if etag is None else decode(data, store.name)
         return marker, etag, await plans_of(addresses, marker)
 
 
@@ -201,7 +198,7 @@ class _Run:
             async with self._store() as store:
                 gone = sorted(self.marker.files.keys() - await store.names())
                 if gone:
-                    raise StorageFatalError(lost(gone))
+                    raise StorageFatalError(lost(store.name, gone))
 
         awaited(check())
 

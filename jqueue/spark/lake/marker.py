@@ -124,8 +124,8 @@ def encode(marker: Marker) -> bytes:
     return f'{head[:-1]}, "files": [\n{lines}\n]}}\n'.encode()
 
 
-def decode(data: bytes) -> Marker:
-    """Return a marker.
+def decode(data: bytes, lake: str) -> Marker:
+    """Return the marker of a lake with this name.
 
     Raises:
         InvalidBlobError: it is damaged, or of a later version of jqueue.
@@ -133,7 +133,7 @@ def decode(data: bytes) -> Marker:
     try:
         said = json.loads(data)
         if said["lake"] != FORMAT:
-            raise InvalidBlobError("the lake was written by a later version of jqueue: upgrade jqueue")
+            raise InvalidBlobError(f"the lake {lake} was written by a later version of jqueue: upgrade jqueue")
         queues = {
             queue: QueueMark(**{**mark, "tail": Tail(*mark["tail"]) if "tail" in mark else None})
             for queue, mark in said["queues"].items()
@@ -142,5 +142,6 @@ def decode(data: bytes) -> Marker:
         return Marker(said["commit"], said.get("run"), queues, files, said.get("names", {}))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise InvalidBlobError(
-            "_jqueue.json is damaged, or not the marker of a lake: restore it from a copy, or archive into a new lake"
+            f"{lake}/_jqueue.json is damaged, or not the marker of a lake: restore it from a copy, or archive into a "
+            "new lake"
         ) from None

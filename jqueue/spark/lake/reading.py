@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from jqueue.domain.errors import InvalidURLError, StorageFatalError
 from jqueue.spark.lake.events import COLUMNS, DDL, NO_ENTRYPOINT, ROWS
 from jqueue.spark.lake.marker import DataFile, Marker, decode
-from jqueue.spark.lake.store import FolderFile, LakeStore, awaited, lost, open_lake
+from jqueue.spark.lake.store import FolderFile, LakeStore, awaited, lake_name, lost, open_lake, without_marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,11 +69,17 @@ def marker_of(lake: str) -> Marker:
             return *await store.marker(), await store.names()
 
     data, etag, there = awaited(read())
+    name = lake_name(lake)
+    if etag is None and (problem := without_marker(name, there)):
+        raise StorageFatalError(problem)
     if etag is None:
-        raise InvalidURLError("there is no lake here: jqueue.spark.lake.archive makes one from the history of a queue")
-    marker = decode(data)
+        raise InvalidURLError(
+            f"there is no lake at {name}: check the name; `jqueue spark archive` makes a lake from the history of a "
+            "queue"
+        )
+    marker = decode(data, name)
     if gone := sorted(marker.files.keys() - there):
-        raise StorageFatalError(lost(gone))
+        raise StorageFatalError(lost(name, gone))
     return marker
 
 

@@ -31,6 +31,7 @@ from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsListing, Sup
 from jqueue.runtime.posix_files import as_storage_error, create_folder, flush_folder, open_folder
 from jqueue.runtime.system import SystemEntropy
 from jqueue.runtime.threads import in_a_thread
+from jqueue.spark.lake.marker import DATA_FILE
 
 Answer = TypeVar("Answer")
 
@@ -50,10 +51,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PATTERN = frozenset("*?[]{}\\,")
 
 
-def lost(names: Sequence[str]) -> str:
+def lost(lake: str, names: Sequence[str]) -> str:
     """Return the line of an error about files that the lake should have."""
     more = f" and {counted(len(names) - 1, 'more file', 'more files')}" if len(names) > 1 else ""
-    return f"the lake has lost {names[0]}{more}: restore them from a copy, or archive into a new lake"
+    them = "them" if more else "it"
+    return f"the lake {lake} has lost {names[0]}{more}: restore {them} from a copy, or archive into a new lake"
+
+
+def without_marker(lake: str, names: Iterable[str]) -> str | None:
+    """Return the line of an error about a lake without a marker; None if it has no files either."""
+    there = sum(DATA_FILE.fullmatch(name) is not None for name in names)
+    if not there:
+        return None
+    return (
+        f"the lake {lake} has {counted(there, 'file')} of events, but no marker _jqueue.json: restore it from a copy, "
+        "or archive into a new lake"
+    )
 
 
 class FolderFile:
@@ -171,7 +184,10 @@ def open_lake(url: str) -> tuple[SupportsListing, ObjectStoragePort]:
 
 def lake_name(url: str) -> str:
     """Return the path or URL of a lake as users know it, without secrets."""
-    folder, _ = open_lake(url)
+    return _name_of(open_lake(url)[0])
+
+
+def _name_of(folder: SupportsListing) -> str:
     return printable(folder.path) if isinstance(folder, FolderFile) else describe(folder)
 
 
@@ -182,6 +198,9 @@ class LakeStore:
         url: of the lake.
         entropy: draws pauses.
         opening: makes the folder and the marker from the URL.
+
+    Attributes:
+        name: path or URL of the lake, without secrets.
     """
 
     def __init__(
@@ -191,6 +210,7 @@ class LakeStore:
         opening: Callable[[str], tuple[SupportsListing, ObjectStoragePort]] = open_lake,
     ) -> None:
         self._folder, self._marker = opening(url)
+        self.name = _name_of(self._folder)
         self._entropy = entropy or SystemEntropy()
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -220,7 +240,7 @@ class LakeStore:
         file = self._folder.beside(f"/{name}")
         content, etag = await self._patiently(f"{name} of the lake could not be read", file.read)
         if etag is None:
-            raise StorageFatalError(lost([name]))
+            raise StorageFatalError(lost(self.name, [name]))
         return content
 
     async def remove(self, names: Iterable[str]) -> None:

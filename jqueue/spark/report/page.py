@@ -7,12 +7,15 @@ classes of errors come from programs that enqueue jobs, so the template escapes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from jqueue._version import __version__
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
+from jqueue.runtime.posix_files import as_storage_error
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import Failure, Figures
 from jqueue.spark.report.figures import OTHER
@@ -52,6 +55,23 @@ class Part(NamedTuple):
     tiles: Sequence[Tile]
     notes: Sequence[str]
     sections: Sequence[Section]
+
+
+def write_page(path: str | Path, report: Figures | None, past: Past | None = None) -> Path:
+    """Write the page to a file, and return its path. Arguments are as for `page_of`.
+
+    Raises:
+        StorageError: the file cannot be written. The message says why, and the part that was written is removed.
+    """
+    place, text = Path(path), page_of(report, past)
+    try:
+        place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        if place.is_file():
+            with suppress(OSError):
+                place.unlink()
+        raise as_storage_error(error, "write the page", str(place)) from error
+    return place
 
 
 def page_of(report: Figures | None, past: Past | None = None) -> str:

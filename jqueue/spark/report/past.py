@@ -82,12 +82,11 @@ class PastReport(Past):
 
         Raises:
             ImportError: Jinja is not installed. The message says how to get it.
+            StorageError: the file cannot be written.
         """
-        from jqueue.spark.report.page import page_of
+        from jqueue.spark.report.page import write_page
 
-        place = Path(path)
-        place.write_text(page_of(None, self), encoding="utf-8")
-        return place
+        return write_page(path, None, self)
 
 
 def past_of(

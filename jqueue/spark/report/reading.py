@@ -91,12 +91,11 @@ class Report(Figures):
 
         Raises:
             ImportError: Jinja is not installed. The message says how to get it.
+            StorageError: the file cannot be written.
         """
-        from jqueue.spark.report.page import page_of
+        from jqueue.spark.report.page import write_page
 
-        place = Path(path)
-        place.write_text(page_of(self, self.past), encoding="utf-8")
-        return place
+        return write_page(path, self, self.past)
 
 
 @overload

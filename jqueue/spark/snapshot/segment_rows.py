@@ -23,7 +23,7 @@ from jqueue.core.blob.segment_object import CHANGED, decode_chunk
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.observers import Observers
-from jqueue.domain.errors import InvalidBlobError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.models import JobStatus, QueueState
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -108,8 +108,9 @@ class SegmentRows:
                 whole = b"".join([text for _, text in some])[:-1].replace(b"\n", SEPARATOR)
                 yield Lines(whole, segment.offset, None if kind == PLAIN_LINES else self.ranges[kind])
         except DAMAGED as error:
+            reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
             raise StorageFatalError(
-                f"{self.queue}: segment {FOLDER}{self.name}: {error}. If the table was loaded more than an hour ago, "
+                f"{self.queue}: segment {FOLDER}{self.name} {reason}. If the table was loaded more than an hour ago, "
                 "load it again; otherwise restore the segment from a backup"
             ) from None
 

@@ -85,7 +85,7 @@ def rows_in(lake, names):
 
 
 def marker_of(lake):
-    return decode(Path(f"{lake}{MARKER}").read_bytes())
+    return decode(Path(f"{lake}{MARKER}").read_bytes(), str(lake))
 
 
 def committed(lake):

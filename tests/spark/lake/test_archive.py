@@ -12,6 +12,7 @@ from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.storage import Listed
+from jqueue.spark.lake import reading
 from jqueue.spark.lake.archive import Archiver
 from jqueue.spark.lake.marker import QueueMark
 from jqueue.spark.lake.planning import Source, plan_of
@@ -249,14 +250,18 @@ def test_a_lake_that_was_moved_in_part_is_refused_in_one_line(queue, lake, tmp_p
     work(queue, some_jobs)
     lost = next(lake.glob("day=*/*/*.parquet"))
     lost.rename(tmp_path / "elsewhere")
-    with pytest.raises(StorageFatalError, match=f"^the lake has lost {lost.relative_to(lake)}: restore"):
+    with pytest.raises(
+        StorageFatalError, match=f"^the lake {lake} has lost {lost.relative_to(lake)}: restore it from a copy"
+    ):
         archive(lake, queue)
     (tmp_path / "elsewhere").rename(lost)
     (lake / "_jqueue.json").rename(tmp_path / "elsewhere")
-    with pytest.raises(StorageFatalError, match="but no marker"):
+    with pytest.raises(StorageFatalError, match=rf"^the lake {lake} has \d+ files of events, but no marker"):
         archive(lake, queue)
+    with pytest.raises(StorageFatalError, match=rf"^the lake {lake} has \d+ files of events, but no marker"):
+        reading.marker_of(str(lake))
     (lake / "_jqueue.json").write_bytes(b"{}")
-    with pytest.raises(StorageError, match="not the marker of a lake"):
+    with pytest.raises(StorageError, match=f"^{lake}/_jqueue.json is damaged, or not the marker of a lake"):
         archive(lake, queue)
     (tmp_path / "elsewhere").rename(lake / "_jqueue.json")
     archive(lake, queue)

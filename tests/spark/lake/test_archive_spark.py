@@ -101,7 +101,7 @@ def test_errors_of_tasks_and_of_lakes_are_one_line(tmp_path, spark):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(StorageFatalError, match=rf"^{damaged}: its checksum does not match: [^\n]*Restore it[^\n]*$"):
         archive(spark, str(path), str(lake))
-    with pytest.raises(InvalidURLError, match="there is no lake here"):
+    with pytest.raises(InvalidURLError, match="there is no lake at "):
         read_lake(spark, str(tmp_path / "nothing"))
     with pytest.raises(InvalidURLError, match="a lake has no column nonsense: it has queue, "):
         read_lake(spark, str(lake), ["nonsense"])

@@ -1,13 +1,15 @@
 """The page on the past, made from figures by hand: it extrapolates no rate, and shows a window that stands alone."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("jinja2")
 
-from jqueue.spark.report.page import done_per_unit, page_of
+from jqueue import StorageError
+from jqueue.spark.report.page import done_per_unit, page_of, write_page
 from jqueue.spark.report.past import default_window
 from jqueue.spark.report.past_columns import MOST_WINDOWS, Past, PastFigures
 from jqueue.spark.report.past_plots import mark_words, window_words
@@ -15,7 +17,7 @@ from jqueue.spark.report.past_sections import per
 from tests.spark.report.test_report_page import Page
 
 START = datetime(2026, 10, 1, 12, 0, 7, tzinfo=UTC)
-TIMES = {
+TIMES: dict[str, Any] = {
     f"{share}_{name}": seconds
     for name in ("wait", "run")
     for share, seconds in (("median", 0.2), ("p95", 1.5), ("p99", 4.0))
@@ -59,6 +61,16 @@ def test_a_short_time_has_windows_of_seconds(seconds, words):
     assert seconds / length <= MOST_WINDOWS
     assert window_words(START, length) == ("2026-10-01 12:00:07" if length < 60 else "2026-10-01 12:00")
     assert "12:00:07" == mark_words(START, 1.0)
+
+
+def test_a_full_disk_is_named_with_the_page(tmp_path):
+    page = tmp_path / "page.html"
+    page.symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=f"^Could not write the page: '{page}': the disk is full; free some space"):
+        write_page(page, None, past_with(60, 5))
+    page.unlink()
+    assert page == write_page(page, None, past_with(60, 5))
+    assert page.read_text() == page_of(None, past_with(60, 5))
 
 
 def test_a_window_without_neighbours_is_a_dot_for_each_percentile():

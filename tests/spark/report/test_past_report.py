@@ -105,7 +105,7 @@ def test_a_report_reads_a_lake_and_a_queue(spark, tmp_path, capsys):
     for wrong, line in (
         ({"since": START.replace(tzinfo=None)}, "since must be aware of its time zone"),
         ({"until": START.astimezone(UTC)}, "the lake has no events in this time"),
-        ({"lake": str(tmp_path / "nothing")}, "there is no lake here"),
+        ({"lake": str(tmp_path / "nothing")}, "there is no lake at "),
     ):
         with pytest.raises((InvalidJobError, InvalidURLError), match=line):
             report(spark, **{"lake": lake, **wrong})  # type: ignore[call-overload]
