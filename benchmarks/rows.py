@@ -22,7 +22,7 @@ from benchmarks.contest import (
 from benchmarks.figures import Target
 from benchmarks.format_rows import format_rows
 from benchmarks.peers import PEERS, WORKERS, Peer
-from benchmarks.spark_rows import pipeline_row
+from benchmarks.spark_rows import pipeline_rows
 
 PAYLOAD = 64
 NO_FLUSH = "no fsync"
@@ -60,7 +60,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         direct_row(),
         memory_row(),
         *growth_rows(),
-        pipeline_row(),
+        *pipeline_rows(),
         *(format_rows() if peers is None else ()),
     ]
 

@@ -1,6 +1,8 @@
-"""The row of the data pipeline on Spark: `make bench ROWS=pipeline`. docs/reference/pipeline.md has the figures."""
+"""The rows of the data pipeline on Spark: `make bench ROWS=pipeline`. docs/reference/pipeline.md has the figures."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from benchmarks.contest import FIRST_RELEASE, OURS, PROGRAMS, Contestant, Line, Measure, Row, alone, first_release
 from benchmarks.figures import Target
@@ -10,11 +12,37 @@ PAYLOAD = 64
 BATCH = 10_000
 STANDING = 10_000
 WRITERS = 3
-ROUNDS = 3
+ROUNDS = 2
 """Number of unmeasured rounds of each part first: Java compiles code that runs often."""
 
 DEADLINE = 30
 """Default deadline of the commit of a bulk enqueue, in seconds."""
+
+MILLION = 1_000_000
+DEEP: dict[str, dict[str, Any]] = {
+    "enqueue": {"rows": 5 * MILLION, "few_rows": ROWS, "in_flight": 100, "seconds": 5.0, "short": 1_000},
+    "commit": {"rows": ROWS, "writers": WRITERS, "commits": 9},
+    "batch": {"rows": MILLION, "warm_rows": ROWS},
+    "stream": {"rows": MILLION, "warm_rows": 2 * ROWS, "batch": 2 * ROWS},
+    "snapshot": {"rows": MILLION, "warm_rows": ROWS},
+    "archive": {"rows": MILLION, "warm_rows": ROWS},
+}
+"""The parts of the pipeline at depth, each a program of its own, and their arguments."""
+
+PARTS = {
+    "enqueue": f"bulk enqueue of {5 * MILLION:,} rows",
+    "commit": f"commit of {ROWS:,} staged rows",
+    "batch": f"run_batch of {MILLION:,} jobs",
+    "stream": f"streaming source, {2 * ROWS:,} jobs a batch",
+    "snapshot": f"snapshot of {MILLION:,} jobs",
+    "archive": f"archive of {MILLION:,} events",
+}
+"""The same in words, as the names of the contestants."""
+
+
+def pipeline_rows() -> list[Row]:
+    """The rows of the data pipeline, each run once."""
+    return [pipeline_row(), deep_pipeline_row()]
 
 
 def pipeline_row() -> Row:
@@ -47,5 +75,64 @@ def pipeline_row() -> Row:
                 f"bulk enqueue of {BATCH:,} rows on {STANDING:,} jobs, {WRITERS} writers busy, seconds",
             ),
         ),
-        most_runs=3,
+        most_runs=1,
     )
+
+
+def deep_pipeline_row() -> Row:
+    """Each part of the pipeline at depth, in a process of its own."""
+    return Row(
+        "pipeline",
+        "on Spark at depth, local[2], a file",
+        tuple(_part(name, arguments) for name, arguments in DEEP.items()),
+        (
+            _line("enqueue", "rows_per_second", Target(">=", 400_000), f"rows of {PAYLOAD} bytes, rows/s"),
+            _line(
+                "enqueue", "rows_per_second", Target(">=", 0.5), "the same against Parquet", "parquet_rows_per_second"
+            ),
+            _line(
+                "enqueue",
+                "driver_mebibytes",
+                Target("<=", 1.2),
+                f"MiB of the driver, against those for {ROWS:,} rows",
+                "driver_mebibytes_for_few",
+            ),
+            _line(
+                "enqueue",
+                "worker_per_second",
+                Target(">=", 0.8),
+                "then a worker's operations/s, against those on a short queue",
+                "worker_per_second_when_short",
+            ),
+            _line("commit", "commit_ms", Target("<=", 50), f"beside {WRITERS} busy writers, ms"),
+            _line("commit", "slowest_commit_ms", None, f"the slowest of {DEEP['commit']['commits']}, ms"),
+            _line("batch", "run_per_second", Target(">=", 50_000), "that do nothing, jobs/s"),
+            _line(
+                "batch",
+                "run_per_second",
+                Target(">=", 0.3),
+                "the same handler in mapInArrow over Parquet",
+                "in_arrow_per_second",
+            ),
+            _line("stream", "streamed_per_second", Target(">=", 100_000), "jobs/s"),
+            _line("stream", "streamed_from_start_per_second", None, "with the query's start and end, jobs/s"),
+            _line("snapshot", "count_seconds", Target("<=", 3), "count(), seconds"),
+            _line("snapshot", "snapshot_seconds", None, "every column, seconds"),
+            _line("archive", "archive_seconds", Target("<=", 15), "seconds"),
+            _line(
+                "archive", "empty_archive_seconds", Target("<=", 1), "a second run, which finds nothing new, seconds"
+            ),
+        ),
+        most_runs=1,
+    )
+
+
+def _part(name: str, arguments: dict[str, Any]) -> Contestant:
+    given = {"part": name, "storage": "file", "payload_bytes": PAYLOAD, **arguments}
+    return Contestant(PARTS[name], "jqueue-spark", PROGRAMS / "deep_pipeline.py", given, timeout=600)
+
+
+def _line(part: str, figure: str, target: Target | None, what: str, other: str | None = None) -> Line:
+    name = PARTS[part]
+    theirs = None if other is None else Measure(name, other)
+    return Line(f"{name}: {what}", Measure(name, figure), theirs, target)

@@ -3,7 +3,7 @@
 Another process fills the queue in one bulk enqueue. Then this one opens it, and each worker enqueues a job, claims one
 and acks it, again and again. The depth stays the same.
 
-Arguments: storage, depth, in_flight, seconds, payload_bytes; ranges.
+Arguments: storage, depth, in_flight, seconds, payload_bytes; ranges; is_filled, if the queue has waiting jobs already.
 """
 
 from __future__ import annotations
@@ -98,5 +98,5 @@ if __name__ == "__main__":
     if told.get("fill"):
         report(asyncio.run(fill(told)))
     else:
-        before = filled(told)
+        before = {} if told.get("is_filled") else filled(told)
         report({**before, **asyncio.run(measure(told))})

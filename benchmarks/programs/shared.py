@@ -46,12 +46,12 @@ def is_first_release() -> bool:
 
 
 def storage_of(given: dict[str, Any]) -> Any:
-    """The storage that the arguments name: "memory", "file" or "s3"."""
+    """The storage that the arguments name: "memory", "file" or "s3". A file is `path`, or a new one in the folder."""
     kind = given["storage"]
     if kind == "memory":
         return InMemoryStorage()
     if kind == "file":
-        return LocalFileSystemStorage(Path(given["folder"]) / "queue.json")
+        return LocalFileSystemStorage(given.get("path") or Path(given["folder"]) / "queue.json")
     from jqueue.adapters.storage.s3 import S3Storage  # the name that both releases have
 
     # The credentials are in the environment, where both releases look for them.

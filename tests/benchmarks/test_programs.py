@@ -175,7 +175,20 @@ def test_a_jqueue_program_runs_on_an_object_store(program, given, figure, seawee
 
 
 SMALL = {"rows": 20, "payload_bytes": 64, "batch": 10, "batch_jobs": 5, "standing": 5, "writers": 1, "rounds": 1}
-ON_SPARK = [("pipeline", {"storage": "file", **SMALL}, "contended_seconds")]
+DEEP = {"storage": "file", "payload_bytes": 64, "rows": 40, "warm_rows": 4}
+ON_SPARK = [
+    ("pipeline", {"storage": "file", **SMALL}, "contended_seconds"),
+    (
+        "deep_pipeline",
+        {**DEEP, "part": "enqueue", "few_rows": 4, "in_flight": 3, "seconds": 0.1, "short": 10},
+        "worker_per_second",
+    ),
+    ("deep_pipeline", {**DEEP, "part": "commit", "writers": 1, "commits": 2}, "commit_ms"),
+    ("deep_pipeline", {**DEEP, "part": "batch"}, "in_arrow_per_second"),
+    ("deep_pipeline", {**DEEP, "part": "stream", "batch": 20}, "streamed_per_second"),
+    ("deep_pipeline", {**DEEP, "part": "snapshot"}, "count_seconds"),
+    ("deep_pipeline", {**DEEP, "part": "archive"}, "empty_archive_seconds"),
+]
 
 
 @pytest.mark.full

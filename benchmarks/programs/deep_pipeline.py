@@ -1,0 +1,181 @@
+"""The data pipeline on Spark with queues of a million jobs and more, on two cores and a file: one part in a run.
+
+Arguments: part, with rows, payload_bytes, warm_rows, and those of the part; and those of the storage.
+
+- enqueue: few_rows, in_flight, seconds, short
+- commit: writers, commits
+- batch, stream (batch), snapshot
+- archive: rows is the number of events
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from driver_memory import DriverMemory
+from on_spark import Queues, check, in_the_way, session
+from shared import ENTRYPOINT, SETTING_UP_SECONDS, arguments, report
+
+from jqueue import BrokerQueue, LocalFileSystemStorage
+from jqueue.domain.operations import Ack, Enqueue
+from jqueue.spark import run_batch
+from jqueue.spark.lake import archive
+from jqueue.worker import Worker
+
+CLAIMED_AT_ONCE = 5_000
+"""Number of jobs that one call claims and another one acks, to make a history."""
+
+worker = Worker(concurrency=50)
+
+
+@worker.handler(ENTRYPOINT)
+async def do_nothing(payload: bytes) -> None:
+    """The smallest handler there is."""
+
+
+def handle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Call the same handler for each row of a partition of Spark, without a queue."""
+
+    async def all_of(payloads: list[bytes]) -> None:
+        for payload in payloads:
+            await do_nothing(payload)
+
+    for batch in batches:
+        asyncio.run(all_of(batch.column("payload").to_pylist()))
+        yield pa.RecordBatch.from_pydict({"done": [True] * batch.num_rows})
+
+
+class DeepPipeline(Queues):
+    """The parts that are measured. Other arguments are as for `Queues`."""
+
+    def __init__(self, spark: Any, given: dict[str, Any]) -> None:
+        super().__init__(spark, given)
+        self.given = given
+        self.count: int = given["rows"]
+
+    def enqueue_part(self) -> dict[str, float]:
+        """A bulk enqueue: its rate, beside that of a Parquet table, its memory, and a worker's rate behind it."""
+        memory = DriverMemory(os.getpid())
+        few, many = (
+            memory.peak_of(partial(self.enqueue, self.new_queue(), self.computed(rows))) + self.java_heap()
+            for rows in (self.given["few_rows"], self.count)
+        )
+        rows = self.rows(self.count)
+        self.parquet(rows)
+        parquet = self.parquet(rows)
+        seconds = self.enqueue(url := self.new_queue(), rows)
+        rows.unpersist()
+        self.enqueue(short := self.new_queue(), self.computed(self.given["short"]))
+        return {
+            "rows_per_second": self.count / seconds,
+            "parquet_rows_per_second": self.count / parquet,
+            "driver_mebibytes": many / 2**20,
+            "driver_mebibytes_for_few": few / 2**20,
+            "worker_per_second": self.worker_rate(url),
+            "worker_per_second_when_short": self.worker_rate(short),
+        }
+
+    def java_heap(self) -> float:
+        """The bytes in Java's heap that are still in use after a collection."""
+        java = self.spark._jvm
+        java.System.gc()
+        return float(java.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed())
+
+    def parquet(self, frame: Any) -> float:
+        """Seconds in which rows are written as a Parquet table."""
+        start = time.perf_counter()
+        frame.write.mode("overwrite").parquet(str(self.folder / "table"))
+        return time.perf_counter() - start
+
+    def worker_rate(self, url: str) -> float:
+        """Operations per second of another process, which enqueues, claims and acks many jobs at a time."""
+        given = {**self.given, "storage": "file", "path": url, "is_filled": True}
+        command = [sys.executable, str(Path(__file__).with_name("deep.py")), json.dumps(given)]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+        found: dict[str, float] = json.loads(told)
+        return found["operations_per_second"]
+
+    def commit_part(self) -> dict[str, float]:
+        """The commit of a bulk enqueue whose rows are staged, while other processes write to the same queue."""
+        payloads = [bytes(row.payload) for row in self.computed(self.count).collect()]
+        self.commit(url := self.new_queue(), payloads)
+        with in_the_way(url, self.given["writers"]):
+            seconds = [self.commit(url, payloads) for _ in range(self.given["commits"])]
+        return {"commit_ms": median(seconds) * 1e3, "slowest_commit_ms": max(seconds) * 1e3}
+
+    def batch_part(self) -> dict[str, float]:
+        """`run_batch` of jobs that do nothing, and the same handler over the same rows in a Parquet table."""
+        for rows in (self.given["warm_rows"], self.count):
+            self.enqueue(url := self.new_queue(), self.computed(rows))
+            start = time.perf_counter()
+            done = run_batch(self.spark, url, worker, entrypoint=ENTRYPOINT, max_jobs=rows)
+            seconds = time.perf_counter() - start
+            check(done.done == rows, f"of {rows} jobs, {done.done} were done")
+            self.parquet(self.computed(rows))
+            start = time.perf_counter()
+            table = self.spark.read.parquet(str(self.folder / "table"))
+            table.mapInArrow(handle, "done boolean").write.format("noop").mode("overwrite").save()
+            without = time.perf_counter() - start
+        return {"run_per_second": self.count / seconds, "in_arrow_per_second": self.count / without}
+
+    def stream_part(self) -> dict[str, float]:
+        """A streaming query that takes all jobs in batches."""
+        for rows in (self.given["warm_rows"], self.count):
+            self.enqueue(url := self.new_queue(), self.computed(rows))
+            seconds, of_batches = self.stream(url, rows, self.given["batch"])
+        return {"streamed_per_second": self.count / of_batches, "streamed_from_start_per_second": self.count / seconds}
+
+    def snapshot_part(self) -> dict[str, float]:
+        """A snapshot: the number of its rows, and each column of each row."""
+        for rows in (self.given["warm_rows"], self.count):
+            self.enqueue(url := self.new_queue(), self.computed(rows))
+            start = time.perf_counter()
+            found = self.spark.read.format("jqueue").load(url).count()
+            counted = time.perf_counter()
+            check(found == rows, f"a snapshot has {found} of {rows} jobs")
+            self.spark.read.format("jqueue").load(url).write.format("noop").mode("overwrite").save()
+            read = time.perf_counter()
+        return {"count_seconds": counted - start, "snapshot_seconds": read - counted}
+
+    def archive_part(self) -> dict[str, float]:
+        """The history of a queue as a lake, and a second run that finds nothing new."""
+        for events in (self.given["warm_rows"], self.count):
+            asyncio.run(make_history(url := self.new_queue(), events, os.urandom(self.payload_bytes)))
+            first = archive(self.spark, url, lake := f"{url}.lake")
+            again = archive(self.spark, url, lake)
+            check(first.added >= events, f"of {events} events, {first.added} were archived")
+            check(again.added == 0, f"a second run has added {again.added} events")
+        return {"archive_seconds": first.seconds, "empty_archive_seconds": again.seconds}
+
+
+async def make_history(url: str, events: int, payload: bytes) -> None:
+    """Make a queue with a history of so many events, and a few more: jobs that were claimed and acked."""
+    jobs = -(-events // 2)
+    async with BrokerQueue(LocalFileSystemStorage(url)) as queue:
+        await queue.configure(history=30 * 86400.0)
+        await queue.enqueue_many((Enqueue(ENTRYPOINT, payload) for _ in range(jobs)), deadline=SETTING_UP_SECONDS)
+        while claimed := await queue.dequeue(ENTRYPOINT, batch_size=CLAIMED_AT_ONCE):
+            await queue.apply(*map(Ack, claimed))
+
+
+def measure(given: dict[str, Any]) -> dict[str, float]:
+    """Return the figures of one part."""
+    spark = session()
+    found: dict[str, float] = getattr(DeepPipeline(spark, given), f"{given['part']}_part")()
+    spark.stop()
+    return found
+
+
+if __name__ == "__main__":
+    report(measure(arguments()))
