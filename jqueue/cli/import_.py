@@ -22,8 +22,8 @@ from jqueue.domain.operations import Find
 from jqueue.domain.operations.moving import Arrive
 from jqueue.domain.printable import printable
 
-BATCH = 500
-"""Largest number of jobs in a commit."""
+BATCH = 2000
+"""Largest number of jobs in a commit. Small ones make many small segments, which are merged again and again."""
 
 BATCH_BYTES = 8 << 20
 """Size of their lines above which a commit takes no more jobs."""

@@ -6,6 +6,7 @@ even if its answer was a refusal: a client may send a write again, and be refuse
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -54,7 +55,7 @@ class Result:
     outcome: Outcome
     detail: str
     harm: str = ""
-    advice: str = ""
+    advice: tuple[str, ...] = ()
 
 
 def passed(detail: str) -> Result:
@@ -64,12 +65,12 @@ def passed(detail: str) -> Result:
 
 def noted(detail: str, advice: str = "") -> Result:
     """Return a result that is safe, and worth knowing."""
-    return Result(Outcome.NOTED, detail, advice=advice)
+    return Result(Outcome.NOTED, detail, advice=(advice,) if advice else ())
 
 
-def failed(detail: str, harm: str, advice: str = HONOUR) -> Result:
-    """Return the result of a store that is not safe."""
-    return Result(Outcome.FAILED, detail, harm, advice)
+def failed(detail: str, harm: str, *advice: str) -> Result:
+    """Return the result of a store that is not safe. Without advice, the store must honour its conditions."""
+    return Result(Outcome.FAILED, detail, harm, advice or (HONOUR,))
 
 
 class NotTriedError(Exception):
@@ -82,6 +83,8 @@ class ProbeContext:
     Args:
         space: makes the objects to try.
         clock: measures the time, and is compared with the store's.
+        quick: True if no rows of segments are read.
+        tell: called with the progress of a long probe, in words.
 
     Attributes:
         main: an object that several probes use, one after the other.
@@ -89,9 +92,13 @@ class ProbeContext:
         etag: the last etag of `main` that was seen.
     """
 
-    def __init__(self, space: ScratchSpace, clock: Clock) -> None:
+    def __init__(
+        self, space: ScratchSpace, clock: Clock, *, quick: bool = False, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
         self.space = space
         self.clock = clock
+        self.quick = quick
+        self.tell = tell
         self.main = space.new_object()
         self.matches = True
         self.etag: str | None = None

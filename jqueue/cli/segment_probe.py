@@ -1,62 +1,192 @@
-"""The probe of `jqueue doctor` that looks for the segments of a queue. It reads only their ends."""
+"""The probe of `jqueue doctor` that checks the segments of a queue: each of them is there, and every row is right."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 from jqueue.cli.printing import jobs, size
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, failed, noted, passed
-from jqueue.cli.scratch import with_retries
+from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.codec import parse_blob
+from jqueue.core.blob.segment_check import CheckedChunk, SegmentCheck
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
+from jqueue.core.engine.observers import Observers
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.models import QueueState
-from jqueue.domain.segments import FOLDER
+from jqueue.domain.ranges import Range
+from jqueue.domain.segments import FOLDER, Segment
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
+
+Answer = TypeVar("Answer")
 
 KEPT_FOR = timedelta(hours=2)
 """Age below which an unnamed segment is no litter: a commit may name it soon, or a reader may still need it."""
 
 NAMED = 3
-"""Largest number of missing segments to name."""
+"""Largest number of damaged segments to name in the table. The advice names more."""
 
-RESTORE = (
-    "Restore the missing segments from a backup. If there is none, give up their jobs: `jqueue drop-segment URL NAME`."
+ADVISED = 20
+"""Largest number of damaged segments with advice of their own."""
+
+REPORT = (
+    "Its bytes are as they were written, so a backup has the same fault. Please report it. `jqueue export` reads its "
+    "jobs, and `jqueue import` adds them to another queue."
 )
 COLLECT = "Objects that nothing names are removed while workers run, or by queue.collect()."
 
 
+@dataclass
+class Damage:
+    """The damage of one segment.
+
+    Attributes:
+        name: of the segment.
+        entrypoint: of its jobs.
+        jobs: number of its jobs that wait or are in progress in ranges.
+        why: the first fault that was found.
+        lost: number of the jobs that cannot be read. It is 0 if all can be read, and the index or the manifest is
+            wrong.
+    """
+
+    name: str
+    entrypoint: str
+    jobs: int
+    why: str = ""
+    lost: int = 0
+
+    @property
+    def advice(self) -> str:
+        """The damage, and the steps to take."""
+        about = f"Segment {FOLDER}{self.name} ({self.entrypoint}): {self.why}."
+        if not self.lost:
+            return f"{about} {REPORT}"
+        return (
+            f"{about} {self.lost:,} of its {jobs(self.jobs)} cannot be read. Restore this object from a backup: any "
+            f"copy is right. If there is none, give up these jobs: `jqueue drop-segment URL {self.name}`."
+        )
+
+
 async def segments(context: ProbeContext) -> Result | None:
-    """Compare the segments in the manifest with the stored objects. Return None for a queue without segments."""
+    """Check the segments in the manifest. Return None for a queue without segments."""
     storage, entropy = context.space.storage, context.space.entropy
     if not isinstance(storage, SupportsObjects):
         return None
     try:
-        listed = await with_retries(lambda: storage.list_beside(FOLDER), entropy)
+        listed = await with_retries(lambda: _limited(storage.list_beside(FOLDER)), entropy)
         header = await _header(storage, entropy)
-        missing = [name for name in header.segments if not await _is_whole(storage, header, name, entropy)]
-        if missing:
+        damaged = await _damaged(storage, header, context)
+        if damaged:
             header = await _header(storage, entropy)  # the queue may have changed meanwhile
-            missing = [name for name in missing if name in header.segments]
+            damaged = [each for each in damaged if each.name in header.segments]
     except (InvalidBlobError, StorageFatalError) as error:
         raise NotTriedError(f"{error}") from None
-    if missing:
-        number = sum(header.segments[name].waiting for name in missing)
-        named = ", ".join(f"{FOLDER}{name}" for name in missing[:NAMED])
-        return failed(
-            f"{counted(len(missing), 'segment is', 'segments are')} missing or cut off: {named}",
-            f"not run {jobs(number)} of the queue, whose segments are missing.",
-            RESTORE,
-        )
+    if damaged:
+        return _failure(damaged)
     before = context.clock.now() - KEPT_FOR
     orphans = [each for each in listed if _name(each) not in {*header.segments, *header.retired}]
     old = [each for each in orphans if each.modified < before]
     there = f"{counted(len(header.segments), 'segment')} with {_waiting(header)}"
+    if context.quick and header.segments:
+        there += "; their rows were not read"
     if old:
         litter = counted(len(old), "object that nothing names", "objects that nothing names")
         return noted(f"{there}; {litter}, {size(sum(each.size for each in old))}", COLLECT)
     return passed(there) if header.segments else None
+
+
+def _failure(damaged: Sequence[Damage]) -> Result:
+    """Return the result for damaged segments. Each is named, with the steps to take."""
+    lost = sum(each.lost for each in damaged)
+    named = ", ".join(f"{FOLDER}{each.name}" for each in damaged[:NAMED])
+    advice = [each.advice for each in damaged[:ADVISED]]
+    if len(damaged) > ADVISED:
+        more = counted(len(damaged) - ADVISED, "more segment is", "more segments are")
+        advice.append(f"{more} damaged: mend these first, and run the doctor again.")
+    return failed(
+        f"{counted(len(damaged), 'segment is', 'segments are')} missing or damaged: {named}"
+        + (", …" if len(damaged) > NAMED else ""),
+        f"not run {jobs(lost)} of the queue, which cannot be read." if lost else "miss jobs, or run them out of order.",
+        *advice,
+    )
+
+
+async def _damaged(storage: SupportsObjects, header: QueueState, context: ProbeContext) -> list[Damage]:
+    """Check all segments, and return the damaged ones."""
+    reader = SegmentReader(storage, Observers(context.clock), call_timeout=CALL_LIMIT)
+    total, seen, found = sum(segment.waiting for segment in header.segments.values()), 0, []
+    for name, segment in header.segments.items():
+        held = [each for each in header.ranges.values() if each.segment == name]
+        damage = Damage(name, segment.entrypoint, segment.waiting + sum(each.rows for each in held))
+        if absence := await _absence(storage, segment, name, context.space.entropy):
+            damage.why, damage.lost = absence, damage.jobs
+        elif not context.quick:
+            try:
+                await _check_rows(reader, segment, held, damage, context, (seen, total))
+            except DAMAGED as error:
+                damage.why, damage.lost = reason_of(error), damage.jobs
+        seen += segment.waiting
+        if damage.why:
+            found.append(damage)
+    return found
+
+
+async def _check_rows(
+    reader: SegmentReader,
+    segment: Segment,
+    held: Sequence[Range],
+    damage: Damage,
+    context: ProbeContext,
+    progress: tuple[int, int],
+) -> None:
+    """Read all rows of a segment, and note what is wrong with them.
+
+    Raises:
+        InvalidBlobError: the index is damaged.
+        ObjectMissingError: the segment does not exist.
+        StorageError: the store failed.
+    """
+    entropy, (seen, total) = context.space.entropy, progress
+    index = await with_retries(lambda: _limited(reader.index(damage.name, segment)), entropy)
+    check = SegmentCheck(segment, index, held)
+
+    async def read(numbers: Sequence[int]) -> list[tuple[int, bytes]]:
+        return [each async for each in reader.parts(damage.name, index, numbers)]
+
+    for numbers in check.pieces:
+        context.tell(f"{seen:,} of {jobs(total)}")
+        for number, data in await with_retries(lambda numbers=numbers: _limited(read(numbers)), entropy):  # type: ignore[misc]
+            checked = check.chunk(number, data)
+            seen += checked.jobs
+            _note(damage, checked)
+            await asyncio.sleep(0)
+
+
+def _note(damage: Damage, checked: CheckedChunk) -> None:
+    if checked.unreadable and checked.jobs:
+        damage.why = damage.why if damage.lost else checked.unreadable
+        damage.lost += checked.jobs
+    damage.why = damage.why or checked.misplaced
+
+
+async def _limited(call: Awaitable[Answer]) -> Answer:
+    """Return the answer of a call to the store.
+
+    Raises:
+        StorageError: it did not answer in time.
+    """
+    try:
+        async with asyncio.timeout(CALL_LIMIT) as limit:
+            return await call
+    except TimeoutError as error:
+        if limit.expired():
+            raise StorageError(f"the store did not answer a read within {CALL_LIMIT:g} s") from error
+        raise
 
 
 def _waiting(header: QueueState) -> str:
@@ -68,14 +198,15 @@ def _name(listed: Listed) -> str:
 
 
 async def _header(storage: ObjectStoragePort, entropy: Entropy) -> QueueState:
-    data, etag = await with_retries(storage.read, entropy)
+    data, etag = await with_retries(lambda: _limited(storage.read()), entropy)
     return QueueState() if etag is None else parse_blob(data).header
 
 
-async def _is_whole(storage: SupportsObjects, header: QueueState, name: str, entropy: Entropy) -> bool:
-    """Return True if a segment exists, and is as long as the queue says."""
-    end = header.segments[name].bytes
+async def _absence(storage: SupportsObjects, segment: Segment, name: str, entropy: Entropy) -> str:
+    """Return why the end of a segment is not there; nothing if it is."""
+    end = segment.bytes
     try:
-        return len(await with_retries(lambda: storage.read_object(FOLDER + name, end - 1, end + 1), entropy)) == 1
+        found = await with_retries(lambda: _limited(storage.read_object(FOLDER + name, end - 1, end)), entropy)
     except ObjectMissingError:
-        return False
+        return "it is missing"
+    return "" if found else "it is cut off"

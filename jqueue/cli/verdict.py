@@ -51,7 +51,7 @@ def judge(findings: Iterable[Finding], storage: object) -> Verdict:
     """Return the verdict on a storage."""
     results = {finding.check.name: finding.result for finding in findings}
     failed = {name: result for name, result in results.items() if result.outcome is Outcome.FAILED}
-    advice = _once(result.advice for result in (failed or results).values())
+    advice = _once(text for result in (failed or results).values() for text in result.advice)
     if not failed:
         place = tuple(text for kind, text in PLACES.items() if isinstance(storage, kind))
         return Verdict(True, SAFE, (), advice + place)

@@ -284,9 +284,10 @@ class JobsUnreadableError(StorageError):
 
     def __init__(self, segments: Mapping[str, str]) -> None:
         said = "; ".join(f"segment {suffix}: {why}" for suffix, why in segments.items())
+        them = "the segment" if len(segments) == 1 else "these segments"
         super().__init__(
-            f"not all jobs could be read, and all others were: {said}. Restore the segment from a backup, or give up "
-            "what cannot be read with `jqueue drop-segment`"
+            f"not all jobs could be read, and all others were: {said}. Restore {them} from a backup, or give up what "
+            "cannot be read with `jqueue drop-segment`"
         )
         self.segments = dict(segments)
 

@@ -148,9 +148,9 @@ def test_the_event_loop_ends_without_other_tasks(doctor, monkeypatch):
     loops = []
     run = module._examine
 
-    async def examine(*arguments):
+    async def examine(*arguments, **options):
         try:
-            await run(*arguments)
+            await run(*arguments, **options)
         finally:
             loops.append(len(asyncio.all_tasks()))
 

@@ -181,6 +181,7 @@ def test_an_import_that_loses_its_connection_can_be_repeated(tmp_path, monkeypat
     storage = FaultyStorage(LocalFileSystemStorage(path))
     storage.on_write(Fault.LOST_ANSWER, *[Fault.LOST_REQUEST] * 1000)
     monkeypatch.setattr(on_queue, "SECOND_THOUGHT", 0.2)
+    monkeypatch.setattr("jqueue.cli.import_.BATCH", 500)
     monkeypatch.setattr(on_queue, "connect_queue", lambda *_, **__: DirectQueue(storage, deadline=1))
     broken = run("import", path, lines, "--create")
     assert (2, "", 1) == (broken.exit_code, broken.stdout, broken.stderr.count("\n"))

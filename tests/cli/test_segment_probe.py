@@ -38,8 +38,8 @@ def look(path, monkeypatch):
     monkeypatch.setattr(checks, "CHECKS", only)
     monkeypatch.setattr("jqueue.cli.doctor.CHECKS", only)
 
-    def run():
-        result = CliRunner().invoke(app, ["doctor", str(path), "--json"], catch_exceptions=False)
+    def run(*arguments):
+        result = CliRunner().invoke(app, ["doctor", str(path), "--json", *arguments], catch_exceptions=False)
         return result.exit_code, json.loads(result.stdout)
 
     return run
@@ -68,6 +68,55 @@ def test_a_segment_that_is_missing_or_cut_off_is_named_with_the_number_of_its_jo
     assert first.name in said["checks"][0]["detail"]
     assert f"{jobs} jobs" in said["harm"][0]
     assert "the queue is damaged" in said["verdict"]
+
+
+def test_a_changed_byte_of_any_row_or_index_is_found(look, path):
+    mail, _ = sorted(segments_of(path), key=lambda each: b'"entrypoint": "mail"' not in each.read_bytes())
+    whole = mail.read_bytes()
+    in_index = whole.rindex(b"\n{") + 20
+    for place, lost in ((whole.index(b'"payload"'), 4), (whole.rindex(b'"payload"'), 2), (in_index, 6)):
+        content = bytearray(whole)
+        content[place] ^= 1
+        mail.write_bytes(content)
+        code, said = look()
+        assert 1 == code
+        assert mail.name in said["checks"][0]["detail"]
+        [advice] = said["advice"]
+        assert f"Segment .segments/{mail.name} (mail): " in advice
+        assert "the checksum does not match" in advice
+        assert f"{lost} of its 6 jobs cannot be read" in advice
+        assert 1 == advice.count("from a backup")
+        assert f"`jqueue drop-segment URL {mail.name}`" in advice
+        assert f"not run {lost} jobs" in said["harm"][0]
+        if place != in_index:
+            assert 0 == look("--quick")[0]
+    mail.write_bytes(whole)
+    assert "rows were not read" in look("--quick")[1]["checks"][0]["detail"]
+    assert 0 == look()[0]
+
+
+def test_each_damaged_segment_has_its_own_advice_up_to_a_number(look, path, monkeypatch):
+    first, second = segments_of(path)
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    said = look()[1]
+    assert all(any(each.name in advice for advice in said["advice"]) for each in (first, second))
+    assert ["it is cut off", "it is missing"] == sorted(
+        advice.split(": ")[1].split(".")[0] for advice in said["advice"]
+    )
+    monkeypatch.setattr("jqueue.cli.segment_probe.ADVISED", 1)
+    assert "1 more segment is damaged: mend these first" in look()[1]["advice"][1]
+
+
+def test_a_damaged_chunk_whose_jobs_have_all_left_is_no_damage(look, path):
+    async def work():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            await queue.ack_many(await queue.dequeue("mail", batch_size=4))
+
+    asyncio.run(work())
+    mail = next(each for each in segments_of(path) if b'"entrypoint": "mail"' in each.read_bytes())
+    damage(mail, missing=False)
+    assert 0 == look()[0]
 
 
 def test_old_objects_that_nothing_names_are_noted_and_young_ones_are_not(look, path):

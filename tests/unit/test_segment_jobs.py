@@ -185,7 +185,7 @@ async def test_figures_of_a_damaged_segment_are_those_of_the_manifest_with_a_war
         {name: each.depth for name, each in (stats.entrypoints or {}).items()},
     )
     [warning] = stats.warnings
-    assert f".segments/{name} cannot be read, and 7 jobs in it wait" in warning
+    assert f".segments/{name} (a) cannot be read, and 7 jobs in it wait" in warning
 
 
 async def test_figures_of_untouched_segments_need_no_request(storage):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
 from jqueue.core.engine.engine import read_until
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
@@ -166,7 +166,8 @@ class _Count:
     def _note_damaged(self, name: str, segment: Segment, error: JQueueError) -> None:
         waiting = counted(segment.waiting, "job in it waits", "jobs in it wait")
         self._census.warnings.append(
-            f"segment {FOLDER}{name} cannot be read, and {waiting} until it is restored from a backup: {error}"
+            f"segment {FOLDER}{name} ({segment.entrypoint}) cannot be read, and {waiting} until it is restored from a "
+            f"backup, or given up with `jqueue drop-segment`: {reason_of(error)}"
         )
 
     async def _outline(self, name: str, segment: Segment) -> SegmentIndex:

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Self, TypeVar
 
 from jqueue.core.blob.segment_census import SegmentCensus
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.core.engine.engine import read_until
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError
 from jqueue.domain.job_table import Packed, unpacked
@@ -128,13 +128,13 @@ class SegmentJobs:
         for name, segment in self.segments.items():
             try:
                 index = await self._index(name, segment)
-                for numbers in _pieces_of(segment, index, self._held(name)):
+                for numbers in pieces_of(segment, index, self._held(name)):
                     self._tell(segment, numbers)
                     for row, job_id in await self._patiently(name, partial(reading, name, segment, index, numbers)):
                         if job_id.startswith(prefix) and self._is_there(name, row):
                             yield job_id
             except DAMAGED as error:
-                damaged[FOLDER + name] = str(error)
+                damaged[FOLDER + name] = reason_of(error)
         if damaged:
             raise JobsUnreadableError(damaged)
 
@@ -160,7 +160,7 @@ class SegmentJobs:
                         self.source.note_found(name, row, job_id, entry)
                         return self._job(name, row, job_id, entry)
             except DAMAGED as error:
-                damaged[FOLDER + name] = str(error)
+                damaged[FOLDER + name] = reason_of(error)
         if damaged:
             raise JobsUnreadableError(damaged)
         return None
@@ -234,7 +234,7 @@ class SegmentJobs:
                             since = (job.run_at or job.created_at).timestamp()
                             yield RowKey(job.priority, job.sequence, since), job
         except DAMAGED as error:
-            damaged[FOLDER + name] = str(error)
+            damaged[FOLDER + name] = reason_of(error)
 
     def _of(self, entrypoints: frozenset[str]) -> Mapping[str, Segment]:
         """Return the segments of some entrypoints; all if there are none."""
@@ -249,11 +249,11 @@ class SegmentJobs:
         for name, segment in segments.items():
             try:
                 index = await self._index(name, segment)
-                for numbers in _pieces_of(segment, index, self._held(name)):
+                for numbers in pieces_of(segment, index, self._held(name)):
                     for rows in await self._chunks(name, segment, index, numbers, prefix, damaged):
                         yield name, rows
             except DAMAGED as error:
-                damaged[FOLDER + name] = str(error)
+                damaged[FOLDER + name] = reason_of(error)
 
     async def _chunks(
         self,
@@ -269,7 +269,7 @@ class SegmentJobs:
         try:
             found = await self._patiently(name, lambda: reading(name, segment, index, numbers, prefix))
         except InvalidBlobError as error:
-            damaged[FOLDER + name] = str(error)
+            damaged[FOLDER + name] = reason_of(error)
             if len(numbers) == 1:
                 return []
             return [
@@ -327,7 +327,7 @@ def job_of_row(segment: Segment, held: Sequence[Range], row: int, job_id: str, e
     return next((in_progress(unpacked(job_id, entry), each) for each in held if each.has(row)), None)
 
 
-def _pieces_of(segment: Segment, index: SegmentIndex, ranges: Sequence[Range]) -> list[list[int]]:
+def pieces_of(segment: Segment, index: SegmentIndex, ranges: Sequence[Range]) -> list[list[int]]:
     """Return the numbers of the chunks that have waiting rows or rows of ranges, in pieces that are read at once."""
     in_ranges = {
         chunk for each in ranges for chunk in range(segment.chunk_of(each.first), segment.chunk_of(each.last - 1) + 1)

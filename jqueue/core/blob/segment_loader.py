@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.segment_index import SegmentIndex
@@ -146,7 +146,7 @@ class SegmentLoader:
                 "given up with `jqueue drop-segment`; all other jobs go on: %s",
                 FOLDER,
                 name,
-                error,
+                reason_of(error),
             )
 
     def landed(self, draft: Draft, claimed: Mapping[str, int]) -> None:

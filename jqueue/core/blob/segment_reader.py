@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
+from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment
@@ -19,6 +19,11 @@ Rows = list[tuple[int, str, Packed]]
 
 DAMAGED = (ObjectMissingError, InvalidBlobError)
 """Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
+
+
+def reason_of(error: JQueueError) -> str:
+    """Return why a segment cannot be read, for a sentence that names the segment and says what to do."""
+    return "it is missing" if isinstance(error, ObjectMissingError) else str(error)
 
 
 class SegmentReader:
@@ -63,7 +68,7 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        async with aclosing(self._parts(name, index, numbers)) as parts:
+        async with aclosing(self.parts(name, index, numbers)) as parts:
             names = self._names
             return [(number, decode_chunk(data, number, segment, index, names, prefix)) async for number, data in parts]
 
@@ -71,7 +76,7 @@ class SegmentReader:
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
     ) -> AsyncGenerator[tuple[Rows, list[bytes]]]:
         """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
-        async with aclosing(self._parts(name, index, numbers)) as parts:
+        async with aclosing(self.parts(name, index, numbers)) as parts:
             async for number, data in parts:
                 yield decode_chunk(data, number, segment, index, self._names), data.split(b"\n")[:-1]
 
@@ -88,11 +93,16 @@ class SegmentReader:
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
     ) -> list[tuple[int, str]]:
         """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
-        async with aclosing(self._parts(name, index, numbers)) as parts:
+        async with aclosing(self.parts(name, index, numbers)) as parts:
             return [pair async for number, data in parts for pair in ids_in(data, number, segment, index)]
 
-    async def _parts(self, name: str, index: SegmentIndex, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, bytes]]:
-        """Iterate over chunks: the number and the bytes of each. The event loop has a turn between two of them."""
+    async def parts(self, name: str, index: SegmentIndex, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, bytes]]:
+        """Iterate over chunks: the number and the bytes of each, unchecked. The event loop has a turn between two.
+
+        Raises:
+            ObjectMissingError: the segment does not exist.
+            StorageError: the store failed.
+        """
         for first, last in _runs(numbers):
             origin, end = index.bytes_of(first, last)
             data = await self._read(name, origin, end)

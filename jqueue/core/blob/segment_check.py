@@ -1,0 +1,108 @@
+"""Checks a whole segment against its index and its entry in the manifest, some chunks at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jqueue.core.blob.segment_jobs import pieces_of
+from jqueue.core.blob.segment_object import decode_chunk
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.job_table import Packed
+from jqueue.domain.ranges import Range
+from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.segments import RowKey, Segment, size_of, without
+
+SAME_TIME = 0.001
+"""Seconds by which two times of one row may differ: a line has its times as text."""
+
+
+class CheckedChunk(NamedTuple):
+    """A chunk that was checked.
+
+    Attributes:
+        jobs: number of its jobs that wait, or are in progress in ranges.
+        unreadable: the reason why they cannot be read; empty if they can be.
+        misplaced: a fact about a readable row that contradicts the index or the manifest; empty if there is none.
+    """
+
+    jobs: int
+    unreadable: str = ""
+    misplaced: str = ""
+
+
+class SegmentCheck:
+    """Checks one segment. Chunks of which all rows have left are not read: nothing needs them.
+
+    Args:
+        segment: its entry in the manifest.
+        index: its index, whose checksum was right.
+        ranges: the claims of its rows as ranges.
+
+    Attributes:
+        pieces: numbers of the chunks to check, those together that are read at once.
+    """
+
+    def __init__(self, segment: Segment, index: SegmentIndex, ranges: Sequence[Range]) -> None:
+        self.pieces = pieces_of(segment, index, ranges)
+        self._segment = segment
+        self._index = index
+        self._names: dict[str, str] = {}
+        self._gone = without([(0, segment.next), *segment.taken], [span for each in ranges for span in each.spans])
+        self._before: RowKey | None = None
+
+    def chunk(self, number: int, data: bytes) -> CheckedChunk:
+        """Check a chunk.
+
+        Args:
+            number: its number. Chunks come in order.
+            data: its bytes.
+        """
+        size, rows = self._segment.chunk_rows, self._segment.rows
+        first, last = number * size, min((number + 1) * size, rows)
+        jobs = size_of(without([(first, last)], self._gone))
+        try:
+            found = decode_chunk(data, number, self._segment, self._index, self._names)
+        except InvalidBlobError as error:
+            self._before = None
+            return CheckedChunk(jobs, str(error))
+        if len(found) != last - first:
+            return CheckedChunk(jobs, misplaced=f"chunk {number} has {len(found)} rows, and not {last - first}")
+        keys = [_key_of(entry) for _, _, entry in found]
+        wrong = "" if self._begins_like(number, keys[0]) else "its first row is not the one that the index names"
+        for (row, job_id, entry), key in zip(found, keys, strict=True):
+            wrong = wrong or self._fault_of(row, job_id, entry, key)
+            self._before = key
+        return CheckedChunk(jobs, misplaced=wrong and f"chunk {number}: {wrong}")
+
+    def _begins_like(self, number: int, key: RowKey) -> bool:
+        first = self._index.chunks[number].first.moved(self._segment.offset)
+        return key[:2] == first[:2] and abs(key.since - first.since) <= SAME_TIME
+
+    def _fault_of(self, row: int, job_id: str, entry: Packed, key: RowKey) -> str:
+        segment, others = self._segment, dict(entry[8])
+        unique = others.get("unique_key")
+        if entry[0] != segment.entrypoint:
+            return f"row {row} has another entrypoint than the manifest"
+        if self._before is not None and _comes_before(key, self._before, segment):
+            return f"row {row} belongs before the row above it"
+        if row not in self._index.ids.find(job_id):
+            return f"the id of row {row} is not in the index"
+        if unique is not None and row not in self._index.keys.find(unique):
+            return f"the unique key of row {row} is not in the index"
+        if key.sequence < segment.least:
+            return f"row {row} has a smaller sequence number than the manifest says"
+        return ""
+
+
+def _key_of(entry: Packed) -> RowKey:
+    since = (dict(entry[8]).get("run_at") if entry[8] else None) or entry[4]
+    return RowKey(entry[3], entry[5], since.timestamp())
+
+
+def _comes_before(key: RowKey, other: RowKey, segment: Segment) -> bool:
+    """Return True if a row must be served before another one. Times that hardly differ do not decide."""
+    if not segment.scheduled and segment.aging is None:
+        return key[:2] < other[:2]
+    place, its = (each.place(segment.aging, scheduled=segment.scheduled)[0] for each in (key, other))
+    return place < its - SAME_TIME
