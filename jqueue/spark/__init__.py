@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchFailedError, BatchReport, run_batch
     from jqueue.spark.session import local_session
+    from jqueue.spark.stream.end_batch import EndedBatch, end_batch
 
-__all__ = ["BatchFailedError", "BatchReport", "local_session", "run_batch"]
+__all__ = ["BatchFailedError", "BatchReport", "EndedBatch", "end_batch", "local_session", "run_batch"]
 
 _LATER = {
     "BatchFailedError": "batch.run",
     "BatchReport": "batch.run",
+    "EndedBatch": "stream.end_batch",
+    "end_batch": "stream.end_batch",
     "local_session": "session",
     "run_batch": "batch.run",
 }

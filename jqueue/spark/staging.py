@@ -155,6 +155,31 @@ class StagedObjects:
 
         await self._persist(create)
 
+    async def replace(self, name: str, content: bytes) -> None:
+        """Put this content into an object of a known name, in place of any that is there. The last call wins.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+        place = self._anchor.beside(name)
+
+        async def put() -> None:
+            while True:
+                _, etag = await place.read()
+                with suppress(CASConflictError):
+                    await place.write(content, etag)
+                    return
+
+        await self._persist(put)
+
+    async def remove(self, name: str) -> None:
+        """Remove a staged object. It need not exist.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+        await self._persist(self._anchor.beside(name).remove)
+
     async def create(self, name: str, content: bytes | memoryview) -> None:
         """Stage this content in an object that a commit names: it is durable, and never changes.
 

@@ -15,6 +15,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,39 @@ class RangesHeldBy(Operation):
             if each.holder is not None and each.holder.startswith(self.prefix)
         ]
         return sorted(held, key=lambda claim: (claim.segment, claim.held.first))
+
+
+@dataclass(frozen=True, slots=True)
+class JobsInRanges(Operation):
+    """Look up jobs by their ids. Its result has those that are in progress in a range, each with the range's id.
+
+    Attributes:
+        ids: the ids.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+
+    ids: tuple[str, ...]
+
+    def change(self, draft: Draft, now: datetime) -> list[tuple[str, Job]]:
+        """Return the jobs, and change nothing.
+
+        Raises:
+            RowsMissingError: rows are not loaded. It names those of all jobs.
+        """
+        found, missing = [], set[Wanted]()
+        for job_id in self.ids:
+            try:
+                job = draft.jobs.find(job_id)
+            except RowsMissingError as error:
+                missing |= error.wanted
+                continue
+            range_id = draft.jobs.rows.range_of(job_id)
+            if job is not None and range_id is not None:
+                found.append((range_id, job))
+        if missing:
+            raise RowsMissingError(missing)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,13 @@ class Offset(NamedTuple):
         return Offset(self.source, self.batch + 1, claim)
 
 
+HOLDERS = "spark/"
+"""Start of the names of the holders of all claims of queries."""
+
+
 def holder_prefix(source: str) -> str:
     """Return the start of the names of the holders of all claims of a query."""
-    return f"spark/{source}/"
+    return f"{HOLDERS}{source}/"
 
 
 def holder_of(source: str, claim: str) -> str:

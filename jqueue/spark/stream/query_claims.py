@@ -9,6 +9,8 @@ name. It becomes the next batch of the restarted query.
   So a sink that remembers the numbers of its finished batches may skip a repeated batch.
 * Jobs that wait in segments are claimed by ranges, of which only the claims are kept here. A range that is lost is lost
   as a whole.
+* If the function of `foreachBatch` has told outcomes of single rows with `end_batch`, the commit that ends the batch
+  tells them: see `row_outcomes`. Outcomes of an earlier run of a batch are removed before it is repeated.
 * The heartbeat and the query take turns: while one talks to the store about the claims, the other waits.
 
 It lives on one event loop, and one query calls it.
@@ -25,14 +27,15 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.models import Claim, Job
-from jqueue.domain.operations import Ack, Dequeue, Operation
+from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.claim_batch import ClaimBatch
-from jqueue.domain.operations.holders import HeldBy, LastSequence, RangesHeldBy
-from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence, RangesHeldBy
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.ports.log import logger_of
+from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
+from jqueue.spark.stream.row_outcomes import OutcomeStore, end_of_job, end_of_range
 from jqueue.spark.stream.source_options import MOST_SINGLES, SourceOptions
 
 logger = logger_of("jqueue")
@@ -99,10 +102,6 @@ class Held:
         """The claims, for heartbeats."""
         return [*self.jobs, *(claim.claim for claim in self.ranges)]
 
-    def ends(self) -> list[tuple[Operation, int]]:
-        """Return the operations that end the claims, each with its number of jobs."""
-        return [*((Ack(job), 1) for job in self.jobs), *((EndRange(claim), claim.rows) for claim in self.ranges)]
-
     def without(self, lost: set[str]) -> Held:
         """Return the claims without some, by the ids of jobs and ranges."""
         jobs = [job for job in self.jobs if job.id not in lost]
@@ -127,6 +126,8 @@ class ClaimsOfQuery:
         self._queue = queue
         self._options = options
         self._sizes = sizes
+        self._outcomes = OutcomeStore.of(queue.storage)
+        self._without_outcomes: set[str] = set()  # claims of which no earlier run has told outcomes
         self._turn = asyncio.Lock()
         self._source: str | None = None  # the query whose claims are known
         self._held: dict[str, Held] = {}  # by claim, in the order in which they become batches
@@ -185,6 +186,9 @@ class ClaimsOfQuery:
             if end.claim not in self._held:
                 await self._find_claims(end.source)
                 self._keep_alive()
+            if self._outcomes is not None and end.claim not in self._without_outcomes:
+                await self._outcomes.remove(end.claim)
+                self._without_outcomes.add(end.claim)
             return self._held.get(end.claim, Held())
 
     async def stop(self) -> None:
@@ -196,7 +200,9 @@ class ClaimsOfQuery:
                 await task
 
     async def _next(self, start: Offset, most: int) -> Offset:
-        finished = self._held.get(start.claim, Held()).ends()
+        held = self._held.get(start.claim, Held())
+        told = await self._outcomes.read(start.claim) if self._outcomes is not None and held.number else None
+        finished = await self._ends(start, held, told or ())
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         operations = [operation for operation, _ in finished]
         claim = self.new_id()
@@ -205,6 +211,9 @@ class ClaimsOfQuery:
         began = asyncio.get_running_loop().time()
         results = await self._queue.apply_each(*operations)
         self._held.pop(start.claim, None)
+        self._without_outcomes.discard(start.claim)
+        if told is not None:
+            await self._forget_outcomes(start.claim)
         self._log_refused(start, [jobs for _, jobs in finished], results[: len(finished)])
         if waiting is None:
             if isinstance(results[-1], JQueueError):
@@ -212,10 +221,46 @@ class ClaimsOfQuery:
             claimed = Held.of(results[-1])
             if claimed.number:
                 waiting, self._held[claim] = claim, claimed
+                self._without_outcomes.add(claim)
                 self._confirmed = began
             pause = 0.0 if self._is_full(claimed, most) else self._options.poll_interval
             self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
+
+    async def _ends(self, start: Offset, held: Held, told: Iterable[Outcome]) -> list[tuple[Operation, int]]:
+        """Return the operations that end the claims of a batch, each with its number of jobs.
+
+        Args:
+            start: the end of the batch.
+            held: its claims.
+            told: the outcomes of single rows. All others are done.
+        """
+        by_id = {outcome.job_id: outcome for outcome in told}
+        ends: list[tuple[Operation, int]] = [(end_of_job(job, by_id.pop(job.id, None)), 1) for job in held.jobs]
+        in_ranges: dict[str, list[tuple[Job, Outcome]]] = {}
+        if by_id and held.ranges:
+            [found] = await self._queue.apply(JobsInRanges(tuple(by_id)))
+            ours = {claim.id for claim in held.ranges}
+            for range_id, job in found:
+                if range_id in ours:
+                    in_ranges.setdefault(range_id, []).append((job, by_id.pop(job.id)))
+        for claim in held.ranges:
+            first, *more = end_of_range(claim, in_ranges.get(claim.id, ()))
+            ends += [(first, claim.rows), *((operation, 0) for operation in more)]
+        if by_id:
+            logger.warning(
+                "outcomes of %s are ignored: batch %d has no such jobs, or has lost them",
+                counted(len(by_id), "row"),
+                start.batch,
+            )
+        return ends
+
+    async def _forget_outcomes(self, claim: str) -> None:
+        assert self._outcomes is not None
+        try:
+            await self._outcomes.remove(claim)
+        except JQueueError as error:
+            logger.warning("the outcomes of a batch could not be removed; that is done later: %s", one_line(error))
 
     def _claiming(self, holder: str, most: int) -> Operation:
         """Return the operation that claims a batch of at most a number of jobs."""

@@ -68,6 +68,7 @@ class Query:
         sink: the sink for the rows.
         trigger: "availableNow", "once", or "default", which ends here when there are no new jobs.
         step: function called with the name of each step after it; it may raise Killed.
+        function: the function of `foreachBatch`: called with the number and the rows of each batch.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Query:
         *,
         trigger: str = "availableNow",
         step: Callable[[str], None] = lambda name: None,
+        function: Callable[[int, list[dict[str, Any]]], None] | None = None,
     ) -> None:
+        self._function = function
         self.reader = open_reader()
         self._planned = PICKLER.dumps(open_reader())  # another process plans the tasks
         self._checkpoint = checkpoint
@@ -154,11 +157,16 @@ class Query:
         partitions = self.reader.partitions(json.loads(start), json.loads(end))
         self._step("planned")
         ids: list[str] = []
+        all_rows: list[dict[str, Any]] = []
         for partition in partitions:
             task = PICKLER.loads(self._planned)
             for rows in task.read(PICKLER.loads(PICKLER.dumps(partition))):
                 ids += rows.column("id").to_pylist()
+                all_rows += rows.to_pylist() if self._function is not None else []
             self._step("read")
+        if self._function is not None:
+            self._function(batch, all_rows)
+            self._step("told")
         self._sink.write(batch, ids)
         self._step("written")
         self._checkpoint.commits.add(batch)

@@ -1,0 +1,99 @@
+"""Outcomes of single rows of a batch, on their way from the function of `foreachBatch` to the process of the source.
+
+The function runs in the driver, and the claims are in another process. So the outcomes are staged in an object beside
+the queue, named by the claim of the batch. The source reads it when Spark has noted that the batch is done, and tells
+the outcomes in the commit that ends the batch: nothing is told of a batch that failed, and nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Ack, Operation
+from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.ports.storage import SupportsScratch
+from jqueue.spark.batch.outcomes import Outcome, decode_outcomes, encode_outcomes
+from jqueue.spark.staging import PREFIX, StagedObjects, Staging
+
+RETENTION = 7 * 86400.0
+"""Seconds after which outcomes are no longer needed: the claims of the batch are stale long before."""
+
+DEADLINE = 30.0
+"""Seconds to read or write them, repetitions included."""
+
+
+class OutcomeStore:
+    """Holds the outcomes of the batches of one queue.
+
+    Args:
+        storage: of the queue. Its client is shared, and not released.
+    """
+
+    def __init__(self, storage: SupportsScratch) -> None:
+        self._objects = StagedObjects(Staging("", RETENTION, DEADLINE), storage)
+
+    @classmethod
+    def of(cls, storage: object) -> OutcomeStore | None:
+        """Return the outcomes of the queue on a storage; None if the storage cannot hold them."""
+        return cls(storage) if isinstance(storage, SupportsScratch) else None
+
+    async def write(self, claim: str, outcomes: Sequence[Outcome]) -> None:
+        """Stage the outcomes of a batch, in place of others.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        await self._objects.replace(_name_of(claim), encode_outcomes(outcomes))
+
+    async def read(self, claim: str) -> Sequence[Outcome] | None:
+        """Return the outcomes of a batch that were told; None if nothing was told.
+
+        Raises:
+            InvalidBlobError: they are damaged.
+            StorageError: the store failed.
+        """
+        [content] = await self._objects.read([_name_of(claim)])
+        return None if content is None else decode_outcomes(content)
+
+    async def remove(self, claim: str) -> None:
+        """Remove the outcomes of a batch, if there are any.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        await self._objects.remove(_name_of(claim))
+
+
+def _name_of(claim: str) -> str:
+    return f"{PREFIX}stream-{claim}"
+
+
+def end_of_job(job: Job, outcome: Outcome | None) -> Operation:
+    """Return the operation that ends the claim on a single job. Without an outcome, it is done."""
+    return Ack(job) if outcome is None else replace(outcome, attempt=job.attempt).operation()
+
+
+def end_of_range(claim: RangeClaim, told: Sequence[tuple[Job, Outcome]]) -> list[Operation]:
+    """Return the operations that end a range: its own end, and those of jobs whose results are kept.
+
+    Args:
+        claim: of the range.
+        told: jobs of the range with their outcomes. All others are done.
+    """
+    failed: dict[str, RangeFailure | BaseException | str | None] = {}
+    returned: list[str] = []
+    kept: list[Operation] = []
+    for job, outcome in told:
+        if outcome.kind == "done":
+            if outcome.keep_result is not None:
+                kept.append(end_of_job(job, outcome))
+        elif outcome.kind == "handed_back":
+            returned.append(job.id)
+        else:
+            charge = outcome.kind != "snoozed"
+            failed[job.id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
+    ids = [job.id for job, outcome in told if outcome.kind == "done" and outcome.keep_result is not None]
+    return [EndRange(claim, failed, returned, kept=ids), *kept]
