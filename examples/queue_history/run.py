@@ -1,9 +1,10 @@
-"""A history of queues: each call looks at them once, and adds what it sees.
+"""A history of queues: each call looks at them once, and adds what it sees, and what has happened since the last.
 
     python examples/queue_history/run.py "queues/*.json" --into history
 
 It runs the declarative pipeline of this folder. Its table `history/warehouse/history` is a time series of Parquet
-files; `latest` and `daily`, beside it, are made from that table. Have cron call it every few minutes, one run after
+files; `latest` and `daily`, beside it, are made from that table. The table `events` has the events of queues that keep
+a history, which each run appends; `work` is made from it. Have cron call the program every few minutes, one run after
 the other. It needs `pip install "jqueue[pipelines,spark]"` and Java 17.
 
 The folder has all that Spark keeps between runs: tables, their catalog and their progress. If you have a catalog and a
@@ -43,6 +44,7 @@ def prepare(folder: Path, queues: list[str]) -> Path:
     spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
     spec["storage"] = (folder / spec["storage"]).as_uri()
     spec["configuration"]["spark.jqueue.queues"] = ",".join(map(absolute, queues))
+    spec["configuration"]["spark.jqueue.lake"] = str(folder / spec["configuration"]["spark.jqueue.lake"])
     for library in spec["libraries"]:
         library["glob"]["include"] = os.path.relpath(PROJECT / library["glob"]["include"], folder)
     (folder / "conf").mkdir(parents=True, exist_ok=True)

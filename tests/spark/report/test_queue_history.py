@@ -4,13 +4,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.dataset as datasets
 import pytest
 
 from jqueue import DirectQueue, connect
-from jqueue.operations import Enqueue
 from jqueue.spark.session import java_problem
 from tests.servers.fixtures import skip_or_fail
 
@@ -40,9 +40,10 @@ def test_the_project_has_no_paths_and_a_run_fills_them_in(program, tmp_path):
     assert "/" not in plain.storage
     assert (plain.name, tmp_path.as_uri() + "/storage") == (spec.name, spec.storage)
     assert f"s3://bucket/a.json,{os.getcwd()}/relative.json" == spec.configuration["spark.jqueue.queues"]
+    assert f"{tmp_path}/lake" == spec.configuration["spark.jqueue.lake"]
     [library] = spec.libraries
     found = {path.name for path in tmp_path.glob(library.include) if path.is_file()}
-    assert {"history.py", "latest.sql", "daily.sql"} <= found
+    assert {"history.py", "latest.sql", "daily.sql", "events.py", "work.sql"} <= found
     conf = (tmp_path / "conf" / "spark-defaults.conf").read_text()
     assert f"spark.sql.warehouse.dir {tmp_path}/warehouse\n" in conf
 
@@ -73,9 +74,11 @@ def run(queues, folder):
 
 def rows(folder, table):
     found = datasets.dataset(folder / "warehouse" / table, format="parquet", exclude_invalid_files=True)
-    return sorted(
-        found.to_table().to_pylist(), key=lambda row: (row.get("taken_at"), row["queue"], row["entrypoint"] or "")
-    )
+
+    def key(row):
+        return row.get("taken_at"), row["queue"], row.get("number"), row["entrypoint"] or ""
+
+    return sorted(found.to_table().to_pylist(), key=key)
 
 
 @pytest.mark.full
@@ -86,9 +89,12 @@ async def test_each_run_adds_to_the_history_and_updates_its_views(tmp_path):
     async with connect(names[0], DirectQueue) as queue:
         await queue.cancel((await queue.enqueue("mail", b"")).id)
     async with connect(names[1], DirectQueue) as queue:
-        await queue.enqueue_many([Enqueue("mail", b"secret")] * 3)
+        await queue.configure(history=timedelta(days=30))
+        for _ in range(3):
+            await queue.enqueue("mail", b"secret")
         run([str(tmp_path / "*.json")], folder)
-        await queue.enqueue_many([Enqueue("mail", b"secret")] * 2)
+        for _ in range(2):
+            await queue.enqueue("mail", b"secret")
         await queue.nack((await queue.dequeue("mail"))[0], dead=True, error=ValueError("secret"))
         run([str(tmp_path / "*.json")], folder)
 
@@ -104,4 +110,12 @@ async def test_each_run_adds_to_the_history_and_updates_its_views(tmp_path):
     assert [{key: row[key] for key in row if key != "run"} for row in history[2:]] == rows(folder, "latest")
     [_, mails] = rows(folder, "daily") if first.date() == second.date() else rows(folder, "daily")[-2:]
     assert (4, 4, 1) == (mails["most_ready"], mails["ready"], mails["dead"])
-    assert "secret" not in str(history)
+    events = rows(folder, "events")
+    assert [("start", 0), *[("enqueue", 0)] * 3, *[("enqueue", 1)] * 2, ("dequeue", 1), ("nack", 1)] == [
+        (row["verb"], row["run"]) for row in events
+    ]
+    assert list(range(1, 9)) == [row["number"] for row in events]
+    done = rows(folder, "work")
+    assert (5, 0, 1, 1) == tuple(sum(row[name] for row in done) for name in ("enqueued", "done", "failed", "dead"))
+    assert "secret" not in str([*history, *done])
+    assert "secret" not in str([{**row, "error": None} for row in events])
