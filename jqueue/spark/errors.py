@@ -73,12 +73,24 @@ _KNOWN = (
         "a Python process of an executor ended unexpectedly: it crashed, or was killed, for example for lack of memory",
     ),
     (
+        re.compile(r"Task failed while writing rows to (?:file:)?(\S+?)\.\s.*?No space left on device", re.DOTALL),
+        r"\1 cannot be written: the disk is full; free some space",
+    ),
+    (
+        re.compile(r"No space left on device"),
+        "the disk is full: free some space, or have Spark keep its temporary files elsewhere (spark.local.dir)",
+    ),
+    (
         re.compile(r"OutOfMemoryError"),
         "Spark ran out of memory: give it more, as in --conf spark.driver.memory=4g (or spark.executor.memory)",
     ),
     (
         re.compile(r"\[MALFORMED_RECORD_IN_PARSING|\[UNSUPPORTED_FEATURE\.QUERY_ONLY_CORRUPT_RECORD_COLUMN\]"),
         "the file has a record that cannot be read in this format",
+    ),
+    (
+        re.compile(r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+/day=\S+/jqueue-\S+)\."),
+        r"\1 of the lake cannot be read: it is damaged; restore it from a copy, or archive into a new lake",
     ),
     (
         re.compile(

@@ -189,6 +189,12 @@ def test_a_spark_error_is_cut_to_its_readable_message(text, said):
         (f"{CALLED}java.lang.OutOfMemoryError: Java heap space{JAVA}", "spark.driver.memory"),
         ("[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:/a.parquet. Could not "
          "read footer. SQLSTATE: KD001", "file:/a.parquet cannot be read"),
+        ("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/l/day=2026-10-01/entrypoint=mail/"
+         "jqueue-1.parquet. SQLSTATE: KD001", "entrypoint=mail/jqueue-1.parquet of the lake cannot be read: it is dam"),
+        (f"{CALLED}org.apache.spark.SparkException: {ABORTED}org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task "
+         "failed while writing rows to file:/tmp/out.parquet. SQLSTATE: 58030\n\tat org.apache.X.y(X.scala:1)\n"
+         "Caused by: java.io.IOException: No space left on device", "/tmp/out.parquet cannot be written: the disk"),
+        (f"{CALLED}java.io.IOException: No space left on device{JAVA}", "the disk is full: free some space"),
     ],
 )  # fmt: skip
 def test_a_cryptic_spark_error_is_explained_in_plain_words(text, said):
