@@ -48,7 +48,7 @@ async def add_next(first: FirstItems[Job], limit: int, view: QueueView, selectio
     for table in (False, True) if ready else (True,):
         found = 0
         try:
-            async with view.others_in_order(names, scheduled=table) as jobs:
+            async with view.telling(noticed=damaged.__setitem__).others_in_order(names, scheduled=table) as jobs:
                 async for job in jobs:
                     phase = phase_of(job, now)
                     if table and phase is Phase.SCHEDULED and not scheduled:

@@ -8,7 +8,7 @@ from datetime import datetime
 from heapq import nsmallest
 from typing import Any
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.first_items import FirstItems
 from jqueue.domain.job_table import Packed, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
@@ -140,13 +140,22 @@ async def _others(view: View, search: Search, order: str, most: int) -> tuple[Fi
     key, first = ORDERS[order], FirstItems[Placed](most, _place)
     beyond = 0
     if are_few(view):
-        async with view.queue.other_jobs(frozenset(search.selection.statuses), search.selection.entrypoints) as others:
-            async for job in others:
-                if search.matches(job, view.now):
-                    first.add((key(job), job.id, job))
+        statuses, names = frozenset(search.selection.statuses), search.selection.entrypoints
+        try:
+            async with view.queue.other_jobs(statuses, names) as others:
+                async for job in others:
+                    if search.matches(job, view.now):
+                        first.add((key(job), job.id, job))
+        except JobsUnreadableError as error:  # all others are listed
+            view.damage.update(error.segments)
     elif search.selection.holder is None:  # no waiting job has a holder
         next_jobs, beyond = await waiting_jobs(view, search.selection)
-        whole = await view.job(search.text) if search.text and search.text not in view.entries else None
+        whole = None
+        if search.text and search.text not in view.entries:
+            try:
+                whole = await view.job(search.text)
+            except JobsUnreadableError as error:  # it may be there: the page says which segment cannot be read
+                view.damage.update(error.segments)
         for job in {job.id: job for job in (*next_jobs, *filter(None, (whole,)))}.values():
             if search.matches(job, view.now):
                 first.add((key(job), job.id, job))

@@ -13,6 +13,7 @@ from jqueue.domain.models import EntrypointRules, QueueState
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.domain.totals import Histogram, Rates, Totals, totals_of
+from jqueue.server.damage import WARNING, alerts
 from jqueue.server.view import View
 
 SCHEDULES_SHOWN = 1000
@@ -36,6 +37,7 @@ def overview(view: View) -> dict[str, Any]:
         "schedules": _schedules(header, view.now),
         "schedules_total": len(header.schedules),
         "store": _store(header, stats),
+        "alerts": alerts(header, stats, view.damage),
     }
 
 
@@ -115,7 +117,7 @@ def _store(header: QueueState, stats: QueueStats) -> dict[str, Any]:
         "segment_jobs": stats.segment_jobs,
         "segment_bytes": stats.segment_bytes,
         "unreadable": stats.unreadable,
-        "warnings": list(stats.warnings),
+        "warnings": [each for each in stats.warnings if not each.startswith(WARNING)],
         "queue": header.queue,
         "critical": list(header.critical),
         "settings": {

@@ -23,6 +23,7 @@ from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
+from jqueue.server.damage import Damage, SegmentWatch
 
 READ_EVERY = 0.5
 """Seconds between two reads of a queue, at least. Viewers that ask earlier get the last one."""
@@ -45,6 +46,7 @@ class View:
         entries: the jobs of the queue's object by id, some of them packed. Do not change it.
         stats: the figures.
         found: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
+        damage: segments that cannot be read, with the reasons: see `jqueue.server.damage`.
     """
 
     number: int
@@ -53,6 +55,7 @@ class View:
     entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
     stats: QueueStats
     found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    damage: Damage = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def header(self) -> QueueState:
@@ -92,6 +95,7 @@ class BlobReader:
     def __init__(self, storage: ObjectStoragePort, options: QueueOptions) -> None:
         self._storage = storage
         self._options = options
+        self._watch = SegmentWatch(storage, options.entropy)
         call_timeout = to_seconds("call_timeout", options.call_timeout)
         self._follower = Follower(storage, options.entropy, options.clock, call_timeout=call_timeout)
 
@@ -110,7 +114,8 @@ class BlobReader:
         entries = dict(content.entries)  # the next refresh changes the jobs in place
         limits, taken, size = self._options.limits, self._follower.taken, self._follower.size
         queue = QueueView(replace(content, entries=entries), limits, taken, size)
-        return View(number, now, queue, entries, await queue.stats(now))
+        await self._watch.look(queue.header, now)
+        return View(number, now, queue, entries, await queue.stats(now), damage=self._watch.damage)
 
 
 class VerbReader:

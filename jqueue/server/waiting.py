@@ -61,8 +61,9 @@ async def _next_of(view: View, entrypoints: frozenset[str], *, scheduled: bool) 
     """Return the next jobs of segments with ready or with scheduled rows."""
     found: list[Job] = []
     size = 0
+    queue = view.queue.telling(noticed=view.damage.__setitem__)
     with suppress(JobsUnreadableError):  # all others are listed
-        async with view.queue.others_in_order(entrypoints, scheduled=scheduled) as jobs:
+        async with queue.others_in_order(entrypoints, scheduled=scheduled) as jobs:
             async for job in jobs:
                 found.append(job)
                 size += len(job.payload)

@@ -1,10 +1,12 @@
 """The dashboard of a queue whose waiting jobs are in segments: numbers of all, and a list of the next."""
 
+from datetime import timedelta
+
 import pytest
 
 from jqueue import LocalFileSystemStorage
 from jqueue.operations import Enqueue
-from jqueue.server import dashboard, waiting
+from jqueue.server import damage, dashboard, waiting
 from jqueue.testing.faults import FaultyObjects
 from tests.server.asgi import act, get
 from tests.server.test_page_alone import read_by_script, viewed  # noqa: F401 - a fixture
@@ -93,3 +95,54 @@ async def test_the_page_without_a_server_counts_the_jobs_in_segments(queue, path
     assert [(34, 3, 31), (22, 0, 22)] == [(each["total"], each["listed"], each["beyond"]) for each in found["lists"]]
     [warning] = found["overview"]["store"]["warnings"]
     assert "26 waiting jobs are in segments" in warning
+
+
+def segment_of(path, entrypoint):
+    folder = path.with_name(f"{path.name}.segments")
+    return next(each for each in folder.iterdir() if f'"entrypoint": "{entrypoint}"'.encode() in each.read_bytes())
+
+
+@pytest.mark.parametrize("few", [10, 1000])
+async def test_a_missing_segment_is_named_on_the_page_and_all_other_jobs_are_listed(
+    queue, app, path, storage, monkeypatch, few
+):
+    monkeypatch.setattr(waiting, "FEW", few)
+    await queue.enqueue("other", b"", job_id="hot")
+    lost = segment_of(path, "report")
+    content = lost.read_bytes()
+    lost.unlink()
+    [alert] = (await get(app, "/api/overview")).values["alerts"]
+    assert f"Segment .segments/{lost.name} (report) cannot be read, and 4 jobs in it wait" in alert
+    assert "restored from a backup, or given up with `jqueue drop-segment`: it is missing." in alert
+    page = (await get(app, "/api/jobs")).values
+    assert {"mail", "other"} == {job["entrypoint"] for job in page["jobs"]}
+    assert "ready" == (await get(app, "/api/job?id=mail-03")).values["state"]
+    await queue.pause("mail")
+    assert 1 == len((await get(app, "/api/overview")).values["alerts"])
+    lost.write_bytes(content)
+    monkeypatch.setattr(damage, "LIST_EVERY", timedelta(0))
+    await queue.resume("mail")
+    await act(app, "cancel", {"id": "hot", "seen": (await get(app, "/api/job?id=hot")).values["seen"]})
+    assert [] == (await get(app, "/api/overview")).values["alerts"]
+
+
+@pytest.mark.parametrize("few", [10, 1000])
+async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queue, app, path, monkeypatch, few):
+    monkeypatch.setattr(waiting, "FEW", few)
+    mail = segment_of(path, "mail")
+    content = bytearray(mail.read_bytes())
+    content[content.index(b'"payload"')] ^= 1
+    mail.write_bytes(content)
+    assert 200 == (await get(app, "/api/jobs")).status
+    assert 200 == (await get(app, "/api/jobs?text=unknown")).status
+    [alert] = (await get(app, "/api/overview")).values["alerts"]
+    assert f"Segment .segments/{mail.name} (mail) cannot be read, and {NUMBER} jobs in it wait" in alert
+    assert "the checksum does not match" in alert
+
+
+async def test_the_segments_are_listed_once_a_minute_and_not_at_each_look(queue, app, storage):
+    await get(app, "/api/overview")
+    storage.object_calls.clear()
+    await queue.pause("another")  # the next look is at another version
+    await get(app, "/api/overview")
+    assert [] == storage.object_calls

@@ -16,6 +16,7 @@ from jqueue.server.static_page import static_page
 from tests.cli.test_dashboard_command import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
+from tests.tiny_segments import spilled, tiny_queue
 
 pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("chromium")]
 
@@ -94,6 +95,30 @@ def test_every_view_has_one_heading_one_main_part_and_names_for_its_controls(bro
             assert 1 == len(browser.all("main"))
             wide = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0
+
+
+def test_a_missing_segment_is_named_in_every_view_and_other_jobs_can_be_cancelled(browser, path):
+    async def fill_segments():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            await queue.enqueue_many([Enqueue("report", b"") for _ in range(3)])
+            await spilled(queue)
+        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+            return await queue.enqueue("mail", b"")
+
+    job = asyncio.run(fill_segments())
+    [lost] = path.with_name("queue.json.segments").iterdir()
+    lost.unlink()
+    with opened(browser, path):
+        for place in VIEWS:
+            browser.go(place)
+            browser.see(
+                f"Segment .segments/{lost.name} (report) cannot be read, and 3 jobs in it wait", "main .warning"
+            )
+        browser.go("/jobs")
+        browser.see(job.id, "main table")
+        browser.press("Cancel", "main table")
+        browser.press("Cancel", "dialog")
+        browser.see("Cancelled the job", "#notes")
 
 
 def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):

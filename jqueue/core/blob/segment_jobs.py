@@ -18,7 +18,8 @@ from typing import Self, TypeVar
 from jqueue.core.blob.segment_census import SegmentCensus
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.core.engine.engine import read_until
-from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError
+from jqueue.core.engine.lazy_state import Looked, Noticed
+from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, JQueueError
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.range_jobs import in_progress, with_tries
@@ -85,18 +86,19 @@ class SegmentJobs:
         ranges: the claims of ranges in that version.
         source: reads the rows.
         deadline: maximum seconds for each request to the store, with its repetitions.
-        looked: called with the number of rows after some were read.
+        looked, noticed: as in `JobRows.telling`.
     """
 
     segments: Mapping[str, Segment] = field(repr=False)
     ranges: Mapping[str, Range] = field(repr=False)
     source: RowSource = field(repr=False)
     deadline: float
-    looked: Callable[[int], None] = field(default=lambda number: None, repr=False)
+    looked: Looked | None = field(default=None, repr=False)
+    noticed: Noticed | None = field(default=None, repr=False)
 
-    def telling(self, looked: Callable[[int], None]) -> Self:
+    def telling(self, looked: Looked | None = None, noticed: Noticed | None = None) -> Self:
         """As in `JobRows`."""
-        return replace(self, looked=looked)
+        return replace(self, looked=looked or self.looked, noticed=noticed or self.noticed)
 
     async def rows(
         self, statuses: frozenset[JobStatus], entrypoints: frozenset[str], prefix: str
@@ -134,7 +136,7 @@ class SegmentJobs:
                         if job_id.startswith(prefix) and self._is_there(name, row):
                             yield job_id
             except DAMAGED as error:
-                damaged[FOLDER + name] = reason_of(error)
+                self._note(damaged, name, error)
         if damaged:
             raise JobsUnreadableError(damaged)
 
@@ -160,7 +162,7 @@ class SegmentJobs:
                         self.source.note_found(name, row, job_id, entry)
                         return self._job(name, row, job_id, entry)
             except DAMAGED as error:
-                damaged[FOLDER + name] = reason_of(error)
+                self._note(damaged, name, error)
         if damaged:
             raise JobsUnreadableError(damaged)
         return None
@@ -234,7 +236,7 @@ class SegmentJobs:
                             since = (job.run_at or job.created_at).timestamp()
                             yield RowKey(job.priority, job.sequence, since), job
         except DAMAGED as error:
-            damaged[FOLDER + name] = reason_of(error)
+            self._note(damaged, name, error)
 
     def _of(self, entrypoints: frozenset[str]) -> Mapping[str, Segment]:
         """Return the segments of some entrypoints; all if there are none."""
@@ -253,7 +255,7 @@ class SegmentJobs:
                     for rows in await self._chunks(name, segment, index, numbers, prefix, damaged):
                         yield name, rows
             except DAMAGED as error:
-                damaged[FOLDER + name] = reason_of(error)
+                self._note(damaged, name, error)
 
     async def _chunks(
         self,
@@ -269,7 +271,7 @@ class SegmentJobs:
         try:
             found = await self._patiently(name, lambda: reading(name, segment, index, numbers, prefix))
         except InvalidBlobError as error:
-            damaged[FOLDER + name] = reason_of(error)
+            self._note(damaged, name, error)
             if len(numbers) == 1:
                 return []
             return [
@@ -281,7 +283,14 @@ class SegmentJobs:
         return [rows for _, rows in found]
 
     def _tell(self, segment: Segment, numbers: Sequence[int]) -> None:
-        self.looked(sum(min(segment.chunk_rows, segment.rows - each * segment.chunk_rows) for each in numbers))
+        if self.looked is not None:
+            self.looked(sum(min(segment.chunk_rows, segment.rows - each * segment.chunk_rows) for each in numbers))
+
+    def _note(self, damaged: dict[str, str], name: str, error: JQueueError) -> None:
+        suffix, why = FOLDER + name, reason_of(error)
+        damaged[suffix] = why
+        if self.noticed is not None:
+            self.noticed(suffix, why)
 
     async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> tuple[str, Packed]:
         """Return the job id and the packed job of a row."""

@@ -14,6 +14,9 @@ from jqueue.domain.segments import Span
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
 from jqueue.domain.stats import Census
 
+Looked = Callable[[int], None]
+Noticed = Callable[[str, str], None]
+
 
 class JobRows(Protocol):
     """The jobs of one version of a queue that are not in the queue's object."""
@@ -33,8 +36,14 @@ class JobRows(Protocol):
             StorageError: the store failed.
         """
 
-    def telling(self, looked: Callable[[int], None]) -> Self:
-        """Return the same jobs. Each further read of some of them is told with their number."""
+    def telling(self, looked: Looked | None = None, noticed: Noticed | None = None) -> Self:
+        """Return the same jobs. What is told already goes on being told, unless it is given again.
+
+        Args:
+            looked: called with the number of jobs after each read of some of them.
+            noticed: called with the end of the name of what is missing or damaged, and the reason, as soon as that is
+                known.
+        """
 
     def ids(self, prefix: str) -> AsyncGenerator[str, None]:
         """Iterate over the ids of the jobs that begin like this, faster than `rows`. Errors are as for `rows`."""

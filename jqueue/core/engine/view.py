@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.lazy_state import LazyState, Looked, Noticed
 from jqueue.domain.job_table import objects_of, unpacked
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
@@ -43,10 +43,12 @@ class QueueView:
         """The lines that cannot be read as jobs."""
         return self._content.set_aside
 
-    def telling(self, looked: Callable[[int], None]) -> QueueView:
-        """Return the same version. Reads of jobs that are not in the queue's object are told with their numbers."""
+    def telling(self, looked: Looked | None = None, noticed: Noticed | None = None) -> QueueView:
+        """Return the same version. It tells of reads of jobs that are not in the queue's object: see `JobRows`."""
         rows = self._content.rows
-        return self if rows is None else replace(self, _content=replace(self._content, rows=rows.telling(looked)))
+        return (
+            self if rows is None else replace(self, _content=replace(self._content, rows=rows.telling(looked, noticed)))
+        )
 
     async def jobs(
         self,

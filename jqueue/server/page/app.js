@@ -229,7 +229,8 @@ export class App {
     const shown = render({ state: this.state, samples: this.samples, actions: this.actions, query, ...this.view,
       mayShow: this.state.role !== "viewer" || this.source.readsPayloads === true,
       showPayload: () => this.reveal("payload"), showResult: () => this.reveal("result") });
-    patch(main, h("main", { id: "main", tabindex: "-1" }, shown));
+    const alerts = (this.state.alerts || []).map((text) => h("p", { class: "warning", role: "alert" }, foreign(text)));
+    patch(main, h("main", { id: "main", tabindex: "-1" }, alerts, shown));
     for (const select of main.querySelectorAll("select")) {
       if (select !== document.activeElement) select.value = select.querySelector("option[selected]")?.value ?? select.value;
     }

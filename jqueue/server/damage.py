@@ -1,0 +1,84 @@
+"""Segments of a queue that are missing or damaged, as far as a dashboard can know without reading them all.
+
+A listing now and then tells which are missing or cut off. A changed row is noticed when a list of jobs needs it;
+`jqueue doctor` reads all rows.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from jqueue.core.engine.engine import read_until
+from jqueue.domain.counting import counted
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.models import QueueState
+from jqueue.domain.segments import FOLDER
+from jqueue.domain.stats import QueueStats
+from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
+
+LIST_EVERY = timedelta(seconds=60)
+"""Time between two listings of the segments."""
+
+LIST_DEADLINE = 10.0
+"""Seconds for a listing. If it fails, the next one may succeed."""
+
+WARNING = f"segment {FOLDER}"
+"""The beginning of the warnings of `stats()` about segments."""
+
+MISSING, CUT_OFF = "it is missing", "it is cut off"
+
+Damage = dict[str, str]
+"""The reason why a segment cannot be read, by the end of its name. Readers of rows add to it."""
+
+
+class SegmentWatch:
+    """Looks for the segments of one queue.
+
+    Args:
+        storage: of the queue.
+        entropy: draws the pauses between failed requests.
+
+    Attributes:
+        damage: what is known.
+    """
+
+    def __init__(self, storage: ObjectStoragePort, entropy: Entropy) -> None:
+        self.damage: Damage = {}
+        self._storage = storage
+        self._entropy = entropy
+        self._listed_at: datetime | None = None
+
+    async def look(self, header: QueueState, now: datetime) -> None:
+        """List the segments if that is due, and forget what was known before."""
+        due = self._listed_at is None or now - self._listed_at >= LIST_EVERY
+        storage = self._storage
+        if not header.segments or not due or not isinstance(storage, SupportsObjects):
+            return
+        self._listed_at = now
+        with suppress(JQueueError):
+            sizes = await read_until(
+                LIST_DEADLINE, lambda: storage.list_beside(FOLDER), self._entropy, "the list of segments"
+            )
+            there = {each.suffix: each.size for each in sizes}
+            self.damage.clear()
+            for name, segment in header.segments.items():
+                size = there.get(FOLDER + name)
+                if size is None or size < segment.bytes:
+                    self.damage[FOLDER + name] = MISSING if size is None else CUT_OFF
+
+
+def alerts(header: QueueState, stats: QueueStats, damage: Damage) -> list[str]:
+    """Return a line for each damaged segment: its entrypoint, the number of its jobs, and what to do."""
+    found = []
+    for name, segment in header.segments.items():
+        if (why := damage.get(FOLDER + name)) is not None:
+            wait = counted(segment.waiting, "job in it waits", "jobs in it wait")
+            found.append(
+                f"{WARNING}{name} ({segment.entrypoint}) cannot be read, and {wait} until it is restored from a "
+                f"backup, or given up with `jqueue drop-segment`: {why}"
+            )
+    named = tuple(f"segment {suffix} " for suffix in damage)
+    found += [each for each in stats.warnings if each.startswith(WARNING) and not each.startswith(named)]
+    return [f"{each[0].upper()}{each[1:]}. All other jobs go on." for each in found]
