@@ -125,6 +125,7 @@ def test_rare_histories_are_no_violations(seed):
         pytest.param(96035367, id="events name a segment that the commit which names it purges"),
         pytest.param(33002835, id="a purged job is enqueued again by its id in the same commit"),
         pytest.param(33029699, id="the oldest job becomes ready while its age is told"),
+        pytest.param(96141318, id="a heartbeat comes too late for one commit, and is carried by the next"),
         pytest.param(33007457, id="a commit takes the last rows of a damaged segment, and fires no entry"),
     ],
 )

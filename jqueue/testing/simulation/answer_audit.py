@@ -158,7 +158,11 @@ class AnswerAudit:
         return any(version.index in added for version in self._during(call)[1:])
 
     def _check_overrun(self, call: Call, claim: Claim) -> None:
-        """Check that a heartbeat was applied before the sweep of its commit. Calls answered together share a commit."""
+        """Check that a heartbeat was applied before the sweep of its commit.
+
+        Calls answered together share a commit: the last one of their process, which may be a later one than that which
+        revoked the claim.
+        """
         ended = self.auditor.ended.get(claim)
         if call.verb not in ("heartbeat", "heartbeat_many") or ended is None or ended.by != call.process:
             return
@@ -170,7 +174,8 @@ class AnswerAudit:
         between = any(ended.at <= other.ended < call.ended for other in others)
         waiting = any(other.started <= ended.at and other.ended > call.ended for other in dequeues)
         left = any(other.error and other.ended > ended.at - DEADLINE for other in others)
-        if together and not (between or waiting or left) and call.started <= ended.at:
+        later = any(v.by == call.process and v.number > ended.number for v in self._during(call))
+        if together and not (between or waiting or left or later) and call.started <= ended.at:
             raise Violation(6, f"{claim} was revoked by the commit that carried its heartbeat", call=call)
 
     # Calls that add

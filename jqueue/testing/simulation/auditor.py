@@ -157,8 +157,8 @@ class Auditor:
             old = old_jobs.get(job_id)
             if old is job or old == job:
                 continue
-            if old is not None and "created_at" in old and old["created_at"] != job["created_at"]:
-                self._check_removal(job_id, old, before, after)  # cancelled and enqueued again in one commit
+            if old is not None and self._came_back(job_id, old, job, after):
+                self._check_removal(job_id, old, before, after)
                 old = None
             if old is None:
                 self._check_addition(job_id, job, before, after)
@@ -176,6 +176,13 @@ class Auditor:
             self._check_claim(job_id, job, before, after)
         for audit in (self.limits, self.cron, self.results, self.staged, self.counters, self.history):
             audit.check_step(before, after, claimed)
+
+    def _came_back(self, job_id: str, old: Fields, new: Fields, after: Version) -> bool:
+        """True if a job was removed and enqueued again in one commit: its time of creation tells, or else its place."""
+        if "created_at" in old and old["created_at"] != new["created_at"]:
+            return True
+        moved = status_of(old) == QUEUED and old.get("sequence") and new.get("sequence", 0) > self._last
+        return bool(moved) and any(may_carry(after, call) for call in self.calls.adding[job_id])
 
     def _check_removal(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
         calls, status = self.calls, status_of(job)
