@@ -185,25 +185,21 @@ class Auditor:
         return bool(moved) and any(may_carry(after, call) for call in self.calls.adding[job_id])
 
     def _check_removal(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
-        calls, status = self.calls, status_of(job)
+        calls, status, claim = self.calls, status_of(job), Claim(job_id, attempt_of(job))
         if status == COMPLETED:
             self.results.check_removal(job_id, job, after)
             return
         if status == DEAD and self.results.is_retired(job, before, after):
             return
-        if status == DEAD and calls.may_carry("redrive", after, job["entrypoint"]):
-            status = QUEUED  # for a moment: another call of the same commit may then have removed it
-        claim = Claim(job_id, attempt_of(job))
-        idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(claim, job)
-        purged = status_of(job) != QUEUED and idle and self._is_purged(job_id, job, before, after)
+        untold = status == IN_PROGRESS and self._nobody_was_told(claim, job)
         stale = self._stood(claim, after) >= (job.get("claim_timeout") or 0.0)
-        expired = status != DEAD and (idle or stale) and _is_over(job.get("expires_at"), after)
-        keys = self.overseer.unique_keys(job_id, job, after)
-        replaced = status != DEAD and idle and any(calls.replaces(key, after) for key in keys)
-        stopped = (job.get("cancel_requested") or self.overseer.stops(job_id, before, after)) and (idle or stale)
-        cancelled = stopped or (idle and self.overseer.carried("cancel", job_id, before, after))
-        purged = purged or (status != DEAD and idle and self._is_too_old(job_id, job, before, after))
-        without_ack = purged or expired or replaced or (status != DEAD and cancelled)
+        states = calls.states_in(job_id, job, after, untold=untold)
+        swept = calls.states_in(job_id, job, after, untold=untold, stale=stale)
+        without_ack = DEAD in states and self._is_purged(job_id, job, before, after)
+        without_ack |= QUEUED in states and self._leaves_the_line(job_id, job, before, after)
+        without_ack |= QUEUED in swept and status != DEAD and _is_over(job.get("expires_at"), after)
+        if status == IN_PROGRESS and len(swept) > 1:
+            without_ack |= bool(job.get("cancel_requested")) or self.overseer.stops(job_id, before, after)
         if status == IN_PROGRESS:
             self.ended[claim] = after
             acks = [*calls.ending.get(claim, ()), *calls.acking_by_id.get(job_id, ())]
@@ -217,6 +213,14 @@ class Auditor:
                 return
         if not without_ack:
             raise Violation(1, f"{job_id} vanished while it was {status}, and nobody had ended it", version=after)
+
+    def _leaves_the_line(self, job_id: str, job: Fields, before: Version, after: Version) -> bool:
+        """True if a version may carry a call that removes a queued job."""
+        return (
+            any(self.calls.replaces(key, after) for key in self.overseer.unique_keys(job_id, job, after))
+            or bool(self.overseer.carried("cancel", job_id, before, after))
+            or self._is_too_old(job_id, job, before, after)
+        )
 
     def _is_purged(self, job_id: str, job: Fields, before: Version, after: Version) -> bool:
         """True if a version may carry a purge of a dead job."""
@@ -377,7 +381,7 @@ class Auditor:
     def _check_whole(self, claim: Claim, old: Fields, new: Fields, after: Version) -> None:
         """Check a job whose range became stale: it waits again in its place, unless it is out of attempts."""
         spent = old.get("max_attempts") is not None and failures_of(old) >= old["max_attempts"]
-        if spent and not self.calls.may_carry("redrive", after):
+        if spent and not self.calls.may_carry("redrive", after, old["entrypoint"]):
             raise Violation(1, f"{claim} ended, and its job is {status_of(new)}", version=after)
 
     def _stood(self, claim: Claim, after: Version) -> float:
@@ -396,7 +400,7 @@ class Auditor:
         charged = nack is None or nack.given["charge"]
         spent = old.get("max_attempts") is not None and failures_of(old) >= old["max_attempts"]
         doomed = charged and (spent or (nack is not None and nack.given["dead"]))
-        if self.calls.may_carry("redrive", after):
+        if doomed and self.calls.may_carry("redrive", after, old["entrypoint"]):
             return  # dead for a moment
         if doomed != (status_of(new) == DEAD):
             raise Violation(1, f"{claim} ended, and its job is {status_of(new)}", version=after)

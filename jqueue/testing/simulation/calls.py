@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from jqueue.domain.models import Claim
-from jqueue.testing.simulation.chain import QUEUED, Version
+from jqueue.testing.simulation.chain import (
+    DEAD,
+    IN_PROGRESS,
+    QUEUED,
+    Fields,
+    Version,
+    attempt_of,
+    failures_of,
+    status_of,
+)
 from jqueue.testing.simulation.history import Call
 
 
@@ -67,13 +76,17 @@ class Calls:
     def purging(self, adding: Call) -> bool:
         """True if a purge may have removed jobs in the very commit that added them.
 
-        Jobs of a bulk enqueue are as old as the call that adds them, staged ones as their staging. Jobs of other calls
-        are as old as the commit: a purge that looks at the age does not find them old enough.
+        Jobs of a bulk enqueue are as old as the call that adds them, and jobs in staged segments as their staging. Jobs
+        of other calls are as old as the commit: a purge that looks at the age does not find them old enough. Encoded
+        jobs are seen by other operations from the next commit on.
         """
+        if adding.verb in ("enqueue_staged", "resolve_staged") and not adding.in_segments:
+            return False
+        dated_before = adding.in_segments or adding.verb == "enqueue_many"
         return any(
             call.given["status"] == QUEUED
             and call.process == adding.process
-            and (adding.verb in ("enqueue_many", "enqueue_staged") or call.given["older_than"] < 0)
+            and (dated_before or call.given["older_than"] < 0)
             for call in self.by_verb["purge"]
             if call.started <= adding.ended and adding.started <= call.ended and not call.certainly_not_done
         )
@@ -110,12 +123,41 @@ class Calls:
         calls = (call for call in self.by_verb["enqueue"] if call.replaces and call.key == key)
         return key is not None and any(may_carry(version, call) for call in calls)
 
-    def gave_back(self, claim: Claim, version: Version) -> bool:
-        """True if a version may have ended a claim but not its job, which was then queued or dead for a moment."""
-        if self.may_carry("requeue_stale", version):
-            return True
-        nacks = [call for verb in ("nack", "nack_many", "apply_each", "end_range") for call in self.by_verb[verb]]
-        return any(claim in call.claims and may_carry(version, call) for call in nacks)
+    def states_in(
+        self, job_id: str, job: Fields, version: Version, *, untold: bool = False, stale: bool = False
+    ) -> set[str]:
+        """Return the states in which other calls of a commit may have found a job.
+
+        Besides the state before the commit, these are the states that the job may have had for a moment.
+
+        Args:
+            job_id: id of the job.
+            job: the job before the commit.
+            version: the version that the commit made.
+            untold: True if the claim on the job may be handed back, as its holder was not told.
+            stale: True if the sweep of the commit may revoke the claim, and what comes after the sweep is asked for.
+        """
+        states = {status_of(job)}
+        if IN_PROGRESS in states:
+            spent = job.get("max_attempts") is not None and failures_of(job) >= job["max_attempts"]
+            if untold:
+                states.add(QUEUED)
+            if stale:
+                states.add(DEAD if spent else QUEUED)
+            for call in self._giving_back(Claim(job_id, attempt_of(job)), version):
+                dead = call.given.get("charge", True) and (spent or call.given.get("dead", False))
+                states |= {DEAD} if dead else {QUEUED}
+                if call.verb == "end_range":  # some jobs of the range are given back without a failure
+                    states.add(QUEUED)
+        if DEAD in states and self.may_carry("redrive", version, job["entrypoint"]):
+            states.add(QUEUED)
+        return states
+
+    def _giving_back(self, claim: Claim, version: Version) -> Iterator[Call]:
+        """Yield the calls in a version that may have ended a claim but not its job."""
+        yield from self.carried("requeue_stale", version)
+        nacks = (call for verb in ("nack", "nack_many", "apply_each", "end_range") for call in self.by_verb[verb])
+        yield from (call for call in nacks if claim in call.claims and may_carry(version, call))
 
 
 def may_carry(version: Version, call: Call) -> bool:

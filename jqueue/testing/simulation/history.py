@@ -32,6 +32,7 @@ class Call:
         seen: version in which its caller has seen what must still be so; None if it has no such guard.
         matching: entrypoint, status and part of the last error that its job must have; empty if it has no such guard.
         transaction: application and version of a bulk enqueue.
+        in_segments: True if its staged jobs are in segments, and not encoded for the blob.
         keyed: marks that identify those of its jobs whose ids are unknown in advance.
         holder: name under which to claim.
         through: largest sequence number of a job that it may claim.
@@ -69,6 +70,7 @@ class Call:
     seen: int | None = None
     matching: dict[str, Any] = field(default_factory=dict)
     transaction: tuple[str, int] | None = None
+    in_segments: bool = False
     keyed: tuple[str, ...] = ()
     holder: str | None = None
     through: float = NEVER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from jqueue.domain.errors import JobCancelledError, JobStateError, ResultTimeoutError
 from jqueue.domain.models import Claim, JobStatus
@@ -134,15 +135,11 @@ class OrderAnswerAudit:
         [job_id] = call.job_ids
         if isinstance(call.error, JobStateError) and call.running:
             seen = self._during(call)
-            states = [status_of(version.jobs.get(job_id, {})) for version in seen]
-            revived = any(self.calls.may_carry("redrive", version) for version in seen)  # dead for a moment
-            revived |= any(
-                self.calls.gave_back(claim, version)
-                and any(each.given["status"] == DEAD for each in self.calls.carried("purge", version))
-                for claim, version in self.auditor.ended.items()
-                if claim.job_id == job_id and version in seen
-            )
-            if DEAD not in states and COMPLETED not in states and not revived:
+            states = {status_of(version.jobs.get(job_id, {})) for version in seen}
+            for before, after in pairwise(seen):
+                if job_id in before.jobs:
+                    states |= self.calls.states_in(job_id, before.jobs[job_id], after)
+            if DEAD not in states and COMPLETED not in states:
                 raise Violation(3, f"{job_id} was called dead or finished, and was not", call=call)
         if not call.succeeded or call.result.status is not JobStatus.IN_PROGRESS:
             return

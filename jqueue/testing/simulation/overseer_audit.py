@@ -10,7 +10,6 @@ from base64 import b64decode
 from collections import Counter, defaultdict
 
 from jqueue.domain.errors import ChangedMeanwhileError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.models import Claim
 from jqueue.testing.simulation.calls import Calls, Violation, may_carry
 from jqueue.testing.simulation.chain import (
     COMPLETED,
@@ -99,8 +98,7 @@ class OverseerAudit:
             return True
         if call.seen is not None:  # an attempt that has ended, or begun, cannot be as it was seen
             return False
-        claim = Claim(job_id, attempt_of(job or {}))
-        return job is None or self.calls.may_carry("redrive", after) or self.calls.gave_back(claim, after)
+        return job is None or len(self.calls.states_in(job_id, job, after)) > 1
 
     def _holds(self, call: Call, job_id: str, job: Fields) -> bool:
         """True if the guard of a call allows it for a job with these fields, or if it has no guard."""

@@ -100,6 +100,7 @@ class Stager(Actor):
         raises = self.dice.random() < 0.2
         on_conflict: OnConflict = "raise" if raises else "return"
         details: dict[str, Any] = {"job_ids": content.ids, "keyed": content.keyed, "transaction": transaction}
+        details["in_segments"] = bool(content.tasks)
         operations = len(content.ids) + len(content.keyed)
         found = await self.call(
             "enqueue_staged",
