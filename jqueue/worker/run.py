@@ -31,6 +31,8 @@ from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
 from jqueue.worker.job_runner import AnyCall, JobRunner
+from jqueue.worker.lanes import Lanes, fits
+from jqueue.worker.loop_lanes import LoopLanes
 from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
@@ -38,8 +40,10 @@ from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.queue_health import QueueHealth
 from jqueue.worker.range_claims import RangeClaims
 from jqueue.worker.report import Figures, RunReport, report_of
+from jqueue.worker.rows import RowQueue
 from jqueue.worker.run_state import RunState
 from jqueue.worker.signals import handle_signals
+from jqueue.worker.thread_lanes import ThreadLanes
 from jqueue.worker.threads import Threads
 
 logger = logger_of("jqueue.worker")
@@ -181,7 +185,7 @@ class Run:
             stack.callback(threads.shutdown)
             if not self._stopping.is_set():
                 self._phase = "working"
-                await self._work(self._job_runner(resources, threads, processes))
+                await self._work(self._job_runner(resources, threads, processes), threads)
             self._phase = "closing"
 
     async def _open_probes(self, stack: AsyncExitStack) -> Exporter | None:
@@ -219,14 +223,13 @@ class Run:
             show_errors=self._settings.show_errors,
         )
 
-    async def _work(self, job_runner: JobRunner) -> None:
+    async def _work(self, job_runner: JobRunner, threads: Threads) -> None:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
         config, queue, state, health = self._config, self._queue, self._state, self._health
         entropy = options_of(queue).entropy
         source = RangeClaims(queue, self._settings.claim_timeout, config.name, config.handlers, state)
         job_runner.gatherer = Gatherer(source, job_runner.add, waits=not self._drain)
-        batches = {name: handler.options.batch for name, handler in config.handlers.items()}
-        claimer = Claimer(source, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
+        claimer = self._claimer(source, job_runner, threads)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record)
         claiming = self._task(self._claim(claimer), "claims")
@@ -261,6 +264,21 @@ class Run:
             await asyncio.wait([settling])
             await _cancelled(others)
 
+    def _claimer(self, source: SingleClaims, job_runner: JobRunner, threads: Threads) -> Claimer | Lanes:
+        """Return what begins jobs: lanes if the jobs are in memory and fit into them, and otherwise claims."""
+        handlers, queue, state, middlewares = self._config.handlers, self._queue, self._state, self._config.middlewares
+        if isinstance(queue, RowQueue):
+            present = [handlers[name] for name in set(queue.rows.names) if name in handlers]
+            if all(fits(handler, middlewares, "loop") for handler in present):
+                return LoopLanes(queue, state, job_runner, handlers)
+            if all(fits(handler, middlewares, "thread") for handler in present):
+                return ThreadLanes(queue, state, job_runner, handlers, threads)
+        batches = {name: handler.options.batch for name, handler in handlers.items()}
+        entropy = options_of(queue).entropy
+        return Claimer(
+            source, state, job_runner.begin, batches, entropy=entropy, health=self._health, drain=self._drain
+        )
+
     def _record(self, at: float) -> WorkerRecord:
         """Return the record of this worker at a time, in seconds since 1970."""
         config = self._config
@@ -276,7 +294,7 @@ class Run:
             version=__version__,
         )
 
-    async def _claim(self, claimer: Claimer) -> None:
+    async def _claim(self, claimer: Claimer | Lanes) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""
         config = self._config
         await declare(

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from jqueue import Job, JobStatus, QueueState
 from jqueue.core.blob import codec, lines
 from jqueue.core.blob.content import Blob
-from jqueue.core.blob.lines import encode_job, read_entry, read_line
+from jqueue.core.blob.lines import encode_job, read_entry, read_line, read_waiting_lines
 from jqueue.domain.job_table import packed, unpacked
 from jqueue.domain.models import CommitRecord, EntrypointRules, KeyHold, QueueSettings, Schedule, SetAside
 from tests.property.test_codec_properties import (
@@ -102,6 +102,29 @@ def test_a_line_read_by_the_fast_path_gives_the_same_job(jobs, bytes_put_in, dat
                 expected = read_line(line)
                 found = read_entry(line, {})
                 assert expected == (found if isinstance(found, SetAside) else unpacked(*found))
+
+
+@given(st.lists(any_jobs, min_size=1), st.binary(max_size=3), st.data())
+@settings(deadline=None)
+def test_lines_read_together_give_the_same_jobs_as_one_by_one(jobs, bytes_put_in, data):
+    """Lines that we write, and lines with a few bytes changed."""
+    waiting = [
+        Job(id=job.id, entrypoint=job.entrypoint, payload=job.payload, sequence=place, created_at=job.created_at)
+        for place, job in enumerate(jobs, 1)
+    ]
+    whole = b"".join(encode_job(job) + b"\n" for job in waiting)
+    first, last = sorted(data.draw(st.integers(0, len(whole))) for _ in range(2))
+    for text in (whole, whole[:first] + bytes_put_in + whole[min(last, first + 3) :]):
+        found = read_waiting_lines(text, {})
+        assert found is None or found == [read_entry(line, {}) for line in text.split(b"\n")[:-1]]
+
+
+def test_lines_of_jobs_that_only_wait_are_read_together():
+    jobs = [Job(entrypoint=name, payload=b"p", sequence=place) for place, name in enumerate(["a", "grüße", "a"], 1)]
+    text = b"".join(encode_job(job) + b"\n" for job in jobs)
+    assert [(job.id, packed(job, {})) for job in jobs] == read_waiting_lines(text, {})
+    another = encode_job(Job(entrypoint="a", payload=b"", sequence=4, headers={"x": "y"})) + b"\n"
+    assert read_waiting_lines(text + another, {}) is None
 
 
 def test_the_fast_path_refuses_a_number_that_is_invalid_in_json():

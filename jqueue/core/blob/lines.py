@@ -47,6 +47,7 @@ _WAITING = re.compile(
     rb'"created_at": "([0-9T:.+-]+)"\}' % (_TEXT, _TEXT)
 )
 """The line of a queued job that has only the required fields, as `encode_job` writes it."""
+_WAITING_LINES = re.compile(b"^%b$" % _WAITING.pattern, re.MULTILINE)
 _validate = Job.__pydantic_validator__.validate_python  # like `Job.model_validate`, without its handling of options
 
 
@@ -283,6 +284,30 @@ def _read_waiting(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | No
     try:
         content, moment, name = a2b_base64(payload, strict_mode=True), _moment(created_at.decode()), entrypoint.decode()
         return job_id.decode(), packed_waiting(names.setdefault(name, name), content, moment, int(sequence))
+    except ValueError:
+        return None
+
+
+def read_waiting_lines(data: bytes, names: dict[str, str]) -> list[tuple[str, Packed]] | None:
+    """Parse lines that all match `_WAITING`, as `read_entry` does, in less than half of its time.
+
+    Return None if another line is among them, or an invalid value.
+    """
+    if _WAITING.match(data) is None:
+        return None
+    found = _WAITING_LINES.findall(data)
+    if len(found) != data.count(b"\n"):
+        return None
+    try:
+        texts = {raw: names.setdefault(name := raw.decode(), name) for raw in {row[1] for row in found}}
+        moments = {raw: _moment(raw.decode()) for raw in {row[4] for row in found}}
+        return [
+            (
+                job_id.decode(),
+                packed_waiting(texts[name], a2b_base64(payload, strict_mode=True), moments[at], int(place)),
+            )
+            for job_id, name, payload, place, at in found
+        ]
     except ValueError:
         return None
 

@@ -29,7 +29,7 @@ COMMITS_AHEAD = 4
 """Number of commits like the last one for which rows are kept loaded."""
 
 MOST_CHUNKS = 16
-"""Number of chunks that are loaded at once when rows are missing again and again."""
+"""Number of chunks that are loaded at once when the rows of one after the other are missing."""
 
 DAMAGE_KEPT = 60.0
 """Seconds after which a damaged segment is tried again."""
@@ -55,7 +55,7 @@ class SegmentLoader:
         """Begin anew, after a fork or on another event loop."""
         self._ahead: asyncio.Task[None] | None = None
         self._arrived: list[Callable[[SegmentRows], None]] = []
-        self._chunks: dict[str, int] = {}
+        self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
         self._damaged_at: float | None = None
         self._missed: set[str] = set()
         self._needed = 0  # number of rows to keep, beyond `rows_kept`
@@ -128,8 +128,10 @@ class SegmentLoader:
             return
         following: list[int] = []
         if not rows.are_in_ranges(name, chunks):
-            number = self._chunks[name] = min(MOST_CHUNKS, 2 * self._chunks.get(name, 0) or 1)
+            number, last = self._runs.get(name, (0, -1))
+            number = min(MOST_CHUNKS, 2 * number or 1) if min(chunks) <= last + 1 else 1
             following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(chunks)]
+            self._runs[name] = number, max([*chunks, *following])
         for chunk, found in await self._reader.chunks(name, segment, rows.indexes[name], sorted({*chunks, *following})):
             rows.load(name, chunk, found)
 

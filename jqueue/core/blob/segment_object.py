@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from pydantic_core import from_json
 
-from jqueue.core.blob.lines import dump_ascii, read_entry
+from jqueue.core.blob.lines import dump_ascii, read_entry, read_waiting_lines
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.engine.slices import Slices
 from jqueue.domain.errors import InvalidBlobError
@@ -312,18 +312,33 @@ def decode_chunk(
         raise InvalidBlobError(CHANGED)
     if prefix and not _may_have(data, prefix):
         return []
+    first = number * segment.chunk_rows
+    entries = read_waiting_lines(data, names) or _entries(data, first, names)
+    if segment.offset:
+        entries = [(job_id, _moved(packed, segment.offset)) for job_id, packed in entries]
+    return [(row, job_id, packed) for row, (job_id, packed) in enumerate(entries, first)]
+
+
+def _entries(data: bytes, first: int, names: dict[str, str]) -> list[tuple[str, Packed]]:
+    """Return the job id and the packed job of each row of a chunk, given the number of its first row.
+
+    Raises:
+        InvalidBlobError: a row is not a queued job.
+    """
     found = []
-    for row, line in enumerate(data.split(b"\n")[:-1], number * segment.chunk_rows):
+    for row, line in enumerate(data.split(b"\n")[:-1], first):
         entry = read_entry(line, names)
         if isinstance(entry, SetAside):
             raise InvalidBlobError(f"row {row} of it cannot be read as a job: {entry.reason}")
-        job_id, packed = entry
-        if packed[2] != "queued":
-            raise InvalidBlobError(f"row {row} of it is a job that is {packed[2]}, and not queued")
-        if segment.offset:
-            packed = (*packed[:5], packed[5] + segment.offset, *packed[6:])
-        found.append((row, job_id, packed))
+        if entry[1][2] != "queued":
+            raise InvalidBlobError(f"row {row} of it is a job that is {entry[1][2]}, and not queued")
+        found.append(entry)
     return found
+
+
+def _moved(packed: Packed, offset: int) -> Packed:
+    """Return a packed job with another sequence number."""
+    return (*packed[:5], packed[5] + offset, *packed[6:])
 
 
 def decode_rows(data: bytes) -> Slices[list[tuple[str, Packed]]]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 
 from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.blob.segment_reader import Rows
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidBlobError, SegmentDamagedError
-from jqueue.domain.job_table import unpacked
+from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
-from jqueue.domain.segments import FOLDER
+from jqueue.domain.segments import FOLDER, Span
 from jqueue.ports.queue import SupportsRanges
 
 CHUNKS_AT_ONCE = 16
@@ -63,21 +64,32 @@ class RangeVerbs(QueueBase, SupportsRanges):
         await self._submit((operation,), deadline, convert=nothing)
 
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        seconds, held = self._seconds(deadline), claim.held
+        async for rows in self.read_packed_range(claim, deadline=deadline):
+            for job_id, packed in rows:
+                job = in_progress(unpacked(job_id, packed), held)
+                yield job if job.payload_object is None else await self._with_payload(job, seconds)
+
+    async def read_packed_range(
+        self, claim: RangeClaim, *, deadline: Duration | None = None
+    ) -> AsyncGenerator[Sequence[tuple[str, Packed]], None]:
+        """Yield the rows of a range, chunk by chunk: the id and the packed job of each, as before the claim.
+
+        It is much faster than `read_range`, and loads no payloads from objects of their own. Errors are the same.
+        """
         self.capabilities.require("ranges")
         assert self._engine.segments is not None
         name, entry, held, seconds = claim.segment, claim.entry, claim.held, self._seconds(deadline)
         reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
+        spans = held.spans
         try:
             index = await read_until(seconds, partial(reader.index, name, entry), entropy, what)
             first, last = entry.chunk_of(held.first), entry.chunk_of(held.last - 1)
             for start in range(first, last + 1, CHUNKS_AT_ONCE):
                 numbers = range(start, min(start + CHUNKS_AT_ONCE, last + 1))
                 read = partial(reader.chunks, name, entry, index, numbers)
-                for _, rows in await read_until(seconds, read, entropy, what):
-                    for row, job_id, packed in rows:
-                        if held.has(row):
-                            job = in_progress(unpacked(job_id, packed), held)
-                            yield job if job.payload_object is None else await self._with_payload(job, seconds)
+                for number, rows in await read_until(seconds, read, entropy, what):
+                    yield _rows_in(spans, rows, number * entry.chunk_rows)
         except InvalidBlobError as error:
             raise SegmentDamagedError(FOLDER + name) from error
 
@@ -88,3 +100,11 @@ class RangeVerbs(QueueBase, SupportsRanges):
             return job
         assert self._objects is not None
         return job.evolve(payload=await self._objects.read(stored, seconds))
+
+
+def _rows_in(spans: Sequence[Span], rows: Rows, first: int) -> list[tuple[str, Packed]]:
+    """Return the rows of a chunk that are in spans, given the number of its first row."""
+    found: list[tuple[str, Packed]] = []
+    for start, end in spans:
+        found += [(job_id, packed) for _, job_id, packed in rows[max(0, start - first) : max(0, end - first)]]
+    return found

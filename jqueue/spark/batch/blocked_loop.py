@@ -12,22 +12,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jqueue.worker.job_runner import JOB_TASK
+from jqueue.worker.loop_lanes import LANE_TASK
 
 CHECK_INTERVAL = 0.25
 """Seconds between two checks. A loop that has not moved between two checks is blocked."""
 
 
 @contextmanager
-def report_blocked_loop(report: Callable[[str | None], object], every: float = CHECK_INTERVAL) -> Iterator[None]:
+def report_blocked_loop(
+    report: Callable[[str | None], object],
+    in_lane: Callable[[], str | None] = lambda: None,
+    every: float = CHECK_INTERVAL,
+) -> Iterator[None]:
     """Report which job's handler blocks the running event loop, until the end of a `with` block.
 
     If C code of a handler holds Python's global lock, the watching thread cannot run either, and nothing is reported.
 
     Args:
         report: called in a thread with the id of a job that begins to block the loop, and with None once it is free.
+        in_lane: returns the id of the job that a lane does: see `jqueue.worker.loop_lanes`.
         every: seconds between two checks.
     """
-    watch = _Watch(asyncio.get_running_loop(), report, every)
+    watch = _Watch(asyncio.get_running_loop(), report, in_lane, every)
     thread = threading.Thread(target=watch.watch_loop, name="jqueue-loop-watch", daemon=True)
     thread.start()
     try:
@@ -39,10 +45,17 @@ def report_blocked_loop(report: Callable[[str | None], object], every: float = C
 class _Watch:
     """State shared by the event loop and the thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, report: Callable[[str | None], object], every: float) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[str | None], object],
+        in_lane: Callable[[], str | None],
+        every: float,
+    ) -> None:
         self.over = threading.Event()
         self._loop = loop
         self._report = report
+        self._in_lane = in_lane
         self._every = every
         self._moved = True
 
@@ -65,7 +78,9 @@ class _Watch:
         self._moved = True
 
     def _job_on_loop(self) -> str | None:
-        """Return the id of the job whose task is running; None if it is another task, or none."""
+        """Return the id of the job whose handler is running; None if something else runs, or nothing."""
         task = asyncio.current_task(self._loop)
         name = "" if task is None else task.get_name()
+        if name == LANE_TASK:
+            return self._in_lane()
         return name.removeprefix(JOB_TASK) if name.startswith(JOB_TASK) else None

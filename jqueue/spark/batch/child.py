@@ -1,7 +1,8 @@
 """The child process that runs the handlers of a partition, from its fork to its end.
 
-It runs a worker on the jobs that it has in memory since the fork. Through a pipe, it tells its parent which jobs it has
-begun and what became of them. Even if a handler kills its process, the parent knows everything told before.
+It runs a worker on the jobs that it has in memory since the fork. In shared memory, it marks the jobs that have begun,
+and those that are simply done. Through a pipe, it tells its parent what became of the others. Even if a handler kills
+its process, the parent knows everything told before.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.blocked_loop import report_blocked_loop
 from jqueue.spark.batch.partition_queue import PartitionQueue
+from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker import Worker
 
 MessageKind = Literal["ready", "begun", "ended", "blocked", "failed", "over"]
@@ -63,20 +64,20 @@ class WorkInstructions:
     timeout: float | None = None
 
 
-def run_as_child(reader: int, writer: int, instructions: WorkInstructions, jobs: Sequence[Job]) -> NoReturn:
+def run_as_child(reader: int, writer: int, instructions: WorkInstructions, rows: PartitionRows) -> NoReturn:
     """Do the work of the child of a fork, and exit. The process never continues with the code of its parent.
 
     Args:
         reader: the parent's end of the pipe.
         writer: the child's end of the pipe.
         instructions: how to do the jobs.
-        jobs: the jobs to do.
+        rows: the jobs to do.
     """
     code = 1
     try:
         os.close(reader)
         _set_up()
-        work(instructions, jobs, _message_sender(writer), lambda: _leave(INTERRUPTED))
+        work(instructions, rows, _message_sender(writer), lambda: _leave(INTERRUPTED))
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -97,7 +98,7 @@ def _leave(code: int) -> NoReturn:
 
 def work(
     instructions: WorkInstructions,
-    jobs: Sequence[Job],
+    rows: PartitionRows,
     send: Callable[[MessageKind, Any], None],
     interrupted: Callable[[], object] = lambda: None,
 ) -> None:
@@ -105,7 +106,7 @@ def work(
 
     Args:
         instructions: how to do the jobs.
-        jobs: the jobs to do.
+        rows: the jobs to do.
         send: sends a message.
         interrupted: called when a handler has raised KeyboardInterrupt, before the others are stopped for it.
     """
@@ -121,17 +122,17 @@ def work(
     send("ready", limits)
     with asyncio.Runner() as runner:
         try:
-            runner.run(_run(worker, instructions, jobs, send))
+            runner.run(_run(worker, instructions, rows, send))
         except KeyboardInterrupt:
             interrupted()
             raise
 
 
 async def _run(
-    worker: Worker, instructions: WorkInstructions, jobs: Sequence[Job], send: Callable[[MessageKind, Any], None]
+    worker: Worker, instructions: WorkInstructions, rows: PartitionRows, send: Callable[[MessageKind, Any], None]
 ) -> None:
     queue: Any = PartitionQueue(
-        jobs,
+        rows,
         lambda begun: send("begun", [job.id for job in begun]),
         lambda ended: send("ended", [outcome.plain() for outcome in ended]),
         make_queue=instructions.make_queue,
@@ -147,7 +148,7 @@ async def _run(
     if instructions.concurrency is not None:
         worker.concurrency = instructions.concurrency
     try:
-        with report_blocked_loop(lambda job_id: send("blocked", job_id)):
+        with report_blocked_loop(lambda job_id: send("blocked", job_id), lambda: _current(rows)):
             await worker.run(queue, drain=True, signals=False)
     except Exception as error:
         traceback.print_exc()
@@ -155,6 +156,11 @@ async def _run(
     finally:
         await queue.aclose()
     send("over", bool(stops))  # now: tasks that handlers left behind may delay the end of the loop
+
+
+def _current(rows: PartitionRows) -> str | None:
+    """Return the id of the job that a lane does."""
+    return None if rows.current is None else rows.ids[rows.current]
 
 
 def with_timeouts(worker: Worker, seconds: float | None) -> Worker:

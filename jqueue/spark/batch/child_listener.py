@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.domain.counting import counted
-from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import LENGTH, WorkInstructions, run_as_child
 from jqueue.spark.batch.outcomes import Outcome
+from jqueue.spark.batch.partition_rows import PartitionRows
 
 logger = logger_of("jqueue.spark")
 
@@ -54,7 +54,7 @@ class ChildReport:
     """Report of a child about its jobs, and how it ended.
 
     Attributes:
-        begun: the ids of the jobs begun.
+        begun: the ids of the jobs that the job runner has begun. Marks tell of all jobs that have begun.
         outcomes: what became of jobs, by id.
         failure: why it does no more jobs.
         is_over: True if it has done all that it will do.
@@ -105,11 +105,16 @@ class ChildReport:
 
 
 def run_child(
-    instructions: WorkInstructions, jobs: Sequence[Job], timeouts: ChildTimeouts, clock: Clock | None = None
+    instructions: WorkInstructions,
+    rows: PartitionRows,
+    places: Sequence[int],
+    timeouts: ChildTimeouts,
+    clock: Clock | None = None,
 ) -> ChildReport:
-    """Have a child process do jobs, wait until it has ended, and return its report."""
-    pid, reader = _fork_child(instructions, jobs)
-    listener = _Listener(pid, reader, jobs, timeouts, SystemClock() if clock is None else clock)
+    """Have a child process do the jobs in these places, wait until it has ended, and return its report."""
+    rows.begin(places)
+    pid, reader = _fork_child(instructions, rows)
+    listener = _Listener(pid, reader, rows, len(places), timeouts, SystemClock() if clock is None else clock)
     try:
         listener.listen()
     finally:
@@ -121,7 +126,7 @@ def run_child(
     return report
 
 
-def _fork_child(instructions: WorkInstructions, jobs: Sequence[Job]) -> tuple[int, int]:
+def _fork_child(instructions: WorkInstructions, rows: PartitionRows) -> tuple[int, int]:
     """Fork a child. Return its process id, and the end of the pipe to read from."""
     reader, writer = os.pipe()
     for stream in (sys.stdout, sys.stderr):  # or the child would write their buffers as well
@@ -131,7 +136,7 @@ def _fork_child(instructions: WorkInstructions, jobs: Sequence[Job]) -> tuple[in
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         pid = os.fork()
     if pid == 0:
-        run_as_child(reader, writer, instructions, jobs)
+        run_as_child(reader, writer, instructions, rows)
     os.close(writer)
     with suppress(OSError):  # the child does the same; the first of the two wins
         os.setpgid(pid, pid)
@@ -144,7 +149,8 @@ class _Listener:
     Args:
         pid: the process id of the child, which leads its process group.
         reader: the end of the pipe to read from.
-        jobs: the jobs that it does.
+        rows: the jobs of the partition.
+        count: number of them that it does.
         timeouts: seconds that it may take.
         clock: measures the time.
 
@@ -152,11 +158,14 @@ class _Listener:
         report: everything received so far.
     """
 
-    def __init__(self, pid: int, reader: int, jobs: Sequence[Job], timeouts: ChildTimeouts, clock: Clock) -> None:
+    def __init__(
+        self, pid: int, reader: int, rows: PartitionRows, count: int, timeouts: ChildTimeouts, clock: Clock
+    ) -> None:
         self.report = ChildReport()
         self._pid = pid
         self._reader = reader
-        self._entrypoints = {job.id: job.entrypoint for job in jobs}
+        self._rows = rows
+        self._all = rows.done + count
         self._timeouts = timeouts
         self._clock = clock
         self._buffer = bytearray()
@@ -219,19 +228,21 @@ class _Listener:
         """Note the time by which a job that has begun must have ended."""
         report = self.report
         if kind == "blocked":
-            limit = None if content is None else report.limits.get(self._entrypoints[content])
+            limit = None if content is None else self._limit_of(content)
             self._blocked_until = None if limit is None else self._clock.monotonic() + limit
         if kind == "begun" and report.limits:
             now = self._clock.monotonic()
             for job_id in content:
-                limit = report.limits.get(self._entrypoints[job_id])
+                limit = self._limit_of(job_id)
                 if limit is not None:
                     self._due[job_id] = now + limit + self._timeouts.late
         elif kind == "ended":
             for outcome in content:
                 self._due.pop(outcome[0], None)
-        if len(report.outcomes) >= len(self._entrypoints) and self._end_by is None:
-            self._end_by = self._clock.monotonic() + self._timeouts.end
+
+    def _limit_of(self, job_id: str) -> float | None:
+        """Return the seconds after which a job must have ended; None if there is no limit."""
+        return self.report.limits.get(self._rows.names[self._rows.place_of(job_id)])
 
     def _seconds_to_check(self) -> float:
         """Return the seconds until the next check, if nothing is received."""
@@ -249,6 +260,8 @@ class _Listener:
             self.report.overdue.update(late)
             self._due.clear()
             os.killpg(self._pid, signal.SIGKILL)
+        if self._end_by is None and self._rows.done + len(self.report.outcomes) >= self._all:
+            self._end_by = now + self._timeouts.end
         if self._end_by is not None and now >= self._end_by:
             logger.warning("a process of handlers is ended: it still runs although all of its jobs are done")
             return True

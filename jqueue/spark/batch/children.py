@@ -10,7 +10,7 @@ the task itself, and a handler that ends the process fails the task.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jqueue.domain.counting import counted
@@ -20,6 +20,8 @@ from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import WorkInstructions, work
 from jqueue.spark.batch.child_listener import ChildReport, ChildTimeouts, run_child
 from jqueue.spark.batch.outcomes import Outcome
+from jqueue.spark.batch.partition_rows import PartitionRows
+from jqueue.worker.rows import DONE, NEW
 
 logger = logger_of("jqueue.spark")
 
@@ -44,49 +46,75 @@ def do_jobs(
     Raises:
         WorkFailed: the worker cannot be made, or fails.
     """
+    rows = PartitionRows.of_jobs(jobs)
+    try:
+        known = do_rows(instructions, rows, timeouts)
+    except WorkFailed as error:
+        raise WorkFailed(str(error), in_order(rows, error.outcomes)) from None
+    return in_order(rows, known.values())
+
+
+def do_rows(
+    instructions: WorkInstructions, rows: PartitionRows, timeouts: ChildTimeouts | None = None
+) -> dict[str, Outcome]:
+    """Do jobs in child processes. Return the outcomes of those that are not marked as done, by their ids.
+
+    Raises:
+        WorkFailed: the worker cannot be made, or fails.
+    """
     known: dict[str, Outcome] = {}
-    suspects: list[Job] = []
-    rest = list(jobs)
+    suspects: list[int] = []
+    rest = list(range(len(rows)))
+    alone = False  # True once a process of suspects has ended, and none of them was done
     while suspects or rest:
         one_by_one = bool(suspects)
-        batch = suspects or rest
-        report = _run_jobs(instructions, batch, one_by_one, timeouts or ChildTimeouts())
+        batch = (suspects[:1] if alone else suspects) or rest
+        report = _run_rows(instructions, rows, batch, one_by_one, timeouts or ChildTimeouts())
         known.update(report.outcomes)
-        left = [job for job in batch if job.id not in known]
-        begun = [job for job in left if job.id in report.begun]
-        later = [job for job in left if job.id not in report.begun]
+        marks = rows.marks[:]
+        left = [place for place in batch if marks[place] != DONE and rows.ids[place] not in known]
+        begun = [place for place in left if marks[place] != NEW]
+        later = [place for place in left if marks[place] == NEW]
+        number = len(batch) - len(later)
         why = report.failure
-        if report.is_cut_short and not report.begun:
+        if report.is_cut_short and not number:
             why = f"{report.death} before it began a job"
         if why is not None and left:
-            raise WorkFailed(why, _in_order(jobs, known))
+            raise WorkFailed(why, list(known.values()))
         if not report.is_cut_short:
-            if report.is_stopped or not report.begun:  # its worker wants no more jobs
+            if report.is_stopped or not number:  # its worker wants no more jobs
                 begun, later = left, []
-            known.update((job.id, Outcome(*job.claim, "handed_back")) for job in begun)
+            known.update((rows.ids[place], Outcome(*rows.job(place).claim, "handed_back")) for place in begun)
             begun = []
         elif report.is_sure:
-            known.update((job.id, _killed(job, report)) for job in begun if job.id in report.overdue)
-            begun, later = [], [job for job in left if job.id not in report.overdue]
-        elif one_by_one and len(report.begun) == 1:
-            known.update((job.id, _killed(job, report)) for job in begun)
+            overdue = [place for place in left if rows.ids[place] in report.overdue]
+            known.update((rows.ids[place], _killed(rows.job(place), report)) for place in overdue)
+            begun, later = [], [place for place in left if rows.ids[place] not in report.overdue]
+        elif one_by_one and number == 1:
+            known.update((rows.ids[place], _killed(rows.job(place), report)) for place in begun)
             begun = []
         elif begun:
             again = counted(len(begun), "job")
             logger.warning("%s; %s that it had begun will be done again, one by one", report.death, again)
-        suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
-    return _in_order(jobs, known)
+        alone = one_by_one and number > 1 and len(left) == len(batch)
+        suspects, rest = (begun + later + suspects[len(batch) :], rest) if one_by_one else (begun, later)
+    return known
 
 
-def _run_jobs(
-    instructions: WorkInstructions, jobs: Sequence[Job], one_by_one: bool, timeouts: ChildTimeouts
+def _run_rows(
+    instructions: WorkInstructions,
+    rows: PartitionRows,
+    places: Sequence[int],
+    one_by_one: bool,
+    timeouts: ChildTimeouts,
 ) -> ChildReport:
     if one_by_one:
         instructions = replace(instructions, concurrency=1)
     if hasattr(os, "fork"):
-        return run_child(instructions, jobs, timeouts)
+        return run_child(instructions, rows, places, timeouts)
     report = ChildReport()
-    work(instructions, jobs, report.receive)
+    rows.begin(places)
+    work(instructions, rows, report.receive)
     return report
 
 
@@ -97,5 +125,13 @@ def _killed(job: Job, report: ChildReport) -> Outcome:
     return Outcome(*job.claim, "killed", error=report.death)
 
 
-def _in_order(jobs: Sequence[Job], known: dict[str, Outcome]) -> list[Outcome]:
-    return [known[job.id] for job in jobs if job.id in known]
+def in_order(rows: PartitionRows, known: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes that are known, those of jobs marked as done among them, in the order of the jobs."""
+    told = {outcome.job_id: outcome for outcome in known}
+    marks, found = rows.marks[:], []
+    for place, job_id in enumerate(rows.ids):
+        if (outcome := told.get(job_id)) is not None:
+            found.append(outcome)
+        elif marks[place] == DONE:
+            found.append(Outcome(*rows.job(place).claim, "done"))
+    return found

@@ -8,7 +8,8 @@ ask of `ctx.queue` goes to the queue itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
@@ -20,19 +21,21 @@ from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Ack, Nack, Operation, Preparation
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.spark.batch.outcomes import Outcome, outcome_of
+from jqueue.worker.rows import RowQueue, Rows
 
 
-class PartitionQueue:
+class PartitionQueue(RowQueue):
     """A queue of jobs that are claimed already. One run of a worker uses it, on one event loop.
 
     Args:
-        jobs: in the order in which they are handed out.
+        rows: the jobs, in the order in which they are handed out.
         begun: called with the jobs that are handed out.
         ended: called with the outcomes of jobs.
         make_queue: makes a queue object for calls that only the queue itself can answer.
         options: settings, as of a queue.
 
     Attributes:
+        rows: as given. A worker that can do them in lanes marks there what is done, and `ended` is not called for it.
         options: as given.
         store, storage: None, so that a worker that looks at them does not open the queue in each task.
     """
@@ -42,18 +45,20 @@ class PartitionQueue:
 
     def __init__(
         self,
-        jobs: Iterable[Job],
+        rows: Rows,
         begun: Callable[[Sequence[Job]], None],
         ended: Callable[[Sequence[Outcome]], None],
         *,
         make_queue: Callable[[], JobQueue],
         options: QueueOptions | None = None,
     ) -> None:
+        self.rows = rows
         self.options = QueueOptions() if options is None else options
-        self._left = list(reversed(list(jobs)))
-        self._ours = {job.claim for job in self._left}
+        self._passed: list[int] = []
+        self._ours: set[Claim] = set()
         self._begun = begun
         self._ended = ended
+        self._fresh: list[Job] = []
         self._make_queue = make_queue
         self._real_queue: JobQueue | None = None
         self._declaring = True
@@ -86,22 +91,44 @@ class PartitionQueue:
         self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any
     ) -> list[Job]:
         """Hand out jobs of these entrypoints. Once all are handed out, no others will come."""
-        self._declaring = False
+        self.begin_lanes()
         taken = self._take({entrypoint} if isinstance(entrypoint, str) else set(entrypoint or ()), batch_size)
-        if taken:
-            self._begun(taken)
-        elif wait is not None and batch_size:
+        if not taken and wait is not None and batch_size:
             await asyncio.sleep(to_seconds("wait", wait))
         return taken
+
+    def begin_lanes(self) -> None:
+        """Note that limits and schedules that are set from now on are new to the queue."""
+        self._declaring = False
+
+    def hand_over(self, place: int, job: Job) -> None:
+        """Note that the outcome of a job will be told here. The jobs of one moment are reported together."""
+        super().hand_over(place, job)
+        self._ours.add(job.claim)
+        if not self._fresh:
+            asyncio.get_running_loop().call_soon(self._report_begun)
+        self._fresh.append(job)
+
+    def _report_begun(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        if fresh:
+            self._begun(fresh)
 
     def _take(self, entrypoints: set[str], count: int) -> list[Job]:
         """Take the first jobs of these entrypoints, or of any, out of those that are left."""
         taken: list[Job] = []
-        passed: list[Job] = []
-        while self._left and len(taken) < count:
-            job = self._left.pop()
-            (taken if not entrypoints or job.entrypoint in entrypoints else passed).append(job)
-        self._left += reversed(passed)
+        passed: list[int] = []
+        before = iter(self._passed)
+        left = chain(before, self.rows.places)
+        while len(taken) < count and (place := next(left, None)) is not None:
+            if entrypoints and self.rows.names[place] not in entrypoints:
+                passed.append(place)
+                continue
+            job = self.rows.job(place)
+            self.hand_over(place, job)
+            taken.append(job)
+        self._passed = [*passed, *before]
+        self._report_begun()
         return taken
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
@@ -111,6 +138,7 @@ class PartitionQueue:
         results: list[Outcome | JQueueError] = [self._outcome_of(operation) for operation in operations]
         outcomes = [result for result in results if isinstance(result, Outcome)]
         if outcomes:
+            self._report_begun()
             self._ended(outcomes)
         return [None if isinstance(result, Outcome) else result for result in results]
 
@@ -127,6 +155,7 @@ class PartitionQueue:
         last = operations[-1]
         if not self._is_outcome(last):
             raise InvalidJobError("the ack of a job must be the last operation")
+        self._report_begun()
         self._ended([outcome_of([*operations[:-1], last.prepared(self._preparation)])])
         return [None] * len(operations)
 

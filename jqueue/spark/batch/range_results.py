@@ -20,6 +20,8 @@ from jqueue.domain.operations import Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.spark.batch.outcomes import Outcome
+from jqueue.spark.batch.partition_rows import PartitionRows
+from jqueue.worker.rows import DONE
 
 Decide = Callable[[Job, Outcome], Outcome]
 """Returns the outcome of a job whose process ended, by the options of its handler."""
@@ -42,20 +44,22 @@ class RangeResult:
     jobs: tuple[Job, ...] = ()
 
     @classmethod
-    def of(cls, claim: RangeClaim, jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> RangeResult:
-        """Return the result, given the jobs of the range and the outcomes of the jobs that were done."""
+    def of(cls, claim: RangeClaim, rows: PartitionRows, outcomes: Iterable[Outcome]) -> RangeResult:
+        """Return the result, given the jobs of the range and the outcomes of those that are not marked as done."""
         known = {outcome.job_id: outcome for outcome in outcomes}
-        others, open_jobs, done = [], [], 0
-        for job in jobs:
-            outcome = known.get(job.id)
+        others, open_jobs, done = [], [], rows.done
+        for place, mark in enumerate(rows.marks[:]) if done < len(rows) else ():
+            if mark == DONE:
+                continue
+            outcome = known.get(rows.ids[place])
             if outcome is None:
-                others.append(Outcome(*job.claim, "handed_back"))
+                others.append(Outcome(*rows.job(place).claim, "handed_back"))
             elif outcome.kind == "done" and not outcome.added:
                 done += 1
             else:
                 others.append(outcome)
                 if outcome.added or outcome.kind in ("killed", "overdue"):
-                    open_jobs.append(job.evolve(payload=b"", payload_object=None))
+                    open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
         return cls(claim.id, done, tuple(others), tuple(open_jobs))
 
     def encode(self) -> bytes:

@@ -51,8 +51,8 @@ logger = logger_of("jqueue.spark")
 TIMEOUT = 3600.0
 """Seconds that a handler may take that has no timeout of its own, by default."""
 
-MOST = 1_000_000
-"""Largest number of jobs in a batch: more would hardly fit into a queue."""
+MOST = 10_000_000
+"""Largest number of jobs in a batch: as many as its ranges may have."""
 
 RETENTION = 7 * 86400.0
 """Seconds after which staged outcomes are no longer needed."""
@@ -83,7 +83,7 @@ def run_batch(
         entrypoint: one or several of the worker's entrypoints; all of them by default.
         max_jobs: largest number of jobs.
         partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
-            more, so that no partition has more than a thousand jobs; of a deep queue, 20,000 jobs.
+            more, so that no partition has more than a thousand jobs; of a deep queue, 50,000 jobs.
         claim_timeout: time that a claim lasts if the driver dies; by default as the worker says, or five minutes.
         timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
             handler that hangs then hangs the batch.

@@ -24,7 +24,7 @@ PER_CORE = 2
 MOST_IN_ONE = 1000
 """Largest number of jobs in a partition, unless the caller sets the number of partitions."""
 
-MOST_ROWS = 20_000
+MOST_ROWS = 50_000
 """Largest number of jobs in a partition that is a range. They are repeated together if its task fails."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -23,8 +23,9 @@ from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.child import WorkInstructions
-from jqueue.spark.batch.children import WorkFailed, do_jobs
+from jqueue.spark.batch.children import WorkFailed, do_rows, in_order
 from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
+from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.staging import Staging
@@ -101,9 +102,10 @@ class BatchTask:
             BatchTaskError: they could not be done.
         """
         self._check_batch()
-        outcomes, failure = self._outcomes([_job_of(line) for line in lines])
+        rows = PartitionRows.of_jobs([_job_of(line) for line in lines])
+        outcomes, failure = self._outcomes(rows)
         name = self.staging.name(self.write_id, partition, attempt)
-        asyncio.run(self._stage(name, encode_outcomes(outcomes)))
+        asyncio.run(self._stage(name, encode_outcomes(in_order(rows, outcomes))))
         if failure is not None:
             raise BatchTaskError(str(failure)) from None
         return name
@@ -116,11 +118,11 @@ class BatchTask:
         """
         self._check_batch()
         try:
-            jobs = asyncio.run(self._read_range(claim))
+            rows = asyncio.run(self._read_range(claim))
         except JQueueError as error:
             raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
-        outcomes, failure = self._outcomes(jobs)
-        result = RangeResult.of(claim, jobs, outcomes)
+        outcomes, failure = self._outcomes(rows)
+        result = RangeResult.of(claim, rows, outcomes)
         name = self.staging.name(self.write_id, partition, attempt)
         asyncio.run(self._stage(name, result.encode()))
         if failure is not None:
@@ -132,18 +134,19 @@ class BatchTask:
                 logger.info("the driver will end a range, as a task could not: %s", error)
         return name
 
-    def _outcomes(self, jobs: Sequence[Job]) -> tuple[Sequence[Outcome], WorkFailed | None]:
-        """Do jobs. Return the outcomes of the jobs that were done, and the reason if some were not."""
+    def _outcomes(self, rows: PartitionRows) -> tuple[Collection[Outcome], WorkFailed | None]:
+        """Do jobs. Return the outcomes of those that are not marked as done, and the reason if some were not done."""
         try:
-            return do_jobs(WorkInstructions(self.worker.load, self._queue, timeout=self.timeout), jobs), None
+            return do_rows(WorkInstructions(self.worker.load, self._queue, timeout=self.timeout), rows).values(), None
         except WorkFailed as error:
             return error.outcomes, error
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
 
-    async def _read_range(self, claim: RangeClaim) -> list[Job]:
+    async def _read_range(self, claim: RangeClaim) -> PartitionRows:
         async with connect(self.url, DirectQueue) as queue:
-            return [job async for job in queue.read_range(claim)]
+            found = [row async for rows in queue.read_packed_range(claim) for row in rows]
+        return PartitionRows.of_range(claim, found)
 
     async def _end_range(self, ended: EndRange) -> None:
         async with connect(self.url, DirectQueue) as queue:

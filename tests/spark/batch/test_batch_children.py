@@ -93,7 +93,7 @@ def test_the_handler_that_ended_its_process_is_found_by_running_suspects_alone(d
     @worker.handler("work")
     async def work(payload: bytes) -> None:
         diary.note(f"{payload.decode()} {os.getpid()}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01 if payload == b"bad" else 0.3)
         if payload == b"bad":
             os._exit(1)
 

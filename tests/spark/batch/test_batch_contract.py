@@ -10,8 +10,10 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.spark.batch.children import in_order
 from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.batch.partition_queue import PartitionQueue
+from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.settling import best_of, settle
 from jqueue.testing.worker_contract import WorkerContract
 from jqueue.worker import RunReport, Worker
@@ -43,10 +45,11 @@ class BatchWorker(Worker):
 
     async def _batch(self, queue: Any, jobs: list[Any]) -> RunReport:
         said: list[Outcome] = []
-        partition: Any = PartitionQueue(jobs, lambda begun: None, said.extend, make_queue=lambda: queue)
+        rows = PartitionRows.of_jobs(jobs)
+        partition: Any = PartitionQueue(rows, lambda begun: None, said.extend, make_queue=lambda: queue)
         async with HeartbeatManager(queue, jobs, on_lost="event"):
             await Worker.run(self, partition, drain=True, signals=False)
-            plain = [Outcome.of_plain(outcome.plain()) for outcome in said]
+            plain = [Outcome.of_plain(outcome.plain()) for outcome in in_order(rows, said)]
             report = await settle(
                 jobs, best_of(plain), self, lambda operations: queue.apply_each(*operations), queue.options.entropy
             )

@@ -287,8 +287,8 @@ def test_wrong_arguments_are_refused_before_any_claim(url):
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"entrypoint": "wrok"}, "the worker has no handler for 'wrok' (its handlers: 'work')"),
         ({"entrypoint": []}, "the worker has no handler (its handlers: 'work')"),
-        ({"max_jobs": 0}, "max_jobs must be from 1 to 1000000, got 0"),
-        ({"partitions": 0}, "partitions must be from 1 to 1000000, got 0"),
+        ({"max_jobs": 0}, "max_jobs must be from 1 to 10000000, got 0"),
+        ({"partitions": 0}, "partitions must be from 1 to 10000000, got 0"),
         ({"claim_timeout": "long"}, "claim_timeout must be a timedelta or a number of seconds, got str"),
         ({"worker": Worker()}, "the worker has no handler (its handlers: none)"),
         ({"worker": "app:worker"}, "run_batch needs a jqueue.worker.Worker, got str"),

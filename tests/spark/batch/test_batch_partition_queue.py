@@ -9,7 +9,9 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Ack, Enqueue, Nack
+from jqueue.spark.batch.children import in_order
 from jqueue.spark.batch.partition_queue import PartitionQueue
+from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker import Context, Rate, Worker
 
 
@@ -22,7 +24,12 @@ class Partition:
         self.made: list[Any] = []
         self.real = DirectQueue(InMemoryStorage())
         self.jobs = [Job(id=f"job {number}", entrypoint="work", payload=b"", attempt=2) for number in range(count)]
-        self.queue = PartitionQueue(self.jobs, self.begun.append, self.ended.extend, make_queue=self.make)
+        self.rows = PartitionRows.of_jobs(self.jobs)
+        self.queue = PartitionQueue(self.rows, self.begun.append, self.ended.extend, make_queue=self.make)
+
+    @property
+    def outcomes(self):
+        return in_order(self.rows, self.ended)
 
     def make(self):
         self.made.append(self.real)
@@ -49,7 +56,7 @@ async def test_a_waiting_dequeue_waits_when_no_jobs_are_left():
 
 async def test_outcomes_are_reported_without_a_call_of_the_queue():
     partition = Partition()
-    first, second, third = partition.jobs
+    first, second, third = await partition.queue.dequeue("work", batch_size=3)
     results = await partition.queue.apply_each(Ack(first), Nack(second.claim, error="no", delay=3))
     assert [None, None] == results
     assert [None, None] == await partition.queue.apply(Enqueue("next", b""), Ack(third))
@@ -60,7 +67,7 @@ async def test_outcomes_are_reported_without_a_call_of_the_queue():
 
 async def test_a_refused_outcome_does_not_affect_others():
     partition = Partition()
-    first, second, _ = partition.jobs
+    first, second, _ = await partition.queue.dequeue("work", batch_size=3)
     results = await partition.queue.apply_each(Ack(first, object()), Ack(second))
     assert isinstance(results[0], InvalidJobError)
     assert [None] == results[1:]
@@ -69,6 +76,7 @@ async def test_a_refused_outcome_does_not_affect_others():
 
 async def test_on_ack_enqueues_are_checked_in_the_child_process():
     partition = Partition()
+    await partition.queue.dequeue("work", batch_size=3)
     with pytest.raises(InvalidJobError, match="entrypoint"):
         await partition.queue.apply(Enqueue("", b""), Ack(partition.jobs[0]))
     with pytest.raises(InvalidJobError, match="must be the last"):
@@ -115,7 +123,7 @@ async def test_limits_of_handlers_are_set_by_the_driver_and_later_ones_by_the_qu
     async def tick() -> None: ...
 
     await worker.run(partition.queue, drain=True, signals=False)
-    assert ["done"] == [outcome.kind for outcome in partition.ended]
+    assert ["done"] == [outcome.kind for outcome in partition.outcomes]
     state = await partition.real.read_state()
     assert (7, None) == (state.entrypoints["work"].max_running, state.entrypoints["work"].rate)
     assert {} == dict(state.schedules)
@@ -130,4 +138,4 @@ async def test_handlers_use_the_queue_through_their_context():
 
     await worker.run(partition.queue, drain=True, signals=False)
     assert ["next", "next"] == [job.entrypoint for job in (await partition.real.read_state()).jobs]
-    assert ["done", "done"] == [outcome.kind for outcome in partition.ended]
+    assert ["done", "done"] == [outcome.kind for outcome in partition.outcomes]

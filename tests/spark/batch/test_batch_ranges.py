@@ -8,6 +8,7 @@ from jqueue import BrokerQueue, DirectQueue, Limits, connect
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
 from jqueue.runtime.system import SystemEntropy
+from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.range_results import RangeResult, end_ranges
 from jqueue.spark.batch.run import BatchFailedError
 from jqueue.spark.batch.settling import outcome_of_job
@@ -119,9 +120,10 @@ def test_the_driver_tells_an_end_that_the_task_has_told_already_and_nothing_chan
         async with connect(url, DirectQueue) as queue:
             claim = await queue.claim_range("work", 300)
             assert claim is not None
-            jobs = [job async for job in queue.read_range(claim)]
-            outcomes = [outcome_of_job(job, None, worker, entropy) for job in jobs[200:]]
-            result = RangeResult.decode(RangeResult.of(claim, jobs, outcomes).encode())
+            rows = PartitionRows.of_range(claim, [row async for some in queue.read_packed_range(claim) for row in some])
+            assert rows.payloads == [job.payload async for job in queue.read_range(claim)]
+            outcomes = [outcome_of_job(rows.job(place), None, worker, entropy) for place in range(200, 300)]
+            result = RangeResult.decode(RangeResult.of(claim, rows, outcomes).encode())
             assert len(result.others) == 300
             ended = result.operation(claim)
             assert ended is not None

@@ -1,0 +1,84 @@
+"""The jobs of a partition as rows: in memory as they were read, and made into jobs only if somebody asks for one.
+
+Their marks are in memory that the process of the handlers shares with its parent. So the parent knows which jobs are
+done, and which have begun, at whatever instruction that process ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Collection, Sequence
+
+from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.models import Job
+from jqueue.domain.range_jobs import RangeClaim, in_progress
+from jqueue.worker.rows import Marks, Rows
+
+
+class PartitionRows(Rows):
+    """The jobs of a partition.
+
+    Args:
+        ids: their ids.
+        names: their entrypoints.
+        payloads: as in `Rows`.
+        job: as in `Rows`.
+        doubtful: as in `Rows`.
+
+    Attributes:
+        ids: as given.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        names: Sequence[str],
+        payloads: Sequence[bytes | None],
+        job: Callable[[int], Job],
+        doubtful: Collection[int],
+    ) -> None:
+        super().__init__(names, payloads, job, doubtful=doubtful, marks=_shared_marks(len(ids)))
+        self.ids = ids
+        self._places: dict[str, int] | None = None
+
+    @classmethod
+    def of_jobs(cls, jobs: Sequence[Job]) -> PartitionRows:
+        """Return the rows of jobs that are claimed one by one."""
+        return cls(
+            [job.id for job in jobs],
+            [job.entrypoint for job in jobs],
+            [None if _is_special(job) else job.payload for job in jobs],
+            jobs.__getitem__,
+            {place for place, job in enumerate(jobs) if job.failures > 1},
+        )
+
+    @classmethod
+    def of_range(cls, claim: RangeClaim, found: Sequence[tuple[str, Packed]]) -> PartitionRows:
+        """Return the rows of a range, given the ids and the packed jobs of its segment."""
+        held = claim.held
+
+        def job(place: int) -> Job:
+            return in_progress(unpacked(*found[place]), held)
+
+        doubtful = {place for place, (_, packed) in enumerate(found) if packed[7] + held.failures > 1}
+        ids, payloads = [job_id for job_id, _ in found], [packed[1] for _, packed in found]
+        return cls(ids, [claim.entrypoint] * len(ids), payloads, job, doubtful)
+
+    def place_of(self, job_id: str) -> int:
+        """Return the place of a job."""
+        if self._places is None:
+            self._places = {each: place for place, each in enumerate(self.ids)}
+        return self._places[job_id]
+
+
+def _is_special(job: Job) -> bool:
+    """Return True if only the job runner can do a job: its result is kept, or its payload is not here."""
+    return job.keep_result is not None or job.payload_object is not None or job.cancel_requested
+
+
+def _shared_marks(count: int) -> Marks:
+    """Return the marks of new jobs, in memory that a fork shares."""
+    if not count or not hasattr(os, "fork"):
+        return bytearray(count)
+    return mmap.mmap(-1, count)
