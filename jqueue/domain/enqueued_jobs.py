@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import overload
 
 from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.operations.bulk import BulkAdded
 from jqueue.domain.operations.jobs import PLAIN
+from jqueue.domain.operations.known_rows import KnownJobs, Texts
 
 SCATTER = 0x9E3779B1
 """An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
@@ -44,22 +45,19 @@ class NumberedTexts:
 
     def __init__(self) -> None:
         self._numbers = array("I")
-        self._ends = array("Q")
-        self._content = bytearray()
+        self._texts = Texts()
 
     def add(self, number: int, text: str) -> None:
         """Add the text of a number above all others."""
         self._numbers.append(number)
-        self._content += text.encode()
-        self._ends.append(len(self._content))
+        self._texts.add(text)
 
     def get(self, number: int) -> str | None:
         """Return the text of a number; None if it has none."""
         place = bisect_left(self._numbers, number)
         if place == len(self._numbers) or self._numbers[place] != number:
             return None
-        start = self._ends[place - 1] if place else 0
-        return self._content[start : self._ends[place]].decode()
+        return self._texts[place]
 
 
 class GivenJobs:
@@ -123,19 +121,25 @@ class EnqueuedJobs(Sequence[Job]):
     """The jobs of a bulk enqueue, in the order in which they were given.
 
     A new job is shown with its id, entrypoint, priority, place and time, but without its payload and its other options:
-    only the queue has them. A job that was there already is shown as it was.
+    only the queue has them. A job that was there already is shown as it was, if at most 1,000 of the jobs were; if more
+    were, those in segments are shown like new jobs.
 
     Args:
         given: the jobs.
         outcome: of their commit.
+        known: the jobs of `outcome.known`.
+        repeats: number of the first job in the call with the same id or key, by the number of each that repeats it.
 
     Attributes:
         existing: number of jobs that were not added, because their id or their unique key was taken.
     """
 
-    def __init__(self, given: GivenJobs, outcome: BulkAdded) -> None:
+    def __init__(self, given: GivenJobs, outcome: BulkAdded, known: KnownJobs, repeats: Mapping[int, int]) -> None:
         self._given = given
         self._outcome = outcome
+        self._known = known
+        self._repeats = repeats
+        self._known_at: array[int] | None = None
         self.existing = outcome.existing
 
     def __len__(self) -> int:
@@ -160,5 +164,18 @@ class EnqueuedJobs(Sequence[Job]):
         return f"{type(self).__name__}(added={self.added}, existing={self.existing})"
 
     def _job(self, place: int) -> Job:
-        known = self._outcome.one_by_one.get(place + 1)
-        return self._given.job(place + 1, self._outcome) if known is None else known
+        number = self._repeats.get(place + 1, place + 1)
+        alone = self._outcome.one_by_one.get(number)
+        if alone is None and (known := self._place_of(number)) is not None:
+            return self._known.job(known)
+        return self._given.job(number, self._outcome) if alone is None else alone
+
+    def _place_of(self, number: int) -> int | None:
+        """Return the place of a job among those that are known to be there; None if it is not one of them."""
+        if self._known_at is None:
+            self._known_at = array("I", bytes(4 * len(self))) if self._outcome.known else array("I")  # from 1 on
+            for place in self._outcome.known:
+                if not self._known_at[self._known.numbers[place] - 1]:
+                    self._known_at[self._known.numbers[place] - 1] = place + 1
+        found = self._known_at[number - 1] if self._known_at else 0
+        return found - 1 if found else None

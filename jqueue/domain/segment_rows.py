@@ -19,7 +19,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of
-from jqueue.domain.segments import FOLDER, Segment, Span, numbers_in
+from jqueue.domain.segments import FOLDER, Segment, Span, numbers_in, without
 
 NEVER = -float("inf")
 
@@ -385,6 +385,13 @@ class SegmentRows:
         if row in self._taken.get(name, ()):
             return False
         return not segment.is_taken(row) or any(each.segment == name and each.has(row) for each in self.ranges.values())
+
+    def spans_there(self, name: str) -> list[Span]:
+        """Return the rows of a segment whose jobs wait, or are in progress in ranges, as `is_there` does one by one."""
+        segment = self.segments[name]
+        waiting = without([(0, segment.rows)], [(0, segment.next), *segment.taken])
+        claimed = (span for each in self.ranges.values() if each.segment == name for span in each.spans)
+        return without([*waiting, *claimed], ((row, row + 1) for row in self._taken.get(name, ())))
 
     def claimed_job(self, job_id: str) -> Job | None:
         """Return a job that is in progress in a range, if its row is loaded; None if it is not."""

@@ -218,13 +218,16 @@ def _cut(spans: list[Span]) -> tuple[int, tuple[Span, ...]]:
 def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """Return spans in order, without the rows of others."""
     found = []
-    cuts = joined(others)
+    cuts, next_cut = joined(others), 0
     for first, last in joined(spans):
-        for start, end in cuts:
-            if start < last and end > first:
-                if start > first:
-                    found.append((first, start))
-                first = max(first, end)
+        while next_cut < len(cuts) and cuts[next_cut][0] < last:
+            start, end = cuts[next_cut]
+            if start > first:
+                found.append((first, start))
+            first = max(first, end)
+            if end > last:
+                break  # it cuts the next span, too
+            next_cut += 1
         if first < last:
             found.append((first, last))
     return found

@@ -286,16 +286,6 @@ async def test_a_key_that_another_writer_takes_before_the_commit_is_seen():
 
 
 @in_virtual_time
-async def test_too_many_jobs_that_are_there_already_are_refused():
-    async with queue_on(store()) as queue:
-        jobs = [Enqueue("work", job_id=f"id {number}") for number in range(1200)]
-        assert 1200 == (await queue.enqueue_many(jobs)).added
-        assert (100, 0) == ((again := await queue.enqueue_many(jobs[:100])).existing, again.added)
-        with pytest.raises(InvalidJobError, match="more than 1000 of these jobs"):
-            await queue.enqueue_many(jobs)
-
-
-@in_virtual_time
 async def test_an_id_that_is_used_again_starts_above_all_attempts_that_are_forgotten():
     async with queue_on(store()) as queue:
         await queue.enqueue("work", b"", job_id="id 7")

@@ -21,7 +21,7 @@ from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import MOST_CONFLICTS, SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.engine.slices import LINES_PER_SLICE, in_turns
+from jqueue.core.engine.slices import LINES_PER_SLICE
 from jqueue.domain.enqueued_jobs import UUID_HEAD, EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job_options import OPTIONS
@@ -319,15 +319,16 @@ class BulkEnqueue(SegmentCommit):
             self._before,
             frozenset(self._features),
         )
-        shared = await in_turns(operation.among_themselves())
-        return await self.again(operation, BulkConflicts(shared)) if shared else operation
+        if self._whole is not None:
+            self.few = max(self.few, self.most_alone)  # the answer shows jobs that are there already as they are
+        return await self.ready(operation)
 
     def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs | BulkConflicts:
         """Return the answer to the caller: a list of whole jobs if they are few."""
         if isinstance(outcome, BulkConflicts):
             return outcome
         if self._whole is None:
-            return EnqueuedJobs(self.given, outcome)
+            return EnqueuedJobs(self.given, outcome, self.compared.known, self.compared.repeats)
         return [self._whole_job(number, job, outcome) for number, job in sorted(self._whole.items())]
 
     def _whole_job(self, number: int, job: Job, outcome: BulkAdded) -> Job:

@@ -20,7 +20,6 @@ from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.engine.slices import in_turns
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.job_options import OnConflict
@@ -48,7 +47,7 @@ KEPT_FREE = SEGMENTS_KEPT // 8
 """Number of entries of the manifest that a bulk enqueue leaves free, if it can."""
 
 MOST_STAGED_CONFLICTS = 100_000
-"""Largest number of staged rows whose unique keys may be taken. Each takes some kilobytes in memory."""
+"""Largest number of staged jobs that are looked at one by one. Each takes some kilobytes in memory."""
 
 Group = tuple[str, bool, datetime | None]
 """The entrypoint of rows; True if they are scheduled; the time of their enqueue."""
@@ -75,7 +74,7 @@ class StagedCommit(SegmentCommit):
         jobs: number of jobs.
     """
 
-    most_conflicts = MOST_STAGED_CONFLICTS
+    shows_jobs = False
 
     def __init__(
         self,
@@ -89,6 +88,7 @@ class StagedCommit(SegmentCommit):
         on_conflict: OnConflict,
     ) -> None:
         super().__init__(engine, segments, objects, preparation, seconds)
+        self.most_alone = MOST_STAGED_CONFLICTS
         self.jobs = sum(task.jobs for task in staged)
         self.named_within = STAGED_NAMED_WITHIN
         self._staged = staged
@@ -116,8 +116,7 @@ class StagedCommit(SegmentCommit):
         new = [await self._with_index(each) if each.segment.keys else each for each in new]
         features = frozenset().union(*(task.features for task in self._staged))
         operation = EnqueueSegments(self.jobs, min(begun, now), new, one_by_one, before, features, self._transaction)
-        shared = await in_turns(operation.among_themselves())
-        return await self.again(operation, BulkConflicts(shared)) if shared else operation
+        return await self.ready(operation)
 
     def outcome(self, results: Sequence[BulkAdded | BulkConflicts | StagedReceipt]) -> StagedReceipt:
         """Return the receipt of a commit whose outcome was unknown for a while.

@@ -3,15 +3,18 @@
 The jobs are encoded before the commit, with sequence numbers from 1 on and the time at which the call began. The commit
 moves their numbers behind all others. A job with an id of its caller's or a unique key may be in the queue already.
 Hashes tell which jobs of the segments that can be: the operation then names their rows instead of adding anything, and
-its caller gives these jobs to the next try one by one.
+its caller gives these jobs to the next try one by one. If they are many, the caller compares them with the rows in the
+queue instead: a job that is there already is then left out, as long as the row in the queue waits or is in a range.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
@@ -21,18 +24,26 @@ from jqueue.domain.large_values import check_named_in_time
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.jobs import FLOOR_AT_END, NewJob, drop_outlived
+from jqueue.domain.operations.known_rows import (
+    HASHES_PER_SLICE,
+    Row,
+    SharedRows,
+    hashes_in,
+    inside,
+    matching,
+    spans_of,
+)
 from jqueue.domain.operations.staged import StagedReceipt
 from jqueue.domain.operations.transactions import Given, is_repeated, last_version, remember
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment, Span, size_of, without
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment, Span, joined, size_of, without
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
 
-HASHES_PER_SLICE = 4096
-"""Number of hashes that are compared in one slice."""
+Result = TypeVar("Result")
 
-Row = tuple[str, int]
-"""The name of a new segment, and the number of a row in it."""
+Tables = Sequence[tuple["NewSegment", HashTable | None]]
+"""New segments, each with the table of the ids or of the keys that may be in the queue already."""
 
 
 def conflict_mode(on_conflict: OnConflict) -> int:
@@ -57,7 +68,8 @@ class NewSegment:
         index: its index, if a job in it may be in the queue already: if it has an id of its caller's or a unique key.
         given: True if the caller has chosen the ids of its jobs.
         modes: `conflict_mode` of each row; empty if all are 0.
-        taken: rows whose jobs are added one by one instead.
+        taken: rows whose jobs are added one by one instead, or repeat other jobs of the call.
+        taken_spans: the same rows as spans.
         behind: number of jobs of the call before the first one that its row numbers count.
         created_at: the time of the enqueue of its jobs; None: that of the call.
     """
@@ -68,7 +80,8 @@ class NewSegment:
     index: SegmentIndex | None = field(default=None, repr=False)
     given: bool = False
     modes: bytes = field(default=b"", repr=False)
-    taken: Collection[int] = field(default=(), repr=False)
+    taken: Collection[int] = field(default=frozenset(), repr=False)
+    taken_spans: Sequence[Span] = field(default=(), repr=False)
     behind: int = 0
     created_at: datetime | None = None
 
@@ -77,10 +90,10 @@ class NewSegment:
         is_foreign = "" not in (queue, self.queue) and queue != self.queue
         return is_foreign or (self.given and self.segment.attempts < floor)
 
-    @property
-    def spans(self) -> list[Span]:
-        """The rows that are not taken."""
-        return without([(0, self.segment.rows)], ((row, row + 1) for row in self.taken))
+    def taking(self, rows: Collection[int]) -> NewSegment:
+        """Return the segment with some more rows taken."""
+        taken = frozenset({*self.taken, *rows})
+        return replace(self, taken=taken, taken_spans=spans_of(taken))
 
     @property
     def tables(self) -> tuple[HashTable | None, HashTable | None]:
@@ -100,17 +113,22 @@ class BulkAdded:
         one_by_one: the jobs that were not added as rows, by their number in the call: the new job, or that which is
             there already.
         version: see `StagedReceipt`.
+        left_out: number of jobs in segments that were not added: they repeat jobs of the call, or are there already.
+        known: places of the jobs that are there already: see `SharedRows.jobs`.
     """
 
     offset: int
     attempt: int
     one_by_one: Mapping[int, Job]
     version: int | None = None
+    left_out: int = 0
+    known: Sequence[int] = field(default=(), repr=False)
 
     @property
     def existing(self) -> int:
         """Number of jobs that were there already."""
-        return sum(job.sequence != self.offset + number for number, job in self.one_by_one.items())
+        alone = sum(job.sequence != self.offset + number for number, job in self.one_by_one.items())
+        return alone + self.left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,9 @@ class EnqueueSegments(Operation):
         before: time until which a commit may name the segments and the objects of their jobs.
         features: the critical features that the jobs in the segments need.
         transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
+        repeats: number of jobs in segments that are left out, because an earlier job of the call has their id or key.
+        shared: rows of a new segment beside those of a segment in the queue, by the names of both, and by True for
+            keys and False for ids. They are noted here for the next try.
     """
 
     jobs: int
@@ -149,9 +170,8 @@ class EnqueueSegments(Operation):
     before: datetime
     features: Collection[str] = ()
     transaction: Given = None
-    shared: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    repeats: int = 0
+    shared: dict[tuple[str, str, bool], SharedRows] = field(default_factory=dict, repr=False, compare=False)
 
     def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
         """Name the segments and add the other jobs, unless rows of the segments must be looked at first."""
@@ -163,10 +183,11 @@ class EnqueueSegments(Operation):
         floor = draft.header.attempt_floor
         if any(each.is_stale(floor, draft.header.queue) for each in self.segments):
             return BulkConflicts(stale=True)
-        rows = frozenset(self._conflicts(draft, now))
-        if rows:
-            return BulkConflicts(rows)
-        named = [each for each in self.segments if len(each.taken) < each.segment.rows]
+        known = _Known()
+        if conflicts := frozenset(self._conflicts(draft, now, known)):
+            return BulkConflicts(conflicts)
+        waiting = {each.name: known.waiting(each) for each in self.segments}
+        named = [each for each in self.segments if waiting[each.name]]
         if len(draft.header.segments) + len(named) > SEGMENTS_KEPT:
             there = len(draft.header.segments)
             raise QueueFullError(
@@ -175,6 +196,7 @@ class EnqueueSegments(Operation):
             )
         if floor >= LARGEST and any(each.given for each in named):
             raise InvalidJobError(FLOOR_AT_END)
+        savepoint = draft.savepoint()
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
         found = {}
@@ -187,12 +209,15 @@ class EnqueueSegments(Operation):
                 missing += error.wanted
         if missing:
             raise RowsMissingError(missing)
+        if lost := frozenset(known.lost(draft.jobs.rows)):
+            draft.rollback(savepoint)
+            return BulkConflicts(lost)
         draft.jobs.last_sequence = offset + self.jobs
         added: dict[tuple[str, datetime], list[RowsOf]] = {}
         for each in named:
-            self._name(each, draft, offset, now)
+            self._name(each, waiting[each.name], draft, offset, now)
             group = each.segment.entrypoint, each.created_at or self.created_at
-            added.setdefault(group, []).append((each.name, each.spans))
+            added.setdefault(group, []).append((each.name, waiting[each.name]))
         for (entrypoint, created_at), rows_of in added.items():
             jobs = sum(size_of(spans) for _, spans in rows_of)
             draft.move_rows(
@@ -200,11 +225,13 @@ class EnqueueSegments(Operation):
             )
         for feature in self.features if named else ():
             draft.require(feature)
-        return BulkAdded(offset, floor, found, last)
+        alone = sum(len(each.taken) for each in self.segments) - self.repeats
+        left_out = sum(each.segment.rows - size_of(waiting[each.name]) for each in self.segments) - alone
+        return BulkAdded(offset, floor, found, last, left_out, known.jobs)
 
-    def _name(self, new: NewSegment, draft: Draft, offset: int, now: datetime) -> None:
+    def _name(self, new: NewSegment, waiting: Sequence[Span], draft: Draft, offset: int, now: datetime) -> None:
         segment, offset = new.segment, offset + new.behind
-        first, spans = segment.taking(new.taken)
+        first, spans = segment.taking_spans(without([(0, segment.rows)], waiting))
         changes = {
             "next": first,
             "taken": spans,
@@ -216,8 +243,13 @@ class EnqueueSegments(Operation):
         }
         draft.name_segment(new.name, segment.model_copy(update=changes))
 
-    def _conflicts(self, draft: Draft, now: datetime) -> Iterator[Row]:
+    def _conflicts(self, draft: Draft, now: datetime, known: _Known) -> Iterator[Row]:
         """Yield the rows that have an id or a key which is in the queue, by its hash.
+
+        Args:
+            draft: the queue.
+            now: the time.
+            known: to be filled with the rows whose jobs are certain to be there. They are not among the others.
 
         Raises:
             RowsMissingError: the indexes of segments are not loaded.
@@ -226,42 +258,41 @@ class EnqueueSegments(Operation):
         jobs, header, rows = draft.jobs, draft.header, draft.jobs.rows
         ids = [(each, each.tables[0]) for each in self.segments]
         keys = [(each, each.tables[1]) for each in self.segments]
-        if any(table is not None for _, table in (*ids, *keys)):
-            _check_indexes(rows)
-            here = (job_id for job_id in jobs.entries if job_id not in rows.of)
-            yield from _rows_with(ids, (*here, *header.finished, *draft.aside_keys))
-            held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
-            yield from _rows_with(keys, (*jobs.keys_held, *held))
-            for name in rows.segments:
-                yield from self._in_segment(ids, name, rows, of_keys=False)
-                yield from self._in_segment(keys, name, rows, of_keys=True)
+        if not any(table is not None for _, table in (*ids, *keys)):
+            return
+        _check_indexes(rows)
+        there = {name: rows.spans_there(name) for name in rows.segments}
+        for name in there:
+            yield from self._in_segment(ids, name, rows, there[name], known, of_keys=False)
+        known.ids_are_known()
+        for name in there:
+            yield from self._in_segment(keys, name, rows, there[name], known, of_keys=True)
+        here = (job_id for job_id in jobs.entries if job_id not in rows.of)
+        yield from _rows_with(ids, (*here, *header.finished, *draft.aside_keys))
+        held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
+        yield from _rows_with(keys, (*jobs.keys_held, *held))
 
     def _in_segment(
-        self,
-        tables: Iterable[tuple[NewSegment, HashTable | None]],
-        name: str,
-        rows: SegmentRows,
-        *,
-        of_keys: bool,
+        self, tables: Tables, name: str, rows: SegmentRows, there: Sequence[Span], known: _Known, *, of_keys: bool
     ) -> Iterator[Row]:
         """Yield the rows with the hash of a row of a segment in the manifest whose job waits, or is in a range."""
-        known: set[int] | None = None
-        segment = rows.segments[name]
+        hashes: set[int] | None = None
         for new, table in tables:
             if table is None:
                 continue
-            cached = (new.name, name, of_keys)
-            there = rows.indexes[name].keys if of_keys else rows.indexes[name].ids
-            if cached not in self.shared:
-                known = set(there.hashes) if known is None else known
-                self.shared[cached] = tuple(
-                    (row, other)
-                    for hashed in known.intersection(table.hashes)
-                    for row in table.find_hash(hashed)
-                    for other in there.find_hash(hashed)
-                )
-            for row, other in self.shared[cached]:
-                if row not in new.taken and rows.is_there(name, segment, other):
+            between = (new.name, name, of_keys)
+            if between not in self.shared:
+                other = rows.indexes[name].keys if of_keys else rows.indexes[name].ids
+                hashes = _result_of(hashes_in(other)) if hashes is None else hashes
+                self.shared[between] = _result_of(matching(table, other, hashes))
+            shared = self.shared[between]
+            places = shared.places_in(there) if shared.rows else ()
+            if shared.are_same:
+                known.add(new, name, shared, places)
+                continue
+            for place in places:
+                row = shared.rows[place]
+                if row not in new.taken and not known.has_id(new, row):
                     yield new.name, row
 
     def pulling(self, rows: Mapping[Row, tuple[int, NewJob]]) -> EnqueueSegments:
@@ -273,33 +304,86 @@ class EnqueueSegments(Operation):
         taken: dict[str, set[int]] = {}
         for name, row in rows:
             taken.setdefault(name, set()).add(row)
-        segments = [
-            replace(each, taken=frozenset({*each.taken, *taken[each.name]})) if each.name in taken else each
-            for each in self.segments
-        ]
+        segments = [each.taking(taken[each.name]) if each.name in taken else each for each in self.segments]
         one_by_one = sorted([*self.one_by_one, *rows.values()], key=lambda pair: pair[0])
         return replace(self, segments=segments, one_by_one=one_by_one)
 
-    def among_themselves(self) -> Generator[None, None, frozenset[Row]]:
-        """Return the rows that share an id or a key with another row, or with a job that is added one by one.
+    def among_themselves(self) -> Generator[None, None, tuple[frozenset[Row], frozenset[Row]]]:
+        """Return the rows that share an id, and those that share a key, with other rows or with jobs one by one.
 
         It takes long, and yields between slices.
         """
-        found: set[Row] = set()
-        for number in (0, 1):
-            tables = [(each, each.tables[number]) for each in self.segments]
-            name = ("id", "unique_key")[number]
-            alone = (new.values[name] for _, new in self.one_by_one if number or new.id_given)
-            found.update(_rows_with(tables, (text for text in alone if text is not None)))
-            last = -1
-            hashes = heapq.merge(*(table.hashes for _, table in tables if table is not None))
-            for count, hashed in enumerate(hashes, 1):
-                if hashed == last:
-                    found.update(_rows_of(tables, hashed))
-                last = hashed
-                if count % HASHES_PER_SLICE == 0:
-                    yield
+        ids = yield from self._sharing(0, [new.values["id"] for _, new in self.one_by_one if new.id_given])
+        held = (new.values["unique_key"] for _, new in self.one_by_one)
+        keys = yield from self._sharing(1, [key for key in held if key is not None])
+        return ids, keys
+
+    def _sharing(self, number: int, alone: Sequence[str]) -> Generator[None, None, frozenset[Row]]:
+        """Return the rows that share a text of their ids (0) or keys (1) with other rows, or with jobs one by one."""
+        tables = [(each, each.tables[number]) for each in self.segments]
+        found = set(_rows_with(tables, alone))
+        last = -1
+        hashes = heapq.merge(*(table.hashes for _, table in tables if table is not None))
+        for count, hashed in enumerate(hashes, 1):
+            if hashed == last:
+                found.update(_rows_of(tables, hashed))
+            last = hashed
+            if count % HASHES_PER_SLICE == 0:
+                yield
         return frozenset(found)
+
+
+class _Known:
+    """The rows of new segments whose jobs are in the queue already.
+
+    Attributes:
+        jobs: places of these jobs: see `SharedRows.jobs`.
+    """
+
+    def __init__(self) -> None:
+        self.jobs = array("I")
+        self._spans: dict[str, list[Span]] = {}
+        self._has_id: dict[str, Callable[[int], bool]] = {}
+        self._pairs: list[tuple[NewSegment, str, SharedRows, Sequence[int]]] = []
+
+    def add(self, new: NewSegment, name: str, shared: SharedRows, places: Sequence[int]) -> None:
+        """Add the rows of some pairs: of a new segment, and of one in the queue."""
+        if places:
+            self._pairs.append((new, name, shared, places))
+            self._spans.setdefault(new.name, []).extend(shared.spans_at(places))
+            if shared.jobs:
+                are_all = len(places) == len(shared.jobs)
+                self.jobs.extend(shared.jobs if are_all else [shared.jobs[place] for place in places])
+
+    def ids_are_known(self) -> None:
+        """Note that the rows so far are those whose id is there: their keys do not matter."""
+        self._has_id = {name: inside(joined(spans)) for name, spans in self._spans.items()}
+
+    def has_id(self, new: NewSegment, row: int) -> bool:
+        """Return True if the id of a row is there."""
+        return new.name in self._has_id and self._has_id[new.name](row)
+
+    def lost(self, rows: SegmentRows) -> Iterator[Row]:
+        """Yield the rows whose job was there before, and was replaced by a job of the same call since."""
+        for new, name, shared, places in self._pairs:
+            left = shared.places_in(rows.spans_there(name))
+            if len(left) < len(places):
+                rows_lost = (shared.rows[place] for place in {*places} - {*left})
+                yield from ((new.name, row) for row in rows_lost if row not in new.taken)
+
+    def waiting(self, new: NewSegment) -> list[Span]:
+        """Return the rows of a new segment that are to be added."""
+        return without([(0, new.segment.rows)], [*new.taken_spans, *self._spans.get(new.name, ())])
+
+
+def _result_of(slices: Generator[None, None, Result]) -> Result:
+    """Run all slices at once, and return the result."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def _check_indexes(rows: SegmentRows) -> None:
@@ -310,13 +394,13 @@ def _check_indexes(rows: SegmentRows) -> None:
         raise SegmentDamagedError(f"{FOLDER}{missing[0].segment}")
 
 
-def _rows_with(tables: Sequence[tuple[NewSegment, HashTable | None]], texts: Iterable[str]) -> Iterator[Row]:
+def _rows_with(tables: Tables, texts: Iterable[str]) -> Iterator[Row]:
     if any(table is not None for _, table in tables):
         for text in texts:
             yield from _rows_of(tables, hash_of(text))
 
 
-def _rows_of(tables: Iterable[tuple[NewSegment, HashTable | None]], hashed: int) -> Iterator[Row]:
+def _rows_of(tables: Tables, hashed: int) -> Iterator[Row]:
     for new, table in tables:
         for row in () if table is None else table.find_hash(hashed):
             if row not in new.taken:
