@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import ClassVar
+from datetime import UTC, datetime
+from typing import ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.job_table import entrypoint_of, split_waiting, status_of, unpacked
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
@@ -58,6 +59,41 @@ class CountQueued(Operation):
     def change(self, draft: Draft, now: datetime) -> dict[str, int]:
         """Return the numbers, and change nothing."""
         return draft.jobs.order.queued()
+
+
+class Backlog(NamedTuple):
+    """The jobs that wait in a queue."""
+
+    jobs: int
+    """Number of queued jobs, ready or not."""
+    oldest: datetime | None
+    """Earliest time since when one of the ready jobs waits, or an earlier time; None if none is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtBacklog(Operation):
+    """Look at the jobs that wait. Its result is a `Backlog`.
+
+    Attributes:
+        entrypoints: of the jobs; None for all.
+    """
+
+    entrypoints: tuple[str, ...] | None = None
+
+    def change(self, draft: Draft, now: datetime) -> Backlog:
+        """Return the backlog, and change nothing."""
+        names = None if self.entrypoints is None else frozenset(self.entrypoints)
+        jobs = sum(number for name, number in draft.jobs.order.queued().items() if names is None or name in names)
+        waiting, others = split_waiting(draft.jobs.entries.items())
+        since = [oldest for name, (_, oldest) in waiting.items() if names is None or name in names]
+        for job_id, entry in others:
+            if status_of(entry) == JobStatus.QUEUED and (names is None or entrypoint_of(entry) in names):
+                job = unpacked(job_id, entry)
+                since.append(job.run_at or job.created_at)
+        for segment in map(draft.jobs.rows.current, draft.header.segments):
+            if segment is not None and segment.waiting and (names is None or segment.entrypoint in names):
+                since.append(datetime.fromtimestamp(segment.oldest, UTC))
+        return Backlog(jobs, min((at for at in since if at <= now), default=None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def end_batch(
     kept = None if keep_result is None else to_seconds("keep_result", keep_result)
     first = _first_of(batch)
     if first is None:
-        return EndedBatch(0, 0)  # a batch without rows, or one that has lost them all
+        return EndedBatch(0, 0)  # the batch has no rows, or has lost all of them
     failures = [_failure_of(row, pause) for row in _rows(failed, "failed", FAILED, most, _of_failure)]
     left = most - len(failures)
     done = [_result_of(row, kept) for row in _rows(results, "results", RESULTS, left, _of_result)]

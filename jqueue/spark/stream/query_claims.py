@@ -22,6 +22,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
@@ -30,6 +31,7 @@ from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.claim_batch import ClaimBatch
 from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence, RangesHeldBy
+from jqueue.domain.operations.lookup import Backlog, LookAtBacklog
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.ports.log import logger_of
@@ -131,6 +133,7 @@ class ClaimsOfQuery:
         self._turn = asyncio.Lock()
         self._source: str | None = None  # the query whose claims are known
         self._held: dict[str, Held] = {}  # by claim, in the order in which they become batches
+        self._backlog: Backlog | None = None  # as of the last claim
         self._through: int | None = None  # the sequence number of the last job to take
         self._next_poll = float("-inf")
         self._confirmed = 0.0  # when the claims were last confirmed, on the clock of the event loop
@@ -144,6 +147,18 @@ class ClaimsOfQuery:
     def is_due(self) -> bool:
         """True if it is time to look for jobs. Until then the store is left alone."""
         return self._through is not None or self._queue.options.clock.monotonic() >= self._next_poll
+
+    def progress(self) -> dict[str, Any] | None:
+        """Return the figures of the query for its progress, as of the last claim; None before it."""
+        if self._backlog is None:
+            return None
+        oldest, now = self._backlog.oldest, self._queue.options.clock.now()
+        return {
+            "backlog": self._backlog.jobs,
+            "oldestAgeSeconds": None if oldest is None else round(max(0.0, (now - oldest).total_seconds()), 3),
+            "claimedJobs": self._number,
+            "claimedRanges": sum(len(held.ranges) for held in self._held.values()),
+        }
 
     async def freeze(self) -> None:
         """From now on, take only jobs that are in the queue at this moment."""
@@ -207,7 +222,10 @@ class ClaimsOfQuery:
         operations = [operation for operation, _ in finished]
         claim = self.new_id()
         if waiting is None:
-            operations.append(self._claiming(holder_of(start.source, claim), most))
+            operations += [
+                self._claiming(holder_of(start.source, claim), most),
+                LookAtBacklog(self._options.entrypoints),
+            ]
         began = asyncio.get_running_loop().time()
         results = await self._queue.apply_each(*operations)
         self._held.pop(start.claim, None)
@@ -216,9 +234,10 @@ class ClaimsOfQuery:
             await self._forget_outcomes(start.claim)
         self._log_refused(start, [jobs for _, jobs in finished], results[: len(finished)])
         if waiting is None:
-            if isinstance(results[-1], JQueueError):
-                raise results[-1]
-            claimed = Held.of(results[-1])
+            claiming, self._backlog = results[-2:]
+            if isinstance(claiming, JQueueError):
+                raise claiming
+            claimed = Held.of(claiming)
             if claimed.number:
                 waiting, self._held[claim] = claim, claimed
                 self._without_outcomes.add(claim)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jqueue.domain.durations import LONGEST
-from jqueue.domain.errors import InvalidURLError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, shown
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
@@ -36,6 +36,40 @@ KNOWN = {
     "claimTimeout": OptionType(f"a number of seconds, {SHORTEST_TIMEOUT:g} or more", _timeout),
     "numPartitions": INTEGER(1, MOST_PARTITIONS),
 }
+
+SAME = {"maxrowspertrigger": "maxJobsPerTrigger", "maxoffsetspertrigger": "maxJobsPerTrigger"}
+"""Options of other sources that mean the same, in lower case."""
+
+_NO_POSITIONS = "a queue has no positions: a query gets the jobs that wait, and goes on by its checkpoint"
+_ONE_LIMIT = "limit a batch by its number of jobs, with maxJobsPerTrigger"
+_TRIGGER = "set the time between batches by the trigger, as in trigger(processingTime='10 seconds')"
+INSTEAD = {
+    "maxbytespertrigger": _ONE_LIMIT,
+    "maxfilespertrigger": _ONE_LIMIT,
+    "maxtriggerdelay": _TRIGGER,
+    "minoffsetspertrigger": _TRIGGER,
+    "minpartitions": "give numPartitions",
+    "subscribe": "give entrypoint",
+    **dict.fromkeys(("endingoffsets", "startingoffsets", "startingtimestamp", "startingversion"), _NO_POSITIONS),
+}
+"""Answers to options of other sources that have no equal here, in lower case."""
+
+
+def _in_our_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with names of other sources replaced by ours.
+
+    Raises:
+        InvalidJobError: an option has no equal here, or is given twice.
+    """
+    ours: dict[str, str] = {}
+    for given, text in options.items():
+        if (answer := INSTEAD.get(given.lower())) is not None:
+            raise InvalidJobError(f"there is no option {shown(given)}: {answer}")
+        name = SAME.get(given.lower(), given)
+        if name is not given and any(each.lower() == name.lower() for each in (*options, *ours)):
+            raise InvalidJobError(f"the option {shown(given)} means {name}: give one of the two")
+        ours[name] = text
+    return ours
 
 
 @dataclass(frozen=True)
@@ -69,7 +103,7 @@ class SourceOptions:
         addresses = addresses_of(options)
         if names_several(addresses):
             raise InvalidURLError("a stream reads one queue, by its URL: for several, start a query for each")
-        given: dict[str, Any] = parse_options(options, KNOWN)
+        given: dict[str, Any] = parse_options(_in_our_names(options), KNOWN)
         names = {
             "entrypoint": "entrypoints",
             "maxJobsPerTrigger": "most_jobs",

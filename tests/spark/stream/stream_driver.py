@@ -90,6 +90,7 @@ class Query:
         self._step = step
         self._limit: Any = None
         self.polls = 0
+        self.progress: list[dict[str, Any] | None] = []
 
     def run(self) -> None:
         """Run the query. The source is stopped in any case."""
@@ -143,7 +144,7 @@ class Query:
         start = json.dumps(self.reader.initialOffset()) if available is None else available
         end = json.dumps(self.reader.latestOffset(json.loads(start), self._limit))
         self.polls += 1
-        assert self.reader.reportLatestOffset() is None
+        self.progress.append(json.loads(json.dumps(self.reader.reportLatestOffset())))
         self._step("claimed")
         if end != available:
             self._checkpoint.offsets[batch] = end

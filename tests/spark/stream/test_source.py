@@ -163,6 +163,34 @@ def test_a_commit_call_of_spark_changes_nothing(world, reader):
     assert 3 == len(world.jobs)
 
 
+def test_the_progress_of_a_query_has_the_backlog_and_its_claims(world, reader):
+    assert reader.reportLatestOffset() is None
+    world.enqueue(12)
+    world.enqueue(2, delay=600)
+    world.clock.advance(5)
+    start = _begun(reader)
+    end = reader.latestOffset(start, TEN)
+    asked = world.storage.reads, world.storage.writes
+    told = {"backlog": 4, "oldestAgeSeconds": 5.0, "claimedJobs": 10, "claimedRanges": 0}
+    assert told == reader.reportLatestOffset()
+    world.clock.advance(7)
+    assert told | {"oldestAgeSeconds": 12.0} == reader.reportLatestOffset()
+    assert asked == (world.storage.reads, world.storage.writes)
+    reader.latestOffset(end, TEN)
+    assert {"backlog": 2, "oldestAgeSeconds": None, "claimedJobs": 2, "claimedRanges": 0} == reader.reportLatestOffset()
+
+
+def test_the_backlog_is_that_of_the_entrypoints_of_the_query(world):
+    reader = world.reader(entrypoint="a,b")
+    for number, entrypoint in enumerate("abc", 1):
+        world.enqueue(10 * number, entrypoint)
+    reader.latestOffset(_begun(reader), TEN)
+    progress = reader.reportLatestOffset()
+    assert progress is not None
+    assert 20 == progress["backlog"]
+    reader.stop()
+
+
 # Rows
 
 
@@ -292,6 +320,29 @@ def test_wrong_options_give_a_one_line_error_at_the_first_call(options, said, ca
     with pytest.raises(ValueError, match=rf"\A{re.escape(said)}.*\Z"):
         getattr(reader, call)()
     reader.stop()
+
+
+@pytest.mark.parametrize("name", ["maxRowsPerTrigger", "maxOffsetsPerTrigger", "MAXROWSPERTRIGGER"])
+def test_names_of_kafka_and_delta_for_the_size_of_a_batch_mean_the_same(name):
+    assert ReadMaxRows(7) == ClaimReader({"path": "q.json", name: "7"}, SNAPSHOT_SCHEMA).getDefaultReadLimit()
+    reader = ClaimReader({"path": "q.json", name: "7", "maxJobsPerTrigger": "7"}, SNAPSHOT_SCHEMA)
+    with pytest.raises(InvalidJobError, match=rf"^the option '{name}' means maxJobsPerTrigger: give one of the two$"):
+        reader.getDefaultReadLimit()
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("maxFilesPerTrigger", "limit a batch by its number of jobs, with maxJobsPerTrigger"),
+        ("maxBytesPerTrigger", "limit a batch by its number of jobs, with maxJobsPerTrigger"),
+        ("minPartitions", "give numPartitions"),
+        ("startingOffsets", "a queue has no positions: a query gets the jobs that wait, and goes on by its checkpoint"),
+    ],
+)
+def test_other_options_of_kafka_and_delta_are_answered_with_ours(name, answer):
+    reader = ClaimReader({"path": "q.json", name: "7"}, SNAPSHOT_SCHEMA)
+    with pytest.raises(InvalidJobError, match=rf"^there is no option '{name}': {re.escape(answer)}$"):
+        reader.getDefaultReadLimit()
 
 
 def test_names_of_options_may_come_in_any_case(world):

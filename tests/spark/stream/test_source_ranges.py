@@ -168,6 +168,16 @@ def test_a_job_of_a_range_that_is_cancelled_is_finished_with_its_batch(world, re
     assert [] == world.jobs
 
 
+def test_the_progress_of_a_query_on_ranges_has_the_backlog_and_its_ranges(world, reader):
+    world.enqueue(60)
+    start = begun(reader)
+    reader.latestOffset(start, ReadMaxRows(20))
+    progress = reader.reportLatestOffset()
+    assert progress is not None
+    assert (40, 20, world.ranges) == (progress["backlog"], progress["claimedJobs"], progress["claimedRanges"])
+    assert progress["oldestAgeSeconds"] >= 0
+
+
 def test_a_query_that_reaches_a_largest_size_goes_on_at_once(world, reader):
     world.enqueue(700)  # more than ten segments
     start = begun(reader)

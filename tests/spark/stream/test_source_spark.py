@@ -1,6 +1,7 @@
 """The streaming source on real Spark."""
 
 import asyncio
+import json
 import threading
 import time
 
@@ -59,7 +60,9 @@ def jobs(tmp_path):
 
 def test_a_query_drains_the_queue_and_continues_from_its_checkpoint(spark, jobs):
     ids = jobs.enqueue(300)
-    jobs.run(spark, maxJobsPerTrigger=100)
+    query = jobs.run(spark, maxRowsPerTrigger=100)
+    told = [json.loads(progress["sources"][0]["latestOffset"] or "null") or {} for progress in query.recentProgress]
+    assert [200, 100, 0] == [each["backlog"] for each in told if each.get("claimedJobs") == 100]
     assert [0, 100, 100, 100] == [len(jobs.batches[batch]) for batch in sorted(jobs.batches)]
     assert [] == jobs.left
     ids += jobs.enqueue(50)
