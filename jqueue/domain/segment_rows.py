@@ -283,6 +283,20 @@ class SegmentRows:
             return wanted.segment in self.indexes
         return wanted.chunk in self._loaded.get(wanted.segment, ())
 
+    def index_of(self, name: str) -> SegmentIndex:
+        """Return the index of a segment.
+
+        Raises:
+            RowsMissingError: it is not loaded.
+            SegmentDamagedError: it cannot be read.
+        """
+        index = self.indexes.get(name)
+        if index is not None:
+            return index
+        if None in self._damaged.get(name, ()):
+            raise SegmentDamagedError(FOLDER + name)
+        raise RowsMissingError([Wanted(name, None)])
+
     def note_damaged(self, wanted: Wanted) -> None:
         """Note that a part of a segment is missing or damaged. Its rows wait until it is repaired."""
         self._damaged.setdefault(wanted.segment, set()).add(wanted.chunk)

@@ -15,6 +15,7 @@ from jqueue import (
     JobStateError,
     JobStatus,
     Limits,
+    SegmentDamagedError,
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.range_jobs import RangeFailure
@@ -320,6 +321,28 @@ async def test_a_stale_range_in_a_damaged_segment_holds_no_other_claim_back():
                     break
             assert [other.id] == [job.id for job in again]
             assert 3 == (await fresh.stats()).entrypoints["t"].in_progress
+
+
+@pytest.mark.parametrize("part", ["jobs", "all"])
+@in_virtual_time
+async def test_the_end_of_a_range_in_a_damaged_segment_is_refused_until_the_segment_is_repaired(part):
+    storage = faulty()
+    async with queue_on(storage) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        await queue.cancel(ids[1], running=True)
+        segment = storage.beside(f".segments/{claim.segment}")
+        data, etag = await segment.read()
+        etag = await segment.write(b"damaged", etag)
+        ends = {"jobs": {"jobs": 3}, "all": {"returned": ids[:1]}}[part]
+        async with queue_on(storage) as fresh:
+            with pytest.raises(SegmentDamagedError, match=claim.segment):
+                await fresh.end_range(claim, **ends)
+            assert 4 == (await fresh.stats()).entrypoints["t"].in_progress
+        await segment.write(data, etag)
+        async with queue_on(storage) as fresh:
+            await fresh.end_range(claim, **ends)
+            assert 4 > (await fresh.stats()).entrypoints["t"].in_progress
 
 
 @in_virtual_time

@@ -382,10 +382,13 @@ class EndRange(Operation):
         return found
 
     def _index(self, draft: Draft, held: Range) -> SegmentIndex:
-        index = draft.jobs.rows.indexes.get(held.segment)
-        if index is None:
-            raise RowsMissingError([Wanted(held.segment, None)])
-        return index
+        """Return the index of the segment of the range.
+
+        Raises:
+            RowsMissingError: it is not loaded.
+            SegmentDamagedError: it cannot be read.
+        """
+        return draft.jobs.rows.index_of(held.segment)
 
     def _rows(self, draft: Draft, held: Range, job_ids: Sequence[str]) -> list[int]:
         """Return the rows of jobs of the range."""
