@@ -143,7 +143,7 @@ class JobRunner:
         self._state.claimed.set()
 
     def _take(self, work: Work, job: Job, now: float) -> HeldJob:
-        """Hold a job. If it has no attempts left, it is dead without being run."""
+        """Hold a job. If it has no attempts left, it is dead without being run. If it was cancelled, it is not run."""
         held = HeldJob(job, work, now)
         self._state.held.add(held)
         self._state.ranges.hold(held)
@@ -152,6 +152,8 @@ class JobRunner:
             times = counted(job.failures, "time")
             error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
             self._conclude(held, Decision("dead", error=error, dead=True))
+        elif job.cancel_requested:
+            self._conclude(held, CANCELLED)
         else:
             work.jobs.append(held)
             work.unstopped += 1

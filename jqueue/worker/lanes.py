@@ -111,7 +111,9 @@ class Lanes(ABC):
         rows, values = self._rows, []
         for place in places:
             payload = rows.payloads[place]
-            if payload is None or (place in rows.doubtful and self._is_spent(place, lane)):
+            if payload is None or place in rows.cancelled:
+                return None
+            if place in rows.doubtful and self._is_spent(place, lane):
                 return None
             try:
                 values.append(lane.parse(payload))
@@ -128,6 +130,8 @@ class Lanes(ABC):
 
     def _handed(self, place: int) -> Job:
         job = self._rows.job(place)
+        if place in self._rows.cancelled:
+            job = job.evolve(cancel_requested=True)
         self._queue.hand_over(place, job)
         return job
 

@@ -34,6 +34,7 @@ class Rows:
     Attributes:
         names, payloads, job, doubtful, marks: as given.
         places: yields the places of the jobs that nobody has taken.
+        cancelled: the places of jobs that were cancelled since they were claimed.
         current: the place of the job that a lane on the event loop does, or did last.
     """
 
@@ -52,6 +53,7 @@ class Rows:
         self.doubtful = doubtful
         self.marks: Marks = bytearray(len(names)) if marks is None else marks
         self.places: Iterator[int] = iter(range(len(names)))
+        self.cancelled: set[int] = set()
         self.current: int | None = None
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchReport
     from jqueue.worker import Worker
 
-OUTCOMES = ("done", "retried", "dead", "snoozed")
+OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled")
 """Counts that show progress. If all jobs of a batch were handed back, the next batch would be the same."""
 
 

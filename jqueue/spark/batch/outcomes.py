@@ -18,8 +18,9 @@ from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
 from jqueue.spark.batch.all_or_nothing import AllOrNothing
+from jqueue.worker.retries import CANCELLED
 
-OutcomeKind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "overdue"]
+OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
 
 _KINDS = frozenset(get_args(OutcomeKind))
@@ -86,7 +87,7 @@ class Outcome:
         if self.kind == "done":
             ack = Ack(self.claim, self.result, self.keep_result)
             return AllOrNothing((*map(enqueue_of_plain, self.added), ack)) if self.added else ack
-        if self.kind in ("retried", "dead"):
+        if self.kind in ("retried", "dead", "cancelled"):
             return Nack(self.claim, self.delay, self.error, dead=self.kind == "dead")
         if self.kind in ("snoozed", "handed_back"):
             return Nack(self.claim, self.delay, self.error, charge=False)
@@ -121,6 +122,8 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
 def _kind_of(nack: Nack) -> OutcomeKind:
     if nack.dead:
         return "dead"
+    if nack.error == CANCELLED.error:
+        return "cancelled"
     if nack.charge:
         return "retried"
     return "handed_back" if nack.delay is None else "snoozed"

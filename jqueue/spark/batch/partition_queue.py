@@ -1,27 +1,30 @@
 """The jobs of one partition as a queue, for the worker in the process of the handlers.
 
 It hands out jobs that the driver has claimed, and passes on what becomes of them; the driver tells the queue. The
-driver also keeps the claims alive, and sets limits and schedules before it claims. Everything else that a handler may
+driver also keeps the claims alive, and sets limits and schedules before it claims. A heartbeat of the worker is a look
+at the queue, which tells of lost claims and cancelled jobs. Everything else that a handler may
 ask of `ctx.queue` goes to the queue itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
-from jqueue.domain.durations import to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError, JobNotFoundError, JQueueError
+from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Nack, Operation, Preparation
+from jqueue.domain.operations.base import JobReference
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.spark.batch.outcomes import Outcome, outcome_of
-from jqueue.worker.rows import RowQueue, Rows
+from jqueue.spark.batch.partition_rows import PartitionRows
+from jqueue.worker.rows import RowQueue
 
 
 class PartitionQueue(RowQueue):
@@ -40,12 +43,13 @@ class PartitionQueue(RowQueue):
         store, storage: None, so that a worker that looks at them does not open the queue in each task.
     """
 
+    rows: PartitionRows
     store = None
     storage = None
 
     def __init__(
         self,
-        rows: Rows,
+        rows: PartitionRows,
         begun: Callable[[Sequence[Job]], None],
         ended: Callable[[Sequence[Outcome]], None],
         *,
@@ -84,8 +88,8 @@ class PartitionQueue(RowQueue):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything but heartbeats, which the driver sends."""
-        return Capabilities(heartbeat=False, ranges=False)
+        """Everything but ranges: their jobs are handed out one by one."""
+        return Capabilities(ranges=False)
 
     async def dequeue(
         self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any
@@ -96,6 +100,24 @@ class PartitionQueue(RowQueue):
         if not taken and wait is not None and batch_size:
             await asyncio.sleep(to_seconds("wait", wait))
         return taken
+
+    async def heartbeat_many(
+        self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
+    ) -> list[JobNotFoundError]:
+        """Return the errors of lost claims and cancelled jobs, by a look at the queue. The driver keeps them."""
+        state: QueueState = await self.__getattr__("read_state")(deadline=deadline)
+        lost, cancelled = found_in(state, self.rows)
+        self.rows.cancelled |= {place for place, job_id in enumerate(self.rows.ids) if job_id in cancelled}
+        errors: list[JobNotFoundError] = []
+        for job in jobs:
+            claim = job.claim if isinstance(job, Job) else job
+            if not isinstance(claim, Claim):
+                raise InvalidJobError("a heartbeat in a batch on Spark takes jobs or claims")
+            if lost(claim):
+                errors.append(ClaimLostError(*claim))
+            elif claim.job_id in cancelled:
+                errors.append(JobCancelledError(*claim))
+        return errors
 
     def begin_lanes(self) -> None:
         """Note that limits and schedules that are set from now on are new to the queue."""
@@ -191,3 +213,15 @@ class PartitionQueue(RowQueue):
             return False
         job = operation.job
         return (job.claim if isinstance(job, Job) else job) in self._ours if isinstance(job, Job | Claim) else False
+
+
+def found_in(state: QueueState, rows: PartitionRows) -> tuple[Callable[[Claim], bool], Collection[str]]:
+    """Return what a state of the queue says of a partition: a test for lost claims, and the cancelled jobs."""
+    if rows.claim is None:
+        jobs = {job.id: job for job in state.jobs if job.status is JobStatus.IN_PROGRESS}
+        cancelled = {job.id for job in jobs.values() if job.cancel_requested}
+        return lambda claim: claim.job_id not in jobs or jobs[claim.job_id].claim != claim, cancelled
+    held = state.ranges.get(rows.claim.id)
+    if held is None or held.claims != rows.claim.attempt:
+        return lambda claim: True, ()
+    return lambda claim: False, set(held.cancelled)

@@ -25,9 +25,10 @@ class PartitionRows(Rows):
         payloads: as in `Rows`.
         job: as in `Rows`.
         doubtful: as in `Rows`.
+        claim: the claim of their range; None if each is claimed by itself.
 
     Attributes:
-        ids: as given.
+        ids, claim: as given.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class PartitionRows(Rows):
         payloads: Sequence[bytes | None],
         job: Callable[[int], Job],
         doubtful: Collection[int],
+        claim: RangeClaim | None = None,
     ) -> None:
         super().__init__(names, payloads, job, doubtful=doubtful, marks=_shared_marks(len(ids)))
         self.ids = ids
+        self.claim = claim
         self._places: dict[str, int] | None = None
 
     @classmethod
@@ -63,7 +66,7 @@ class PartitionRows(Rows):
 
         doubtful = {place for place, (_, packed) in enumerate(found) if packed[7] + held.failures > 1}
         ids, payloads = [job_id for job_id, _ in found], [packed[1] for _, packed in found]
-        return cls(ids, [claim.entrypoint] * len(ids), payloads, job, doubtful)
+        return cls(ids, [claim.entrypoint] * len(ids), payloads, job, doubtful, claim)
 
     def place_of(self, job_id: str) -> int:
         """Return the place of a job."""

@@ -12,6 +12,7 @@ _SAID = {
     "retried": "to be tried again",
     "dead": "dead",
     "snoozed": "put off",
+    "cancelled": "cancelled",
     "handed_back": "handed back",
     "lost": "lost",
 }
@@ -27,6 +28,7 @@ class BatchReport:
         retried: failed, and to be tried again.
         dead: failed for the last time, or discarded.
         snoozed: put off by their handler.
+        cancelled: cancelled while they were claimed, and stopped or not begun.
         handed_back: given back unharmed, as they were not done.
         lost: no longer ours when the batch ended: another worker has them, or they were removed.
         killed: jobs among `retried` and `dead` whose handler ended its process, or did not stop.
@@ -38,6 +40,7 @@ class BatchReport:
     retried: int = 0
     dead: int = 0
     snoozed: int = 0
+    cancelled: int = 0
     handed_back: int = 0
     lost: int = 0
     killed: int = 0

@@ -62,7 +62,10 @@ async def settle_all(
     single = [*jobs, *kept]
     known = {**known, **{outcome.job_id: outcome for outcome in outcomes}}
     report = await settle(single, known, worker, end, entropy, timeout) if single or not ranges else BatchReport()
-    own = {name: getattr(report, name) + counts[name] for name in (*_KINDS.values(), "done", "handed_back", "lost")}
+    own = {
+        name: getattr(report, name) + counts[name]
+        for name in (*_KINDS.values(), "done", "cancelled", "handed_back", "lost")
+    }
     claimed = len(jobs) + sum(claim.rows for claim in ranges)
     return replace(report, claimed=claimed, killed=report.killed + counts["killed"], **own)
 

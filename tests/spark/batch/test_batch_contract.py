@@ -59,6 +59,7 @@ class BatchWorker(Worker):
             dead=report.dead,
             snoozed=report.snoozed,
             handed_back=report.handed_back,
+            cancelled=report.cancelled,
             lost=report.lost,
         )
 
@@ -72,14 +73,11 @@ def added(one: RunReport, two: RunReport) -> RunReport:
 
 
 # A batch does not keep these parts of the contract. It claims more jobs than run at a time, and claims again only when
-# all of them are done. Its handlers do not learn of lost claims and cancelled jobs.
+# all of them are done.
 @without(
     "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more",
     "test_a_free_slot_is_filled_while_other_jobs_go_on",
-    "test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed",
-    "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves",
     "test_a_batch_takes_one_slot_and_claims_no_more_jobs_than_it_holds",
-    "test_a_cancelled_job_is_told_and_its_batch_goes_on",
 )
 class TestBatches(WorkerContract):
     kind = DirectQueue

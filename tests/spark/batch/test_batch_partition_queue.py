@@ -108,7 +108,7 @@ async def test_acks_of_other_claims_go_to_the_real_queue():
 def test_capabilities_are_known_without_opening_the_real_queue():
     partition = Partition()
     assert not hasattr(partition.queue, "__aenter__")
-    assert ("heartbeat", "ranges") == partition.queue.capabilities.missing
+    assert ("ranges",) == partition.queue.capabilities.missing
     assert [] == partition.made
 
 

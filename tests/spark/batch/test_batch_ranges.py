@@ -141,3 +141,32 @@ def test_the_driver_tells_an_end_that_the_task_has_told_already_and_nothing_chan
             assert version == (await queue.read_state()).version
 
     asyncio.run(check())
+
+
+def test_jobs_that_are_cancelled_while_a_range_is_at_work_are_stopped_or_not_begun(url, tmp_path):
+    fill(url, range(300))
+    worker, told = Worker(concurrency=2, claim_timeout=9), tmp_path / "told"
+
+    @worker.handler("work", timeout=60)
+    async def work(number: int) -> None:
+        if number == 0:  # waits, and is told
+            await cancel_some(url, {b"0", b"299"})
+            try:
+                await asyncio.Event().wait()
+            finally:
+                told.touch()
+        if number == 1:  # holds the other slot until the first one is told
+            while not told.exists():
+                await asyncio.sleep(0.01)
+        if number == 299:
+            raise ValueError("it was begun")
+
+    report = run_batch(Session(), url, worker, max_jobs=300, partitions=1)
+    assert (300, 298, 2) == (report.claimed, report.done, report.cancelled)
+    assert {} == left_in(url)
+
+
+async def cancel_some(url, payloads):
+    async with connect(url, DirectQueue) as queue:
+        for job in [job async for job in queue.iterate_jobs() if job.payload in payloads]:
+            await queue.cancel(job.id, running=True)
