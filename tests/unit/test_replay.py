@@ -12,6 +12,7 @@ from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import ReplayError
 from jqueue.domain.operations import Enqueue, EnqueueStaged
 from jqueue.domain.replay import Replay
+from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
@@ -162,6 +163,39 @@ async def test_the_jobs_of_ranges_are_found_at_every_moment():
         assert [0, 10, 10, 6, 6, 6, 5] == [len(each) for each in expected]
         assert second.held.rows == 1, "the next rows were claimed less often"
         assert expected == [await states(queue, moment) for moment in moments]
+
+
+@in_virtual_time
+async def test_jobs_that_one_commit_added_and_purged_are_known_for_an_hour():
+    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+    async with in_segments(BrokerQueue(storage, clock=VirtualClock()), bulk_jobs=0) as queue:
+        await queue.configure(history=timedelta(days=1))
+
+        async def slowly():
+            for number in range(256 + 64):  # the first of them are stored at once, 40 minutes before the commit
+                yield Enqueue("t", b"", job_id=f"job {number}")
+            await asyncio.sleep(40 * 60)
+
+        adding = asyncio.create_task(queue.enqueue_many(slowly()))
+        await asyncio.sleep(40 * 60 - 1)
+        before = VirtualClock().now()
+        storage.latency = 10.0  # of this commit, during which the others are called
+        pausing = asyncio.create_task(queue.pause("nothing"))
+        await asyncio.sleep(0.5)
+        storage.latency = 0.0
+        await asyncio.sleep(2)
+        purging = asyncio.create_task(queue.purge(status=QUEUED))
+        _, _, purged = await asyncio.gather(adding, pausing, purging)
+        header = await queue.read_state()
+        assert (320, {}) == (purged, header.segments)
+        assert len(header.retired) > 1
+        await asyncio.sleep(25 * 60)
+        await queue._collector.collect()  # type: ignore[union-attr]
+        assert {} == await states(queue, before)
+        await asyncio.sleep(40 * 60)
+        await queue.resume("nothing")
+        await queue._collector.collect()  # type: ignore[union-attr]
+        assert [] == await storage.list_beside(".segments/")
 
 
 @in_virtual_time
