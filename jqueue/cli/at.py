@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,14 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.cli import values
-from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
+from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.history import OFF
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import instant, moment, show_json, show_lines
+from jqueue.cli.printing import instant, moment, refusal, show_json, show_lines
+from jqueue.cli.progress import Counted, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.replay import ReplayedJob
 from jqueue.domain.selection import QUEUED, Phase, Selection
@@ -33,17 +34,23 @@ LISTED = (Column("id"), Column("entrypoint"), Column("status"), Column("attempt"
 COUNTED = (Column("entrypoint"), *(Column(title, right=True) for title in COUNTS.values()))
 
 
+Counts = Counter[tuple[str, JobStatus]]
+"""Numbers of jobs by entrypoint and status."""
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The queue at an earlier time.
+    """The queue at an earlier time, without its jobs.
 
     Attributes:
         at: the time.
-        jobs: the jobs that are chosen, by id.
+        counts: numbers of the jobs that were chosen.
+        damage: names segments whose jobs could not be read.
     """
 
     at: datetime
-    jobs: Mapping[str, ReplayedJob]
+    counts: Counts
+    damage: JobsUnreadableError | None = None
 
 
 @selecting("older_than", "newer_than", "holder", "key", "error")
@@ -73,17 +80,64 @@ def at(
         opened.queue.capabilities.require("history")
         if (history := opened.view.header.history) is None or history.stopped:
             raise RefusedError(OFF)
-        found = await opened.queue.jobs_at(then, view=opened.view)
-        return Past(then, {job_id: job for job_id, job in found.items() if _fits(job_id, job, selection)})
+        counts, listed, damage = Counts(), List(then, Terminal.of_stdout(), as_json=as_json), None
+        with reading(opened.view, names=selection.entrypoints) as (view, progress):
+            try:
+                async for job_id, job in opened.queue.past_jobs(then, view=view):
+                    if _fits(job_id, job, selection):
+                        counts[job.entrypoint, job.status] += 1
+                        if jobs:
+                            listed.add(job_id, job, progress)
+            except JobsUnreadableError as error:  # all others were found
+                damage = error
+            if jobs:
+                listed.end(counts.total(), progress)
+        return Past(then, counts, damage)
 
     past = on_queue(url, look_back, as_json=as_json)
-    if not as_json:
-        write_lines(_lines(past, Terminal.of_stdout(), listed=jobs))
-    elif jobs:
-        show_lines(_values(job_id, job) for job_id, job in past.jobs.items())
-    else:
-        counts = _counts(past.jobs)
-        show_json({"at": instant(past.at), "jobs": len(past.jobs), "entrypoints": counts})
+    if not as_json and not jobs:
+        write_lines(_lines(past, Terminal.of_stdout()))
+    elif not jobs:
+        show_json({"at": instant(past.at), "jobs": past.counts.total(), "entrypoints": _by_entrypoint(past.counts)})
+    if past.damage is not None:
+        raise refusal(str(past.damage), as_json=as_json)
+
+
+class List:
+    """A list of jobs that is written as they come."""
+
+    def __init__(self, at: datetime, terminal: Terminal, *, as_json: bool) -> None:
+        self._at = at
+        self._terminal = terminal
+        self._as_json = as_json
+        self._layout: Layout | None = None
+        self._held: list[tuple[str, ReplayedJob]] = []
+
+    def add(self, job_id: str, job: ReplayedJob, progress: Counted) -> None:
+        """Add a job, and write some if they are many."""
+        self._held.append((job_id, job))
+        if len(self._held) == SAMPLE:
+            self._write(progress)
+
+    def end(self, number: int, progress: Counted) -> None:
+        """Write the last jobs, and the number of all."""
+        self._write(progress)
+        if not self._as_json:
+            with progress.away():
+                write_lines(["", self._terminal.styled(_title(self._at, number), "bold")])
+
+    def _write(self, progress: Counted) -> None:
+        held, self._held = self._held, []
+        with progress.away():
+            if self._as_json:
+                show_lines(_values(*each) for each in held)
+                return
+            rows = [_row(*each) for each in held]
+            if self._layout is None and rows:
+                self._layout = Layout(LISTED, rows, self._terminal)
+                write_lines([self._layout.titles])
+            if self._layout is not None:
+                write_lines(map(self._layout.line, rows))
 
 
 def _fits(job_id: str, job: ReplayedJob, selection: Selection) -> bool:
@@ -99,30 +153,27 @@ def _values(job_id: str, job: ReplayedJob) -> dict[str, Any]:
     return {"id": job_id, "entrypoint": job.entrypoint, "status": job.status, "attempt": job.attempt}
 
 
-def _counts(jobs: Mapping[str, ReplayedJob]) -> dict[str, dict[str, int]]:
+def _row(job_id: str, job: ReplayedJob) -> tuple[Cell, ...]:
+    return Cell(job_id, "bold"), Cell(job.entrypoint), Cell(COUNTS[job.status]), Cell(str(job.attempt))
+
+
+def _by_entrypoint(counts: Counts) -> dict[str, dict[str, int]]:
     """Return the number of jobs by entrypoint and status."""
-    found = Counter((job.entrypoint, job.status) for job in jobs.values())
-    return {
-        name: {str(status): found[name, status] for status in COUNTS}
-        for name in sorted({job.entrypoint for job in jobs.values()})
-    }
+    names = sorted({name for name, _ in counts})
+    return {name: {str(status): counts[name, status] for status in COUNTS} for name in names}
 
 
-def _lines(past: Past, terminal: Terminal, *, listed: bool) -> Iterator[str]:
-    yield terminal.styled(f"{moment(past.at)} UTC: {counted(len(past.jobs), 'job')}", "bold")
-    if not past.jobs:
+def _title(at: datetime, number: int) -> str:
+    return f"{moment(at)} UTC: {counted(number, 'job')}"
+
+
+def _lines(past: Past, terminal: Terminal) -> Iterator[str]:
+    yield terminal.styled(_title(past.at, past.counts.total()), "bold")
+    if not past.counts:
         return
     yield ""
-    if listed:
-        rows = (
-            (Cell(job_id, "bold"), Cell(job.entrypoint), Cell(COUNTS[job.status]), Cell(str(job.attempt)))
-            for job_id, job in past.jobs.items()
-        )
-        yield from lines_of(LISTED, rows, terminal)
-    else:
-        counts = _counts(past.jobs)
-        lines = (
-            (Cell(name), *(Cell(f"{number:,}", "" if number else "dim") for number in each.values()))
-            for name, each in counts.items()
-        )
-        yield from lines_of(COUNTED, lines, terminal)
+    rows = (
+        (Cell(name), *(Cell(f"{number:,}", "" if number else "dim") for number in each.values()))
+        for name, each in _by_entrypoint(past.counts).items()
+    )
+    yield from lines_of(COUNTED, rows, terminal)

@@ -30,6 +30,33 @@ class Row(NamedTuple):
     created_at: datetime
 
 
+class Touched:
+    """The jobs that some events may have changed. All other present jobs were there before, as they are now."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._groups: set[tuple[str, datetime]] = set()
+
+    def add(self, event: HistoryEvent, rows: Sequence[Row] | None = None) -> None:
+        """Add the jobs of an event.
+
+        Args:
+            event: the event.
+            rows: the jobs of `event.rows`; None if they are not known.
+        """
+        if event.job_id is not None:
+            self._ids.add(event.job_id)
+        elif event.verb != Verb.ENQUEUE:
+            self._ids.update(row.job_id for row in rows or ())
+        else:  # very many jobs may have been added together: they are known by their time
+            self._groups.add((event.entrypoint or "", event.created_at or event.at))
+            self._groups.update((row.entrypoint, row.created_at) for row in rows or ())
+
+    def has(self, job: Job) -> bool:
+        """Return True if an event may have changed this job."""
+        return job.id in self._ids or (job.entrypoint, job.created_at) in self._groups
+
+
 class Replay:
     """The jobs of a queue at a moment that moves back, event by event.
 
@@ -62,8 +89,7 @@ class Replay:
         """
         if event.number != self._next:
             raise ReplayError(f"events {event.number + 1} to {self._next} of the history are missing")
-        if event.verb == START:
-            raise ReplayError(f"the history of the queue begins at {event.at.isoformat()}: choose a later time")
+        check_begun(event)
         if event.job_id is not None:
             self._undo_transition(event, event.job_id, event.entrypoint or "", event.attempt, event.created_at)
         elif rows is not None:
@@ -115,6 +141,16 @@ class Replay:
             )
         for job_id in fresh[-event.jobs :]:
             del self.jobs[job_id]
+
+
+def check_begun(event: HistoryEvent) -> None:
+    """Check that an event is not the one with which the history begins.
+
+    Raises:
+        ReplayError: it is.
+    """
+    if event.verb == START:
+        raise ReplayError(f"the history of the queue begins at {event.at.isoformat()}: choose a later time")
 
 
 def _shown(status: JobStatus | None, attempt: int) -> str:

@@ -1,7 +1,7 @@
 """Replay: the jobs of a queue at an earlier time."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,12 +9,14 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, Limits, connect, replay
 from jqueue.core.blob.past_rows import PastRows
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
-from jqueue.domain.errors import ReplayError
+from jqueue.domain.errors import JobsUnreadableError, ReplayError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue, EnqueueStaged
-from jqueue.domain.replay import Replay
+from jqueue.domain.replay import Replay, Row, Touched
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments
+from tests.tiny_segments import in_segments, spilled, tiny_queue
 from tests.virtual_world import in_virtual_time
 
 QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
@@ -229,3 +231,40 @@ async def test_jobs_that_were_enqueued_at_one_time_by_several_calls_are_told_apa
         past = PastRows(queue.storage, queue.options.entropy, 5.0, 5.0)
         present.undo(events[0], await past.of(events[0]))
         assert present.jobs.keys() in added
+
+
+async def test_jobs_that_no_event_names_are_not_held_and_all_are_found_but_those_of_a_missing_segment():
+    storage = InMemoryStorage()
+    queue = tiny_queue(storage, most_rows=8)
+    await queue.enqueue_many([Enqueue("mail", b"", job_id=f"mail {each}") for each in range(8)])
+    await queue.enqueue_many([Enqueue("report", b"", job_id=f"report {each}") for each in range(8)])
+    await queue.configure(history=3600)
+    await spilled(queue)
+    at = datetime.now(UTC)
+    await queue.cancel("mail 3")
+    added = await queue.enqueue("other", b"")
+    found = [job_id async for job_id, _ in queue.past_jobs(at)]
+    assert 16 == len(found)
+    assert "mail 3" == found[-1]  # the others were told while they were read
+    assert added.id not in found
+    [lost] = [name for name, each in (await queue.read_state()).segments.items() if each.entrypoint == "report"]
+    await storage.remove_object(f".segments/{lost}")
+    found = []
+    with pytest.raises(JobsUnreadableError, match=lost):
+        async for job_id, _ in queue.past_jobs(at):
+            found.append(job_id)
+    assert {f"mail {each}" for each in range(8)} == set(found)
+
+
+def test_jobs_of_a_bulk_enqueue_are_known_by_their_time():
+    at, later = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    touched = Touched()
+    touched.add(HistoryEvent(1, later, "enqueue", entrypoint="mail", created_at=at, jobs=3))
+    touched.add(HistoryEvent(2, later, "ack", job_id="one", entrypoint="mail"))
+    touched.add(HistoryEvent(3, later, "dequeue", entrypoint="mail", jobs=1), [Row("two", "mail", 0, at)])
+    job = Job.new("mail", b"")
+    assert touched.has(job.evolve(created_at=at))
+    assert not touched.has(job.evolve(created_at=at, entrypoint="other"))
+    assert not touched.has(job.evolve(created_at=later))
+    assert touched.has(job.evolve(id="one"))
+    assert touched.has(job.evolve(id="two"))
