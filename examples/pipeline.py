@@ -51,6 +51,7 @@ LEFT_OUT = {"__pycache__", "build", "dist", "dist-packages", "node_modules", "si
 MOST_FILES = 50_000  # of one commit, and of one batch
 SHARE_STREAMED = 4  # 1 in this many files is left for the streaming query
 BATCHES = 3  # into which that query cuts them
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of Java, which here works for a minute only
 KEEP_RESULTS = 3600  # seconds
 TOOK = "«took»"  # stands in a line for how long its step took
 FILE = "path string, size long"
@@ -307,7 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_python()
     try:
         with quiet_java("starting Spark"):
-            settings = {"spark.driver.extraJavaOptions": java_options("off")}
+            settings = {"spark.driver.extraJavaOptions": f"{java_options('off')} {QUICK_START}"}
             spark = local_session("jqueue pipeline", options.master, **settings)
         try:
             problems = tell(spark, files, out, console)
