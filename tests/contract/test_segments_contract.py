@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.broker import BrokerQueue
@@ -15,11 +16,14 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import perform
 from jqueue.domain.selection import Phase, phase_of
 from jqueue.testing.queue_contract import QueueContract
+from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.places import OnAFile, on, without
 from tests.contract.sample import sampled
 from tests.contract.test_object_stores import QueueOnAServer
 from tests.contract.test_queue_contract import InVirtualTime
+from tests.simulation.planted_segments import tombstone_lost
 from tests.tiny_segments import segments_of
+from tests.virtual_world import in_virtual_time
 
 
 class InSegments(BlobQueue):
@@ -81,6 +85,17 @@ class DirectAllInSegments(AllInSegments, DirectQueue):
 
 class BrokerAllInSegments(AllInSegments, BrokerQueue):
     pass
+
+
+@pytest.mark.parametrize("kind", [DirectInSegments, BrokerInSegments, DirectAllInSegments, BrokerAllInSegments])
+@in_virtual_time
+async def test_the_contract_finds_a_taken_row_that_comes_back(kind, monkeypatch):
+    tombstone_lost(monkeypatch)
+    storage = InMemoryStorage(clock=VirtualClock())
+    with pytest.raises(AssertionError):
+        await QueueContract().test_a_job_that_left_the_middle_of_the_line_never_comes_back(
+            lambda **options: kind(storage, **{"clock": VirtualClock(), **options})
+        )
 
 
 never_full = without(

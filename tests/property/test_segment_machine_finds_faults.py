@@ -6,6 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job_table import packed, unpacked
 from jqueue.domain.segment_rows import SegmentRows
+from jqueue.domain.segments import Segment, joined
 from tests.property.call_machine import search
 from tests.property.segment_machine import MACHINES
 
@@ -56,6 +57,16 @@ def a_taken_row_waits_on(patch):
     patch(SegmentRows, "manifest", lambda self: self.segments)
 
 
+def a_taken_row_comes_back(patch):
+    def forgetful(self, rows):
+        spans, first = joined((row, row + 1) for row in rows), self.next
+        if spans and spans[0][0] <= first:
+            first = max(first, spans.pop(0)[1])
+        return first, tuple(spans)
+
+    patch(Segment, "taking", forgetful)
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -66,6 +77,7 @@ def a_taken_row_waits_on(patch):
         a_unique_key_is_overlooked_in_a_segment,
         an_id_is_overlooked_in_a_segment,
         a_taken_row_waits_on,
+        a_taken_row_comes_back,
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch, fault):

@@ -61,6 +61,23 @@ class OrderContract(QueueContractBase):
             enqueued = [(await queue.enqueue("work", b"%d" % number)).id for number in range(self.in_order)]
             assert enqueued == [job.id for _ in enqueued for job in await worker.dequeue("work")]
 
+    async def test_a_job_that_left_the_middle_of_the_line_never_comes_back(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as [queue, worker]:
+            enqueued = [(await queue.enqueue("work", b"%d" % number)).id for number in range(self.in_order)]
+            for place in (8, 4, 5):  # each in a commit of its own, and by either queue object
+                await (queue if place % 2 else worker).cancel(enqueued.pop(place))
+            first = await worker.dequeue("work", batch_size=2)
+            async with self.queues(make_queue) as [reopened]:
+                served = ids(first)
+                for asked in (reopened, queue, worker):
+                    served += ids(await asked.dequeue("work", batch_size=2))
+                served += ids(await reopened.dequeue("work", batch_size=self.in_order))
+                assert enqueued == served
+                for asked in (reopened, queue, worker):
+                    assert await asked.dequeue("work") == []
+            stats = await queue.stats()
+            assert (0, len(enqueued)) == (stats.depth, stats.in_progress)
+
     async def test_a_lower_priority_is_served_first(self, make_queue: QueueFactory) -> None:
         priorities = [0, 5, -1, 2**31 - 1, 5, 0, -(2**31), -1]
         async with self.queues(make_queue, 1, ["priority"]) as [queue]:
