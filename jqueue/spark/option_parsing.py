@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from jqueue.domain.durations import LONGEST
@@ -36,26 +37,44 @@ class OptionType:
     secret: bool = False
 
 
-def parse_options(options: Mapping[str, str], known: Mapping[str, OptionType]) -> dict[str, Any]:
+def parse_options(
+    options: Mapping[str, str],
+    known: Mapping[str, OptionType],
+    same: Mapping[str, str] | None = None,
+    answers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Return the given options, converted, under their known names.
 
     Args:
         options: as Spark passes them.
         known: the existing options, in camelCase, with the kind of each.
+        same: names that other sources have for some of them, in lower case.
+        answers: advice for options of other sources that do not exist here, by their names in lower case.
 
     Raises:
-        InvalidJobError: an option is unknown, or its value cannot be converted.
+        InvalidJobError: an option is unknown or given twice, or its value cannot be converted.
     """
-    names = {name.lower(): name for name in known}
+    names = {**(same or {}), **{name.lower(): name for name in known}}
     taken: dict[str, Any] = {}
     for given, text in options.items():
         name = names.get(given.lower())
         if name is None:
             if given.lower() in OF_SPARK:
                 continue
-            raise InvalidJobError(f"there is no option {shown(given)}: the options are {', '.join(sorted(known))}")
+            advice = (answers or {}).get(given.lower()) or _nearest(given, known)
+            raise InvalidJobError(f"there is no option {shown(given)}: {advice}")
+        if name in taken:
+            raise InvalidJobError(f"the option {name} is given twice, once by another name: drop one of them")
         taken[name] = _converted(name, known[name], text)
     return taken
+
+
+def _nearest(given: str, known: Mapping[str, OptionType]) -> str:
+    """Return the advice for an unknown option: the known names, after the one that may be meant."""
+    plain = {name.lower(): name for name in known}
+    found = get_close_matches(given.lower().replace("_", "").replace("-", ""), plain, 1)
+    meant = f"did you mean {plain[found[0]]}? The" if found else "the"
+    return f"{meant} options are {', '.join(sorted(known))}"
 
 
 def url_of(options: Mapping[str, str]) -> str:

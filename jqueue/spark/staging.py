@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Self, TypeVar
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
@@ -181,7 +182,7 @@ class StagedObjects:
         await self._persist(self._anchor.beside(name).remove)
 
     async def create(self, name: str, content: bytes | memoryview) -> None:
-        """Stage this content in an object that a commit names: it is durable, and never changes.
+        """Stage this content in an object that is durable, and never changes, such as a segment.
 
         A `memoryview` must not change until this returns.
 
@@ -194,9 +195,10 @@ class StagedObjects:
             with suppress(CASConflictError):  # as in `write`
                 if isinstance(anchor, LocalFileSystemStorage):
                     await anchor.create_object(name, content)
-                else:
-                    assert isinstance(anchor, SupportsObjects)
+                elif isinstance(anchor, SupportsObjects):
                     await anchor.create_object(name, bytes(content))
+                else:
+                    await anchor.beside(name).write(bytes(content))
 
         await self._persist(create)
 
@@ -244,8 +246,8 @@ class StagedObjects:
         except JQueueError as error:
             logger.warning("Staged jobs could not be removed; that is done later: %s", error)
 
-    async def segments_of(self, prefix: str) -> list[str]:
-        """Return the suffixes of the staged segments that begin with this; none if the store refuses to list them.
+    async def names_with(self, prefix: str) -> list[str]:
+        """Return the suffixes of the objects that begin with this; none if the store refuses to list them.
 
         Raises:
             StorageError: the store failed until the deadline.
@@ -255,18 +257,18 @@ class StagedObjects:
         except StorageFatalError:
             return []
 
-    async def remove_segments(self, suffixes: Iterable[str]) -> None:
-        """Remove staged segments that no commit will name. A segment that cannot be removed goes by age."""
+    async def remove_created(self, suffixes: Iterable[str]) -> None:
+        """Remove objects of `create` that no commit will name. A segment that cannot be removed goes by age."""
+        anchor = self._anchor
 
         async def remove(suffix: str) -> None:
-            assert isinstance(self._anchor, SupportsObjects)
-            anchor = self._anchor
-            await self._persist(lambda: anchor.remove_object(suffix), CLEANING)
+            one = partial(anchor.remove_object, suffix) if isinstance(anchor, SupportsObjects) else None
+            await self._persist(anchor.beside(suffix).remove if one is None else one, CLEANING)
 
         try:
             await _at_once(remove, sorted(suffixes))
         except JQueueError as error:
-            logger.warning("Staged segments could not be removed; that is done later: %s", error)
+            logger.warning("Staged objects could not be removed; that is done later: %s", error)
 
     async def _listed(self, prefix: str, most: float = math.inf) -> list[tuple[str, float]] | None:
         """Return names with their ages in seconds; None if the store cannot list."""

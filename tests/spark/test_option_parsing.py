@@ -4,7 +4,10 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.spark.enqueue.writing import ANSWERS, OPTIONS, SAME
 from jqueue.spark.option_parsing import BOOLEAN, INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, parse_options, url_of
+from jqueue.spark.snapshot.reader import ANSWERS as READING_ANSWERS
+from jqueue.spark.snapshot.reader import KNOWN as READING
 
 KNOWN = {
     "entrypoint": TEXT,
@@ -47,9 +50,33 @@ def test_an_unknown_option_is_refused_with_the_known_names():
     with pytest.raises(InvalidJobError) as caught:
         parse_options({"entripoint": "a"}, KNOWN)
     assert (
-        "there is no option 'entripoint': the options are entrypoint, numPartitions, onConflict, pollInterval, quick, "
-        "stagingPath, status" == str(caught.value)
+        "there is no option 'entripoint': did you mean entrypoint? The options are entrypoint, numPartitions, "
+        "onConflict, pollInterval, quick, stagingPath, status" == str(caught.value)
     )
+    with pytest.raises(InvalidJobError, match="'num_partitions': did you mean numPartitions"):
+        parse_options({"num_partitions": "3"}, KNOWN)
+    with pytest.raises(InvalidJobError, match="'zzz': the options are entrypoint"):
+        parse_options({"zzz": "3"}, KNOWN)
+
+
+def test_a_name_of_another_source_that_means_the_same_is_accepted_once():
+    assert {"status": ("dead",)} == parse_options({"State": "dead"}, KNOWN, {"state": "status"})
+    with pytest.raises(InvalidJobError, match="the option status is given twice, once by another name"):
+        parse_options({"state": "dead", "status": "dead"}, KNOWN, {"state": "status"})
+
+
+def test_an_option_of_another_source_is_answered_with_advice():
+    with pytest.raises(InvalidJobError) as caught:
+        parse_options({"batchSize": "1000"}, KNOWN, answers={"batchsize": "leave it out"})
+    assert "there is no option 'batchSize': leave it out" == str(caught.value)
+
+
+@pytest.mark.parametrize(("known", "same", "answers"), [(OPTIONS, SAME, ANSWERS), (READING, {}, READING_ANSWERS)])
+def test_names_of_other_sources_are_not_ours(known, same, answers):
+    ours = {name.lower() for name in known}
+    assert not ours & {*same, *answers}
+    assert {*same.values()} <= {*known}
+    assert all(name == name.lower() for name in (*same, *answers))
 
 
 @pytest.mark.parametrize(

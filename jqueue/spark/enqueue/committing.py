@@ -39,7 +39,10 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch
 from jqueue.runtime.system import SystemEntropy
+from jqueue.spark.enqueue.bad_row_files import BadRowFiles, bad_prefix, settle
+from jqueue.spark.enqueue.bad_rows import BadRowPolicy, BadRows
 from jqueue.spark.enqueue.columns import Columns
+from jqueue.spark.enqueue.ordering import KeyRange, OrderColumn, TaskOrder, in_key_order
 from jqueue.spark.option_parsing import in_options
 from jqueue.spark.staging import StagedObjects, Staging, open_store, sizes_of
 
@@ -99,6 +102,8 @@ class TaskReport(WriterCommitMessage):
         write_id: the start of the names of all objects that the write stages.
         app_id: of the transaction.
         segments: the segments that were staged; None if the rows are in an object that the commit copies.
+        bad: the rows that cannot be jobs, and did not fail the task.
+        ranges: the keys of the rows by entrypoint, if they are ordered.
     """
 
     name: str | None
@@ -107,9 +112,14 @@ class TaskReport(WriterCommitMessage):
     write_id: str
     app_id: str
     segments: StagedTask | None = None
+    bad: BadRows = field(default_factory=BadRows)
+    ranges: Mapping[str, KeyRange] = field(default_factory=dict)
 
 
 Reports = Sequence[WriterCommitMessage | None]
+
+Batch = tuple["pa.RecordBatch", Sequence[int] | None]
+"""Rows, and the number of each in its partition if they were sorted."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,9 @@ class BulkEnqueue:
         on_conflict: the action if a unique key is taken.
         deadline: seconds that a call of the queue may take.
         place: the queue as segments are staged for it; None: tasks stage objects that the commit copies.
+        order: the columns by which jobs are ordered.
+        policy: the treatment of rows that cannot be jobs; None: they are errors.
+        bad_rows: the place of files that describe such rows; None: there are none.
         entropy: makes the ids of the jobs.
         open_storage: makes the storage of a URL.
     """
@@ -138,6 +151,9 @@ class BulkEnqueue:
     deadline: float
     blob_bytes: int | None = None
     place: SegmentPlace | None = None
+    order: Sequence[OrderColumn] = ()
+    policy: BadRowPolicy | None = None
+    bad_rows: Staging | None = None
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
@@ -168,23 +184,34 @@ class BulkEnqueue:
                 were not staged. Segments have no such limit.
             StorageError: the store failed until the deadline.
         """
+        rows = TaskOrder(self.order, self.columns.places.get("entrypoint"), task.partition)
+        ordered = rows.sorted(batches) if self.order else ((batch, None) for batch in batches)
+        bad = BadRowFiles(self.bad_rows, bad_prefix(app_id, version), task.partition, task.attempt)
         if self.place is not None and version is not None:
-            staged = asyncio.run(self._stage_segments(batches, task, self.place, app_id, version))
-            return TaskReport(None, staged.jobs, 0, write_id, app_id, staged)
+            staged = asyncio.run(self._stage_segments(ordered, task, self.place, app_id, version, bad))
+            return TaskReport(None, staged.jobs, 0, write_id, app_id, staged, bad.told, rows.ranges)
         from jqueue.spark.enqueue.encoding import RowEncoder
 
         writer = StagedWriter(self.limits)
-        encoder = RowEncoder(self.columns, writer, task.partition, self.entropy)
-        for batch in batches:
-            encoder.add(batch)
+        encoder = RowEncoder(self.columns, writer, task.partition, self.entropy, self.policy)
+        for batch, numbers in ordered:
+            encoder.add(batch, numbers)
+            asyncio.run(bad.write(encoder.bad))
+        asyncio.run(bad.write(encoder.bad, last=True))
         if not writer.jobs:
-            return TaskReport(None, 0, 0, write_id, app_id)
+            return TaskReport(None, 0, 0, write_id, app_id, bad=bad.told)
         name = self.staging.name(write_id, task.partition, task.attempt, writer.bytes)
         asyncio.run(self._write(name, writer, task.partition, write_id if summing else None))
-        return TaskReport(name, writer.jobs, writer.bytes, write_id, app_id)
+        return TaskReport(name, writer.jobs, writer.bytes, write_id, app_id, None, bad.told, rows.ranges)
 
     async def _stage_segments(
-        self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, place: SegmentPlace, app_id: str, version: int
+        self,
+        batches: Iterable[Batch],
+        task: TaskAttempt,
+        place: SegmentPlace,
+        app_id: str,
+        version: int,
+        bad: BadRowFiles,
     ) -> StagedTask:
         """Encode the rows of a task as segments, and create each while the next is encoded."""
         from jqueue.spark.enqueue.encoding import RowEncoder
@@ -192,7 +219,7 @@ class BulkEnqueue:
 
         created_at = self.staging.clock.now() if place.created_at is None else place.created_at
         stager = ArrowStager(self.limits, created_at, self.entropy.new_id(), queue=place.queue, aging=place.aging)
-        encoder = RowEncoder(self.columns, stager, task.partition)
+        encoder = RowEncoder(self.columns, stager, task.partition, policy=self.policy)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
         being_stored: bytes | memoryview = b""
@@ -209,14 +236,16 @@ class BulkEnqueue:
                 new.append(NewSegment(name, place.queue, encoded.entry, created_at=created_at))
                 await asyncio.sleep(0)  # lets it begin
 
-            for batch in batches:
-                encoder.add(batch)
+            for batch, numbers in batches:
+                encoder.add(batch, numbers)
+                await bad.write(encoder.bad)
                 for encoded in stager.full():
                     await begin(encoded)
             for encoded in stager.rest():
                 await begin(encoded)
             if creating is not None:
                 await creating
+            await bad.write(encoder.bad, last=True)
         return StagedTask(stager.jobs, new, frozenset(stager.features))
 
     async def look(self, app_id: str | None) -> tuple[int | None, BulkEnqueue]:
@@ -242,11 +271,33 @@ class BulkEnqueue:
             UnknownOutcomeError: the jobs may have been added or not; the staged objects stay.
             JQueueError: the jobs were not added; the staged objects are removed.
         """
+        try:
+            receipt = await self._commit(reports, write_id, transaction)
+        except UnknownOutcomeError:
+            raise
+        except JQueueError:
+            await self.settle_bad_rows(reports, transaction, kept=False)
+            raise
+        await self.settle_bad_rows(reports, transaction, kept=not receipt.repeated)
+        return receipt
+
+    async def settle_bad_rows(self, reports: Reports, transaction: Transaction, *, kept: bool) -> None:
+        """Remove files of bad rows: all that no report names, or, if the write failed, those of the reports."""
+        if self.bad_rows is not None:
+            named = [name for report in reports if isinstance(report, TaskReport) for name in report.bad.files]
+            prefix = bad_prefix(transaction.app_id, transaction.version)
+            await settle(self.bad_rows, [] if kept else named, prefix if kept else "", named if kept else ())
+
+    async def _commit(self, reports: Reports, write_id: str, transaction: Transaction) -> StagedReceipt:
         told = [report for report in reports if isinstance(report, TaskReport)]
         names = [report.name for report in told if report.name is not None]
-        segments = [report.segments for report in told if report.segments is not None]
         async with self._opened() as (queue, staged):
             try:
+                if self.order:
+                    ranges = [report.ranges for report in told]
+                    told = [told[task] for task in in_key_order(ranges, [each.name for each in self.order])]
+                    names = [report.name for report in told if report.name is not None]
+                segments = [report.segments for report in told if report.segments is not None]
                 if segments and not names:
                     receipt = await self._name(queue, segments, transaction)
                 else:
@@ -272,18 +323,26 @@ class BulkEnqueue:
                 segments = set(_segments_of(told))
                 if transaction.app_id == own_app_id(write_id):  # otherwise another driver may do the same write
                     prefix = FOLDER + staged_name(transaction.app_id, transaction.version, "")
-                    segments.update(await staged.segments_of(prefix))
+                    segments.update(await staged.names_with(prefix))
                 listed = await staged.of_write(write_id)
                 if not (segments or (names if listed is None else listed)):
+                    await self._drop_bad_rows(told, transaction, of_all=transaction.app_id == own_app_id(write_id))
                     return
                 if len(told) == len(reports) and not await _never_lands(queue, transaction):
                     jobs = counted(sum(report.jobs for report in told), "job")
                     logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
                     return
                 await staged.clean(write_id, names)
-                await staged.remove_segments(segments)
+                await staged.remove_created(segments)
+                await self._drop_bad_rows(told, transaction, of_all=transaction.app_id == own_app_id(write_id))
             except JQueueError as error:
                 logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
+
+    async def _drop_bad_rows(self, told: Sequence[TaskReport], transaction: Transaction, *, of_all: bool) -> None:
+        """Remove the files of bad rows of a write that was given up."""
+        if self.bad_rows is not None:
+            prefix = bad_prefix(transaction.app_id, transaction.version) if of_all else ""
+            await settle(self.bad_rows, [name for report in told for name in report.bad.files], prefix)
 
     async def _write(self, name: str, jobs: StagedWriter, partition: int, write_id: str | None) -> None:
         async with self.staging.opened() as staged:
@@ -360,7 +419,7 @@ async def _remove_unnamed(
     """Remove segments after a commit that failed, unless an earlier commit of the same reports names them."""
     try:
         if segments and await _never_lands(queue, transaction):
-            await staged.remove_segments(segments)
+            await staged.remove_created(segments)
     except JQueueError as error:
         logger.warning("A failed write leaves staged jobs behind, which are removed later: %s", error)
 
@@ -411,3 +470,18 @@ def log_receipt(receipt: StagedReceipt, transaction: Transaction, rows: int) -> 
         logger.info("%s added; %d left out: unique key already taken", counted(receipt.added, "job"), receipt.taken)
     else:
         logger.info("%s added", counted(receipt.added, "job"))
+
+
+def bad_rows_of(reports: Reports) -> tuple[int, str]:
+    """Return the number of rows that could not become jobs, and where the first is, with the reason."""
+    several = [report.bad for report in reports if isinstance(report, TaskReport) and report.bad.rows]
+    return sum(bad.rows for bad in several), several[0].first if several else ""
+
+
+def log_bad_rows(reports: Reports, policy: BadRowPolicy | None) -> int:
+    """Log the number of rows that could not become jobs, and return it."""
+    rows, first = bad_rows_of(reports)
+    if rows:
+        became = "left out" if policy is None or policy.mode == "skip" else f"enqueued for {policy.entrypoint!r}"
+        logger.warning("%s cannot be jobs, and were %s. The first is %s", counted(rows, "row"), became, first)
+    return rows

@@ -51,22 +51,26 @@ class ArrowStager(SegmentStager):
         self._plain: dict[tuple[str, float | None], PlainRows] = {}
         self._free: list[GrowingBytes] = []
 
+    def check_column(self, entrypoint: str, payloads: pa.Array) -> None:
+        """Check jobs before they are added.
+
+        Raises:
+            InvalidJobError: the entrypoint is wrong, or a payload is too large.
+        """
+        check_name("entrypoint", entrypoint, self.limits)
+        largest = pc.max(pc.binary_length(payloads)).as_py() or 0
+        if largest > self.limits.payload_bytes:
+            raise InvalidJobError(f"payload is {largest} bytes; the limit is {self.limits.payload_bytes}")
+
     def add_column(self, entrypoint: str, payloads: pa.Array, keep_result: float | None, numbers: Any) -> None:
-        """Add jobs without other options. Their numbers must have been taken with `take_numbers`.
+        """Add jobs without other options, which `check_column` has seen. Their numbers were given by `take_numbers`.
 
         Args:
             entrypoint: the name of the handler.
             payloads: binary, without nulls.
             keep_result: seconds for which results are kept; None: they are not.
             numbers: the number of each job.
-
-        Raises:
-            InvalidJobError: the entrypoint is wrong, or a payload is too large. Nothing was added.
         """
-        check_name("entrypoint", entrypoint, self.limits)
-        largest = pc.max(pc.binary_length(payloads)).as_py() or 0
-        if largest > self.limits.payload_bytes:
-            raise InvalidJobError(f"payload is {largest} bytes; the limit is {self.limits.payload_bytes}")
         kept = None if keep_result is None else to_seconds("keep_result", keep_result)
         found = self._plain.get((entrypoint, kept))
         if found is None:

@@ -19,8 +19,16 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Transaction
 from jqueue.domain.operations.transactions import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
-from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt
-from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
+from jqueue.spark.enqueue.committing import (
+    BATCH_ID,
+    QUERY_ID,
+    TaskAttempt,
+    TaskReport,
+    left_out,
+    log_bad_rows,
+    log_receipt,
+)
+from jqueue.spark.enqueue.writing import ANSWERS, OPTIONS, SAME, bulk_enqueue
 from jqueue.spark.option_parsing import parse_options
 
 if TYPE_CHECKING:
@@ -50,7 +58,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise InvalidJobError(
                 'a queue cannot be overwritten with every batch: use outputMode("append"), or "update" for aggregates'
             )
-        taken = parse_options(options, STREAM_OPTIONS)
+        taken = parse_options(options, STREAM_OPTIONS, SAME, ANSWERS)
         self.enqueue = bulk_enqueue(options, taken, schema)
         self.app_id: str | None = taken.get("txnAppId")
         self.keep = taken.get("txnRetention", TRANSACTION_KEPT)
@@ -70,6 +78,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Add the jobs that the tasks of this batch have staged, in one commit of the queue."""
         report = _first(messages)
         if report is None or not any(isinstance(found, TaskReport) and found.jobs for found in messages):
+            self._tell_bad_rows(messages, None if report is None else report.app_id, batchId)
             return  # if it is repeated, it has no rows either
         transaction = Transaction(report.app_id, batchId, self.keep)
         receipt = asyncio.run(self.enqueue.commit(messages, report.write_id, transaction))
@@ -85,6 +94,14 @@ class StreamSink(DataSourceStreamArrowWriter):
             )
         else:
             log_receipt(receipt, transaction, rows)
+            if not receipt.repeated:
+                log_bad_rows(messages, self.enqueue.policy)
+
+    def _tell_bad_rows(self, messages: Sequence[WriterCommitMessage | None], app_id: str | None, batch: int) -> None:
+        """Note the bad rows of a batch that has no others."""
+        if app_id is not None and log_bad_rows(messages, self.enqueue.policy):
+            transaction = Transaction(app_id, batch, self.keep)
+            asyncio.run(self.enqueue.settle_bad_rows(messages, transaction, kept=True))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove the staged objects, unless the commit has succeeded after all."""

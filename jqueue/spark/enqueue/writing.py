@@ -27,9 +27,19 @@ from jqueue.domain.operations.transactions import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
+from jqueue.spark.enqueue.bad_rows import BadRowPolicy
 from jqueue.spark.enqueue.columns import columns_of
-from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt, own_app_id
-from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, URL, OptionType, parse_options, url_of
+from jqueue.spark.enqueue.committing import (
+    BulkEnqueue,
+    TaskAttempt,
+    TaskReport,
+    left_out,
+    log_bad_rows,
+    log_receipt,
+    own_app_id,
+)
+from jqueue.spark.enqueue.ordering import order_of
+from jqueue.spark.option_parsing import INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute, open_store, url_in_folder
 
 if TYPE_CHECKING:
@@ -57,6 +67,9 @@ CONSTANTS = {
 }
 """Options that set a value for all jobs, and the column that sets it for each."""
 
+DEAD_LETTERS = "dead-letters"
+"""The entrypoint of the jobs that bad rows become, if none is given."""
+
 OPTIONS: Mapping[str, OptionType] = {
     "entrypoint": TEXT,
     "priority": INTEGER(PRIORITY_MIN, PRIORITY_MAX),
@@ -66,6 +79,10 @@ OPTIONS: Mapping[str, OptionType] = {
     "uniqueFor": SECONDS,
     "concurrencyLimit": INTEGER(1, COUNT_MAX),
     "onConflict": ONE_OF("return", "raise"),
+    "orderBy": NAMES,
+    "onBadRow": ONE_OF("fail", "skip", "deadLetter"),
+    "badRowsPath": URL,
+    "deadLetterEntrypoint": TEXT,
     "txnAppId": TEXT,
     "txnVersion": INTEGER(0, LARGEST),
     "txnRetention": SECONDS,
@@ -76,6 +93,30 @@ OPTIONS: Mapping[str, OptionType] = {
     "deadline": SECONDS,
     "receiptPath": TEXT,
 }
+
+
+SAME: Mapping[str, str] = {"badrecordspath": "badRowsPath"}
+"""Names that other sinks have for options of this one."""
+
+_ONE_COMMIT = "a write is one commit, whatever its rows: leave it out"
+_URL = "give the URL of the queue to save or start"
+
+ANSWERS: Mapping[str, str] = {
+    "batchsize": _ONE_COMMIT,
+    "isolationlevel": _ONE_COMMIT,
+    "maxrecordsperfile": _ONE_COMMIT,
+    "numpartitions": "call coalesce or repartition of the DataFrame before the write",
+    "mode": 'call mode("append") of the writer',
+    "outputmode": 'call outputMode("append") of the writer',
+    "truncate": "a write only adds jobs. `jqueue purge` and `cancel` remove them",
+    "replacewhere": "a write only adds jobs. `jqueue purge` and `cancel` remove them",
+    "topic": "the name of a handler is the option entrypoint, or a column",
+    "partitionby": "jobs are grouped by their column entrypoint",
+    "sortby": "the order of jobs is the option orderBy",
+    "dbtable": _URL,
+    "kafka.bootstrap.servers": _URL,
+}
+"""Advice for options of other sinks, by their names in lower case."""
 
 
 class BulkWriter(DataSourceArrowWriter):
@@ -98,7 +139,7 @@ class BulkWriter(DataSourceArrowWriter):
                 'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append"), and '
                 "`jqueue purge` or `cancel` for jobs to remove"
             )
-        taken = parse_options(options, OPTIONS)
+        taken = parse_options(options, OPTIONS, SAME, ANSWERS)
         app_id: str | None = taken.get("txnAppId")
         version: int = taken.get("txnVersion", 1)
         if ("txnAppId" in taken) != ("txnVersion" in taken):
@@ -134,27 +175,30 @@ class BulkWriter(DataSourceArrowWriter):
             receipt = StagedReceipt(repeated=True, version=self.last)
         elif not named and not rows:
             receipt = StagedReceipt()
+            asyncio.run(self.enqueue.settle_bad_rows(messages, self.transaction, kept=True))
         else:
             receipt = asyncio.run(self.enqueue.commit(messages, self.write_id, self.transaction))
         log_receipt(receipt, self.transaction, rows)
+        bad = 0 if receipt.repeated else log_bad_rows(messages, self.enqueue.policy)
         if self.receipt_path is not None:
-            leave_receipt(self.receipt_path, receipt, left_out(receipt, self.transaction, rows))
+            leave_receipt(self.receipt_path, receipt, left_out(receipt, self.transaction, rows), bad)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the staged objects, unless the commit has succeeded after all."""
         asyncio.run(self.enqueue.abort(messages, self.write_id, self.transaction))
 
 
-def leave_receipt(path: str, receipt: StagedReceipt, missing: int = 0) -> None:
+def leave_receipt(path: str, receipt: StagedReceipt, missing: int = 0, bad: int = 0) -> None:
     """Write the receipt to a file for the program: the commit runs in a process that returns nothing to it.
 
     Args:
         path: of the file.
         receipt: of the write.
         missing: number of rows that were left out, as the queue has a later version.
+        bad: number of rows that could not become jobs.
     """
     try:
-        Path(path).write_text(json.dumps({**asdict(receipt), "left_out": missing}), encoding="utf-8")
+        Path(path).write_text(json.dumps({**asdict(receipt), "left_out": missing, "bad": bad}), encoding="utf-8")
     except OSError as error:  # no failure of the write: the jobs are in the queue
         logger.warning("The receipt of a write could not be stored: %s", type(error).__name__)
 
@@ -181,9 +225,11 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
         if text is not None:
             check_name(f"option {name}", text, limits)
     deadline = taken.get("deadline", DEADLINE)
+    order = order_of(taken.get("orderBy", ()), schema)
+    policy = _policy_of(taken, limits)
     return BulkEnqueue(
         url,
-        columns_of(schema, constants),
+        columns_of(schema, constants, {each.place for each in order}),
         Staging(
             beside,
             taken.get("stagingRetention", RETENTION),
@@ -195,4 +241,23 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
         deadline,
         taken.get("maxBlobBytes"),
         SegmentPlace() if folder is None and isinstance(open_store(url), SupportsObjects) else None,
+        order,
+        policy,
+        _bad_rows_at(taken["badRowsPath"], url, deadline) if "badRowsPath" in taken else None,
     )
+
+
+def _policy_of(taken: Mapping[str, Any], limits: Limits) -> BadRowPolicy | None:
+    """Return the treatment of rows that cannot be jobs; None: they are errors."""
+    mode = taken.get("onBadRow", "fail")
+    for option, needed in (("badRowsPath", "skip"), ("deadLetterEntrypoint", "deadLetter")):
+        if option in taken and mode != needed:
+            raise InvalidJobError(f"the option {option} has an effect only with onBadRow {needed}: give both, or none")
+    entrypoint = taken.get("deadLetterEntrypoint", DEAD_LETTERS)
+    check_name("option deadLetterEntrypoint", entrypoint, limits)
+    return None if mode == "fail" else BadRowPolicy(mode, entrypoint, "badRowsPath" in taken)
+
+
+def _bad_rows_at(folder: str, url: str, deadline: float) -> Staging:
+    beside = absolute(url_in_folder(folder, url), create=True)
+    return Staging(beside, RETENTION, deadline, open_storage=partial(open_store, create=True))

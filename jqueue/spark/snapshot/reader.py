@@ -50,6 +50,27 @@ STATUSES = OptionType(f"some of {', '.join(JobStatus)}, with commas between them
 KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
 """The options besides the path."""
 
+_FILTERS = "the options entrypoint and status choose jobs, and a schema chooses columns"
+
+_NOW = "a snapshot shows the queue as it is now. `jqueue.replay` and an archive tell the past"
+
+ANSWERS: Mapping[str, str] = {
+    "fetchsize": "each task reads its own part at once: leave it out",
+    "partitioncolumn": "the option numPartitions alone is enough",
+    "lowerbound": "the option numPartitions alone is enough",
+    "upperbound": "the option numPartitions alone is enough",
+    "dbtable": _FILTERS,
+    "query": _FILTERS,
+    "predicates": _FILTERS,
+    "topic": _FILTERS,
+    "subscribe": _FILTERS,
+    "versionasof": _NOW,
+    "timestampasof": _NOW,
+    "startingoffsets": _NOW,
+    "endingoffsets": _NOW,
+}
+"""Advice for options of other sources, by their names in lower case."""
+
 
 @dataclass(frozen=True)
 class BlobLines:
@@ -109,7 +130,7 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        taken = parse_options(options, KNOWN)
+        taken = parse_options(options, KNOWN, answers=ANSWERS)
         self.addresses = addresses_of(options)
         self.job_filter = JobFilter(taken.get("entrypoint"), taken.get("status"))
         self.count: int | None = taken.get("numPartitions")

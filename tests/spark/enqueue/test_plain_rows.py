@@ -58,7 +58,7 @@ def test_complete_segments_are_handed_out_before_the_rest():
 def test_a_payload_that_is_too_large_is_refused_with_its_column():
     stager = ArrowStager(Limits(payload_bytes=3), NOON, BASE)
     with pytest.raises(InvalidJobError, match="payload is 4 bytes; the limit is 3"):
-        stager.add_column("e", pa.array([b"abc", b"abcd"], pa.binary()), None, np.arange(1, 3, dtype=np.uint64))
+        stager.check_column("e", pa.array([b"abc", b"abcd"], pa.binary()))
 
 
 def test_rows_of_several_entrypoints_keep_their_numbers():

@@ -30,8 +30,8 @@ def test_a_receipt_holds_the_result_of_a_write(file, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
     assert [
-        {"added": 2, "taken": 1, "repeated": False, "version": None, "left_out": 0},
-        {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0},
+        {"added": 2, "taken": 1, "repeated": False, "version": None, "left_out": 0, "bad": 0},
+        {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0, "bad": 0},
     ] == receipts
 
 
@@ -43,7 +43,8 @@ def test_an_old_version_is_left_out_and_its_rows_are_logged(file, tmp_path, capl
     receipt = tmp_path / "receipt.json"
     write(file, b"b", b"c", txnAppId="nightly", txnVersion="3", receiptPath=str(receipt))
     assert [b"a"] == texts_of(file)
-    assert {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 2} == json.loads(receipt.read_text())
+    expected = {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 2, "bad": 0}
+    assert expected == json.loads(receipt.read_text())
     assert [
         "2 rows were not written: the write is version 3 of nightly, and the queue has version 5. Give each write a "
         "higher txnVersion, and each application a txnAppId of its own"

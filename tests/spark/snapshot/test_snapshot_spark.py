@@ -99,7 +99,7 @@ def test_columns_can_be_selected_by_a_schema(spark, tmp_path):
         (
             {"statsu": "dead"},
             "none.json",
-            "there is no option 'statsu': the options are entrypoint, numPartitions, status",
+            "there is no option 'statsu': did you mean status? The options are entrypoint, numPartitions, status",
         ),
         ({}, "s3:/bucket/queue.json", "the s3:// URL has no // after its scheme: it should look like s3://bucket"),
     ],
