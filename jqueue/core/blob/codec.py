@@ -18,6 +18,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Generic, TypeVar
@@ -65,6 +66,9 @@ KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
 NEWLINE = ord("\n")
 JOBS_HERE = "jobs, one on each line"
+
+CREATED = b'"created_at"'
+"""The name of the time of an enqueue, as it stands in the line of nearly every job."""
 """Replaces the key of the jobs while a header is read: no other member of it may be called "jobs"."""
 
 _quote_ascii = json.encoder.encode_basestring_ascii
@@ -133,6 +137,7 @@ class Contents:
         jobs: the jobs on new lines, packed.
         ids: the ids on lines outside of known pages.
         set_aside: the lines that are not jobs, and the second lines of ids that occur twice.
+        undated: ids of jobs without `created_at`. They must be written with the time that they were given.
         parsed: number of lines that were parsed.
         repeats_a_page: True if an id occurs both in a known page and elsewhere: then all of this is invalid.
     """
@@ -141,6 +146,7 @@ class Contents:
     jobs: dict[str, Packed] = field(default_factory=dict, repr=False)
     ids: set[str] = field(default_factory=set)
     set_aside: list[SetAside] = field(default_factory=list)
+    undated: list[str] = field(default_factory=list)
     parsed: int = 0
     repeats_a_page: bool = False
 
@@ -419,6 +425,7 @@ def reading_lines(
     pages = [tuple(run.ids) for run in runs if isinstance(run, Page)]  # no copy if the page is closed
     twins: list[tuple[str, bytes]] = []
     names: dict[str, str] = {}
+    undated = _last_commit(parsed.header)
     count = 0
     for run in runs:
         if isinstance(run, Page):
@@ -434,7 +441,7 @@ def reading_lines(
                 found: tuple[str, Packed] | SetAside | None = unreadable.get(line)
                 if found is None:
                     read.parsed += 1
-                    found = read_entry(line, names)
+                    found = read_entry(line, names, undated)
                 if isinstance(found, SetAside):
                     if take_whole(parsed, found):
                         return (yield from reading_lines(parsed, [parsed.text], known, unreadable))
@@ -443,6 +450,8 @@ def reading_lines(
                 job_id, entry = found
                 if job_id not in read.ids:
                     read.jobs[job_id] = entry
+                    if CREATED not in line:
+                        read.undated.append(job_id)
             if job_id in read.ids:
                 twins.append((job_id, line))
             else:
@@ -459,6 +468,17 @@ def reading_lines(
         every_id = {*read.ids, *chain.from_iterable(pages), *(job.id for job in parsed.jobs)}
         read.set_aside += set_duplicates_aside(twins, every_id, read.set_aside)
     return read
+
+
+def _last_commit(header: QueueState) -> datetime | None:
+    """Return the time of the last commit; None if there is none.
+
+    A line without `created_at` was added by hand after it. All readers of these bytes give its job this time.
+    """
+    try:
+        return max((datetime.fromtimestamp(record.at, UTC) for record in header.commits.values()), default=None)
+    except (ValueError, OverflowError, OSError):  # a header edited by hand
+        return None
 
 
 def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:

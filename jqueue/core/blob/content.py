@@ -155,7 +155,7 @@ class Blob:
         renumbered = draft.renumber()
         draft.set_aside = tuple(read.set_aside)
         draft.measure(size - parsed.header_bytes)
-        draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
+        draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)} | dict.fromkeys(read.undated)
         self._in_step = True
         self._warn(unreadable)
 

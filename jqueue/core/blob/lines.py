@@ -246,8 +246,13 @@ def has_claim_time(values: Mapping[str, Any]) -> bool:
     return values.get("status") == JobStatus.IN_PROGRESS and values.get("holder") is not None
 
 
-def read_line(line: bytes) -> Job | SetAside:
-    """Parse a line as a job, or as a line set aside, with the reason. The reason shows no value."""
+def read_line(line: bytes, undated: datetime | None = None) -> Job | SetAside:
+    """Parse a line as a job, or as a line set aside, with the reason. The reason shows no value.
+
+    Args:
+        line: the line.
+        undated: `created_at` of a job without one; None: the time by the own clock.
+    """
     try:
         entry = from_json(b"{" + line + b"}", allow_inf_nan=False)
     except ValueError as error:
@@ -255,20 +260,21 @@ def read_line(line: bytes) -> Job | SetAside:
     if len(entry) != 1:
         return SetAside("", line, SEVERAL)
     ((key, fields),) = entry.items()
-    return _read_job(key, fields, line)
+    return _read_job(key, fields, line, undated)
 
 
-def read_entry(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAside:
+def read_entry(line: bytes, names: dict[str, str], undated: datetime | None = None) -> tuple[str, Packed] | SetAside:
     """Parse a line as the id of a job and the packed job, or as a line set aside, as `read_line` does.
 
     Args:
         line: the line.
         names: entrypoints seen before; all jobs that have one share it.
+        undated: see `read_line`.
     """
     waiting = _read_waiting(line, names)
     if waiting is not None:
         return waiting
-    job = read_line(line)
+    job = read_line(line, undated)
     return job if isinstance(job, SetAside) else (job.id, packed(job, names))
 
 
@@ -385,7 +391,7 @@ def load_json(data: bytes) -> Any:
     return content
 
 
-def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
+def _read_job(key: str, fields: object, line: bytes, undated: datetime | None) -> Job | SetAside:
     if not isinstance(fields, dict):
         twin = isinstance(fields, list) and fields[:1] == [TWICE]
         return SetAside(key, line, TWICE if twin else "a job must be a JSON object")
@@ -395,6 +401,8 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
         return SetAside(key, line, "a name occurs twice in one JSON object")
     try:
         fields["id"] = key
+        if undated is not None:
+            fields.setdefault("created_at", undated)
         if "claimed_at" not in fields and has_claim_time(fields):
             fields["claimed_at"] = fields.get("heartbeat_at")
         job: Job = _validate(fields)

@@ -28,7 +28,7 @@ BETWEEN_LINES = b'},\n"'
 _TEXT = rb'([^"\\\x00-\x1f]+)'
 _OUR_LINE = re.compile(
     rb'^"%b": \{"entrypoint": "%b", "payload": "[A-Za-z0-9+/=]*", "status": "([a-z_]+)", "sequence": [1-9][0-9]{0,14}, '
-    % (_TEXT, _TEXT),
+    rb'"created_at": ' % (_TEXT, _TEXT),
     re.MULTILINE,
 )
 """Beginning of the line of a job as we write it, if its names need no escapes. The job may keep this place."""
@@ -139,9 +139,10 @@ def _some_of(text: bytes, beginnings: Iterable[tuple[bytes, bytes, bytes]], job_
 
 
 def _placed(entries: list[dict[str, Any]]) -> bool:
-    """Return True if all jobs have places that they may keep."""
+    """Return True if all jobs have times, and places that they may keep."""
     places: list[Any] = [fields.get("sequence") for fields in entries]
-    return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= LARGEST_SEQUENCE
+    are_dated = all("created_at" in fields for fields in entries)
+    return are_dated and set(map(type, places)) == {int} and min(places) > 0 and max(places) <= LARGEST_SEQUENCE
 
 
 def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:
