@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
@@ -56,12 +56,14 @@ class WorkInstructions:
         make_queue: makes an object of the queue that the jobs come from.
         concurrency: number of jobs at a time; None: as the worker says.
         timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
+        results: True to pass on what all handlers return, also if the queue does not keep it.
     """
 
     load: Callable[[], Worker]
     make_queue: Callable[[], JobQueue]
     concurrency: int | None = None
     timeout: float | None = None
+    results: bool = False
 
 
 def run_as_child(reader: int, writer: int, instructions: WorkInstructions, rows: PartitionRows) -> NoReturn:
@@ -112,6 +114,7 @@ def work(
     """
     try:
         worker = with_timeouts(instructions.load(), instructions.timeout)
+        told_only = with_results(worker) if instructions.results else frozenset()
         limits = {name: _stop_limit(worker, name) for name in worker.handlers}
     except KeyboardInterrupt:
         raise
@@ -122,20 +125,25 @@ def work(
     send("ready", limits)
     with asyncio.Runner() as runner:
         try:
-            runner.run(_run(worker, instructions, rows, send))
+            runner.run(_run(worker, instructions, rows, send, told_only))
         except KeyboardInterrupt:
             interrupted()
             raise
 
 
 async def _run(
-    worker: Worker, instructions: WorkInstructions, rows: PartitionRows, send: Callable[[MessageKind, Any], None]
+    worker: Worker,
+    instructions: WorkInstructions,
+    rows: PartitionRows,
+    send: Callable[[MessageKind, Any], None],
+    told_only: Collection[str],
 ) -> None:
     queue: Any = PartitionQueue(
         rows,
         lambda begun: send("begun", [job.id for job in begun]),
         lambda ended: send("ended", [outcome.plain() for outcome in ended]),
         make_queue=instructions.make_queue,
+        told_only=told_only,
     )
     stops: list[bool] = []
     stop = worker.stop
@@ -169,6 +177,15 @@ def with_timeouts(worker: Worker, seconds: float | None) -> Worker:
         if handler.options.seconds is None:
             handler.options = replace(handler.options, timeout=seconds)
     return worker
+
+
+def with_results(worker: Worker) -> Collection[str]:
+    """Have a worker pass on what its handlers return. Return the entrypoints whose results the queue does not keep."""
+    told_only = {name for name, handler in worker.handlers.items() if handler.options.keep_result is None}
+    for name in told_only:
+        handler = worker.handlers[name]
+        handler.options = replace(handler.options, keep_result=1)
+    return told_only
 
 
 def _stop_limit(worker: Worker, name: str) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from jqueue.domain.durations import to_seconds
@@ -22,6 +22,9 @@ from jqueue.worker.retries import CANCELLED
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
+
+NOT_KEPT = 0.0
+"""The `keep_result` of an outcome whose result is passed on, and not kept by the queue."""
 
 _KINDS = frozenset(get_args(OutcomeKind))
 
@@ -77,6 +80,10 @@ class Outcome:
             return cls(job_id, attempt, kind, **{**said, "added": tuple(said.get("added", ()))})
         except (TypeError, ValueError, IndexError):
             raise ValueError("this is no outcome of a job") from None
+
+    def for_queue(self) -> Outcome:
+        """Return it without a result that the queue does not keep."""
+        return replace(self, result=None, keep_result=None) if self.keep_result == NOT_KEPT else self
 
     def operation(self) -> Operation:
         """Return the operation that tells it to the queue.

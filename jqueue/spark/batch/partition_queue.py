@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -22,7 +23,7 @@ from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Nack, Operation, Preparation
 from jqueue.domain.operations.base import JobReference
 from jqueue.ports.queue import Capabilities, JobQueue
-from jqueue.spark.batch.outcomes import Outcome, outcome_of
+from jqueue.spark.batch.outcomes import NOT_KEPT, Outcome, outcome_of
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker.rows import RowQueue
 
@@ -36,6 +37,7 @@ class PartitionQueue(RowQueue):
         ended: called with the outcomes of jobs.
         make_queue: makes a queue object for calls that only the queue itself can answer.
         options: settings, as of a queue.
+        told_only: entrypoints whose results are passed on, and not kept by the queue unless their jobs say so.
 
     Attributes:
         rows: as given. A worker that can do them in lanes marks there what is done, and `ended` is not called for it.
@@ -55,8 +57,10 @@ class PartitionQueue(RowQueue):
         *,
         make_queue: Callable[[], JobQueue],
         options: QueueOptions | None = None,
+        told_only: Collection[str] = (),
     ) -> None:
         self.rows = rows
+        self._told_only = told_only
         self.options = QueueOptions() if options is None else options
         self._passed: list[int] = []
         self._ours: set[Claim] = set()
@@ -178,7 +182,7 @@ class PartitionQueue(RowQueue):
         if not self._is_outcome(last):
             raise InvalidJobError("the ack of a job must be the last operation")
         self._report_begun()
-        self._ended([outcome_of([*operations[:-1], last.prepared(self._preparation)])])
+        self._ended([self._told(outcome_of([*operations[:-1], last.prepared(self._preparation)]))])
         return [None] * len(operations)
 
     async def limit(self, entrypoint: str, **options: Any) -> None:
@@ -203,9 +207,18 @@ class PartitionQueue(RowQueue):
     def _outcome_of(self, operation: Operation) -> Outcome | JQueueError:
         """Return the outcome that one operation describes, or its refusal, which affects no other operation."""
         try:
-            return outcome_of([operation.prepared(self._preparation)])
+            return self._told(outcome_of([operation.prepared(self._preparation)]))
         except JQueueError as error:
             return error
+
+    def _told(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with a note if its result is not to be kept by the queue."""
+        if not self._told_only or outcome.kind != "done":
+            return outcome
+        job = self.rows.job(self.rows.place_of(outcome.job_id))
+        if job.keep_result is not None or job.entrypoint not in self._told_only:
+            return outcome
+        return replace(outcome, keep_result=NOT_KEPT)
 
     def _is_outcome(self, operation: Operation) -> bool:
         """Return True if an operation ends a claim on one of these jobs."""

@@ -62,6 +62,11 @@ class RangeResult:
                     open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
         return cls(claim.id, done, tuple(others), tuple(open_jobs))
 
+    @property
+    def has_done(self) -> bool:
+        """True if a job is done."""
+        return self.done > 0 or any(outcome.kind == "done" for outcome in self.others)
+
     def encode(self) -> bytes:
         """Return it as a staged object."""
         content = {

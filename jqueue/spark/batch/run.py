@@ -72,6 +72,7 @@ def run_batch(
     claim_timeout: Duration | None = None,
     timeout: Duration | None = TIMEOUT,
     progress: Progress | None = None,
+    results: str | os.PathLike[str] | None = None,
 ) -> BatchReport:
     """Claim jobs that are ready, have the worker's handlers do them on executors, and tell the queue.
 
@@ -89,6 +90,9 @@ def run_batch(
             handler that hangs then hangs the batch.
         progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
             and of all jobs.
+        results: path of a folder, as Spark writes it, to which executors add what handlers return, as Parquet: a row
+            with `job_id`, `entrypoint`, `attempt` and `result` (JSON) for each job that is done. The jobs are acked
+            once Spark has committed all rows. If it cannot, none is written, and these jobs are handed back.
 
     Returns:
         A report of what became of the jobs.
@@ -111,10 +115,11 @@ def run_batch(
     lasts = worker.claim_timeout if claim_timeout is None else claim_timeout
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     seconds = None if lasts is None else to_seconds("claim_timeout", lasts)
-    task = BatchTask(WorkerPickle.of(worker), url, Staging(url, RETENTION, DEADLINE), write_id, limit)
+    staging, place = Staging(url, RETENTION, DEADLINE), None if results is None else os.fspath(results).rstrip("/")
+    task = BatchTask(WorkerPickle.of(worker), url, staging, write_id, limit, place is not None)
     holder = f"{worker.name}@{process_name()} {write_id}"
     claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, rows)
-    return _run(spark, _Batch(worker, claims, task), partitions, progress)
+    return _run(spark, _Batch(worker, claims, task, place), partitions, progress)
 
 
 def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -150,7 +155,7 @@ def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: P
                 return BatchReport(seconds=clock.monotonic() - began)
             sizes = sizes_of(spark, len(jobs), partitions) if jobs else []
             _wait_for(lambda: batch.open([*sizes, *(claim.rows for claim in ranges)], progress))
-            staged = do_on_spark(spark, jobs, sizes, batch.task, ranges)
+            staged = do_on_spark(spark, jobs, sizes, batch.task, ranges, batch.results)
         except BaseException as error:
             if not batch.claims.number:
                 raise
@@ -171,8 +176,9 @@ def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: P
 class _Batch:
     """The work of the driver beside Spark. All of it runs on one event loop, except the calls of `progress`."""
 
-    def __init__(self, worker: Worker, claims: BatchClaims, task: BatchTask) -> None:
+    def __init__(self, worker: Worker, claims: BatchClaims, task: BatchTask, results: str | None = None) -> None:
         self.claims = claims
+        self.results = results
         self.task = task
         self._worker = worker
         self._progress: Progress | None = None
@@ -216,21 +222,24 @@ class _Batch:
         known: list[Outcome] = []
         results: list[RangeResult] = []
         problem: Exception | None = None
-        staging, write_id = self.task.staging, self.task.write_id
+        staging, write_id, names = self.task.staging, self.task.write_id, staged or ()
         try:
             async with staging.opened() as objects:
-                if staged is None:
+                if staged is None or self.task.results:
                     found = finished(await objects.of_write(write_id) or (), write_id)
-                    staged = [name for names in found.values() for name in names]
-                contents = await objects.read(staged)
+                    names = [name for several in found.values() for name in several]
+                contents = await objects.read(names)
         except JQueueError as error:
             return known, results, error
-        for content in contents:
+        for name, content in zip(names, contents, strict=True):
+            counts = not self.task.results or name in (staged or ())  # Spark has written the results of its jobs
             try:
                 if content is not None and content.startswith(b'{"range'):
-                    results.append(RangeResult.decode(content))
+                    result = RangeResult.decode(content)
+                    results += [result] if counts or not result.has_done else []
                 else:
-                    known += decode_outcomes(content or b"")
+                    outcomes = decode_outcomes(content or b"")
+                    known += [outcome for outcome in outcomes if counts or outcome.kind != "done"]
             except InvalidBlobError as error:
                 problem = error
         return known, results, problem

@@ -12,7 +12,7 @@ from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import RangeClaim
-from jqueue.spark.batch.task import JOBS, STAGED_DDL, BatchTask
+from jqueue.spark.batch.task import JOBS, RESULTS_DDL, STAGED_DDL, BatchTask
 from jqueue.spark.tags import tagged
 
 if TYPE_CHECKING:
@@ -59,9 +59,17 @@ def _cores_of(spark: SparkSession) -> int:
 
 
 def do_on_spark(
-    spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], task: BatchTask, ranges: Sequence[RangeClaim] = ()
+    spark: SparkSession,
+    jobs: Sequence[Job],
+    sizes: Sequence[int],
+    task: BatchTask,
+    ranges: Sequence[RangeClaim] = (),
+    results: str | None = None,
 ) -> list[str]:
     """Do jobs on executors, and return the names of the objects with their outcomes.
+
+    With a place for results, executors write them there as Parquet. Spark commits them when all tasks have succeeded,
+    those of one attempt for each partition, and these attempts are returned.
 
     If an error or an interrupt ends the wait for them, Spark is told to stop.
 
@@ -71,6 +79,7 @@ def do_on_spark(
         sizes: number of these jobs in each partition; the first partition has the first jobs.
         task: does the jobs of a partition.
         ranges: claims of ranges. Each makes a further partition.
+        results: path of a folder for results; None for no results.
     """
     numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
     numbers += range(len(sizes), len(sizes) + len(ranges))
@@ -78,4 +87,9 @@ def do_on_spark(
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
     with tagged(spark, task.write_id):
         lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")
-        return [row.staged for row in lots.mapInArrow(task, STAGED_DDL).collect()]
+        if results is None:
+            return [row.staged for row in lots.mapInArrow(task, STAGED_DDL).collect()]
+        folder = f"{results}/batch={task.write_id}"
+        lots.mapInArrow(task, RESULTS_DDL).write.parquet(folder)
+        written = spark.read.schema(RESULTS_DDL).parquet(folder)
+        return [row.staged for row in written.select("staged").distinct().collect()]

@@ -6,8 +6,9 @@ Staged outcomes survive a failure of other partitions or of the Spark job: jobs 
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -46,6 +47,23 @@ STAGED = pa.schema([("staged", pa.string())])
 
 STAGED_DDL = "staged string"
 
+RESULTS = pa.schema(
+    [
+        ("job_id", pa.string()),
+        ("entrypoint", pa.string()),
+        ("attempt", pa.int64()),
+        ("result", pa.string()),
+        ("staged", pa.string()),
+    ]
+)
+"""Columns of a task's answer in a batch with a place for results: a row for each job that is done.
+
+`result` is JSON. `staged` names the object with the outcomes of the same attempt: Spark may try a task several times,
+and those outcomes count whose results it has written.
+"""
+
+RESULTS_DDL = "job_id string, entrypoint string, attempt long, result string, staged string"
+
 
 class BatchTaskError(JQueueError):
     """The jobs of a partition could not be done. Spark passes the message on to the user."""
@@ -61,6 +79,7 @@ class BatchTask:
         staging: the place of the outcomes.
         write_id: the id of the batch, in the names of its staged objects.
         timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
+        results: True to answer with the results of jobs, and to leave the end of ranges to the driver.
     """
 
     worker: WorkerPickle
@@ -68,6 +87,7 @@ class BatchTask:
     staging: Staging
     write_id: str
     timeout: float | None = None
+    results: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the jobs.
@@ -84,33 +104,38 @@ class BatchTask:
             context = TaskContext.get()
             attempt = 0 if context is None else context.taskAttemptId()
             _, partition, line = rows[0]
+            done: list[Outcome] = []
             if line.startswith(PICKLE):
-                name = self.do_range(pickle.loads(line), partition, attempt)
+                claim: RangeClaim = pickle.loads(line)
+                name = self.do_range(claim, partition, attempt, done)
+                names = {outcome.job_id: claim.entrypoint for outcome in done}
             else:
-                name = self.do([line for _, _, line in rows], partition, attempt)
-            yield pa.record_batch([[name]], schema=STAGED)
+                name = self.do([line for _, _, line in rows], partition, attempt, done)
+                names = {job.id: job.entrypoint for job in (_job_of(line) for _, _, line in rows if done)}
+            yield result_rows(done, names, name) if self.results else pa.record_batch([[name]], schema=STAGED)
 
-    def do(self, lines: Sequence[bytes], partition: int, attempt: int) -> str:
+    def do(self, lines: Sequence[bytes], partition: int, attempt: int, done: list[Outcome] | None = None) -> str:
         """Do the jobs of one partition, and return the name of the object with their outcomes.
 
         Args:
             lines: the jobs.
             partition: its number.
             attempt: a number that no other attempt on any partition has.
+            done: gets the outcomes of jobs that are done, if this batch has a place for results.
 
         Raises:
             BatchTaskError: they could not be done.
         """
         self._check_batch()
         rows = PartitionRows.of_jobs([_job_of(line) for line in lines])
-        outcomes, failure = self._outcomes(rows)
+        outcomes, failure = self._outcomes(rows, done)
         name = self.staging.name(self.write_id, partition, attempt)
         asyncio.run(self._stage(name, encode_outcomes(in_order(rows, outcomes))))
         if failure is not None:
             raise BatchTaskError(str(failure)) from None
         return name
 
-    def do_range(self, claim: RangeClaim, partition: int, attempt: int) -> str:
+    def do_range(self, claim: RangeClaim, partition: int, attempt: int, done: list[Outcome] | None = None) -> str:
         """Read the jobs of a range, do them, and end the range. Return the name of the object with the outcomes.
 
         Raises:
@@ -121,27 +146,34 @@ class BatchTask:
             rows = asyncio.run(self._read_range(claim))
         except JQueueError as error:
             raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
-        outcomes, failure = self._outcomes(rows)
+        outcomes, failure = self._outcomes(rows, done)
         result = RangeResult.of(claim, rows, outcomes)
         name = self.staging.name(self.write_id, partition, attempt)
         asyncio.run(self._stage(name, result.encode()))
         if failure is not None:
             raise BatchTaskError(str(failure)) from None
-        if (ended := result.operation(claim)) is not None:
+        if not self.results and (ended := result.operation(claim)) is not None:
             try:
                 asyncio.run(self._end_range(ended))
             except JQueueError as error:
                 logger.info("the driver will end a range, as a task could not: %s", error)
         return name
 
-    def _outcomes(self, rows: PartitionRows) -> tuple[Collection[Outcome], WorkFailed | None]:
+    def _outcomes(
+        self, rows: PartitionRows, done: list[Outcome] | None
+    ) -> tuple[Collection[Outcome], WorkFailed | None]:
         """Do jobs. Return the outcomes of those that are not marked as done, and the reason if some were not done."""
+        instructions = WorkInstructions(self.worker.load, self._queue, timeout=self.timeout, results=self.results)
+        failure = None
         try:
-            return do_rows(WorkInstructions(self.worker.load, self._queue, timeout=self.timeout), rows).values(), None
+            outcomes: Collection[Outcome] = do_rows(instructions, rows).values()
         except WorkFailed as error:
-            return error.outcomes, error
+            outcomes, failure = error.outcomes, error
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
+        if done is not None and self.results:
+            done += [outcome for outcome in outcomes if outcome.kind == "done"]
+        return [outcome.for_queue() for outcome in outcomes], failure
 
     async def _read_range(self, claim: RangeClaim) -> PartitionRows:
         async with connect(self.url, DirectQueue) as queue:
@@ -179,6 +211,14 @@ class BatchTask:
 
     def _queue(self) -> JobQueue:
         return connect(self.url, DirectQueue)
+
+
+def result_rows(done: Sequence[Outcome], entrypoints: Mapping[str, str], staged: str) -> pa.RecordBatch:
+    """Return the rows with the results of jobs, given their entrypoints, and the name of the staged outcomes."""
+    results = [None if outcome.result is None else json.dumps(outcome.result, ensure_ascii=False) for outcome in done]
+    ids = [outcome.job_id for outcome in done]
+    columns = [ids, [entrypoints[each] for each in ids], [outcome.attempt for outcome in done], results]
+    return pa.record_batch([*columns, [staged] * len(done)], schema=RESULTS)
 
 
 def marker_of(write_id: str) -> str:
