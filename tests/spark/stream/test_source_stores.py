@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from jqueue import BrokerQueue, Limits
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import Enqueue
@@ -41,6 +42,37 @@ def _call_queue(url, work):
             return await work(queue)
 
     return asyncio.run(do())
+
+
+async def _into_segments(url):
+    """Put jobs into segments, by a queue that keeps hardly any in its object."""
+    async with connect(url, BrokerQueue, limits=Limits(batch_size=100, hot_bytes=1)) as queue:
+        jobs = await queue.enqueue_many([Enqueue("work", b"payload")] * 1500)
+        assert (await queue.stats()).segment_jobs > 1000
+        return jobs
+
+
+@pytest.mark.parametrize("kill_at", [2, 7, 11, 40])
+def test_every_job_of_a_deep_queue_is_delivered_once_if_the_driver_dies(url, kill_at):
+    jobs = asyncio.run(_into_segments(url))
+    checkpoint, sink, steps = Checkpoint(), Sink(), []
+
+    def step(name):
+        steps.append(name)
+        if len(steps) == kill_at:
+            raise Killed(name)
+
+    def life():
+        options = {"path": url, "maxJobsPerTrigger": "700"}
+        Query(lambda: ClaimReader(options, SNAPSHOT_SCHEMA), checkpoint, sink, step=step).run()
+
+    if kill_at < 30:
+        with pytest.raises(Killed):
+            life()
+    life()
+    assert sorted(job.id for job in jobs) == sorted(sink.ids)
+    assert 0 == _call_queue(url, lambda queue: queue.stats()).depth
+    assert 0 == _call_queue(url, lambda queue: queue.stats()).in_progress
 
 
 @pytest.mark.parametrize("kill_at", [2, 9, 13, 17, 40])
