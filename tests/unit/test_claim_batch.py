@@ -11,11 +11,12 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Enqueue
 from jqueue.domain.operations.claim_batch import ClaimBatch
-from jqueue.domain.operations.holders import HeldBy, LastSequence, RangesHeldBy
+from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments, spilled
+from tests.unit.test_staged_segments import FIRST, queue_on, stage, store
 from tests.virtual_world import in_virtual_time
 
 
@@ -148,6 +149,59 @@ async def test_a_range_ends_before_jobs_of_a_lower_priority_than_a_job_beside_it
         [claimed] = await queue.apply(batch(jobs=16))
         assert {2: 16} == Counter(await priorities_of(queue, claimed))
         assert urgent.id in await ids_of(queue, claimed)
+
+
+@in_virtual_time
+async def test_a_range_ends_before_rows_of_its_segment_that_come_after_another_job():
+    async with queue_on(store(), few_staged=0) as queue:
+        task = await stage(queue, *[b"x"] * 60, priority=[1] * 24 + [3] * 36)
+        await queue.enqueue_staged([task], FIRST)
+        assert 1 == len((await queue.read_state()).segments)
+        between = await queue.enqueue("other", b"x", priority=2)
+        [claimed] = await queue.apply(batch(jobs=40))
+        assert between.id in await ids_of(queue, claimed)
+        assert {1: 24, 2: 1, 3: 15} == Counter(await priorities_of(queue, claimed))
+
+
+@in_virtual_time
+async def test_jobs_of_ranges_are_known_with_their_attempts_after_the_claim():
+    """Rows that were loaded as waiting rows belong to a range now, and some were in a range before."""
+    async with deep_queue() as queue:
+        ids = await filled(queue, (40, {}))
+        for attempt in (1, 2):
+            [claimed] = await queue.apply(batch())
+            for claim in ranges_in(claimed):
+                jobs = [job.id async for job in queue.read_range(claim)]
+                [found] = await queue.apply(JobsInRanges(tuple(jobs)))
+                assert [(claim.id, job_id, attempt) for job_id in jobs] == [
+                    (range_id, job.id, job.attempt) for range_id, job in found
+                ]
+                failed = dict.fromkeys(jobs[:1] if attempt == 2 else (), "bad")
+                await queue.end_range(claim, failed=failed, nothing_done=True)
+                for job_id in failed:
+                    job = await queue.find(job_id)
+                    assert job is not None
+                    assert (2, 1) == (job.attempt, job.failures)
+        [none] = await queue.apply(JobsInRanges(tuple(ids)))
+        assert [] == none
+
+
+@in_virtual_time
+async def test_a_batch_of_many_segments_loads_their_rows_together(monkeypatch):
+    rounds = []
+    claim = ClaimBatch._claim
+
+    def counted_claim(*given):
+        rounds.append(given)
+        return claim(*given)
+
+    monkeypatch.setattr(ClaimBatch, "_claim", counted_claim)
+    async with deep_queue() as queue:
+        await filled(queue, (700, {}))
+        segments = len((await queue.read_state()).segments)
+        [claimed] = await queue.apply(batch())
+        assert segments == len(ranges_in(claimed)) > 10
+    assert len(rounds) <= 3
 
 
 async def priorities_of(queue, claimed):
