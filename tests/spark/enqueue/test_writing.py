@@ -1,6 +1,8 @@
 """Bulk enqueue, called like Spark calls it, without Spark: tasks, commits and aborts, with repetitions."""
 
 import asyncio
+import errno
+import os
 import pickle
 from datetime import UTC, datetime, timedelta
 
@@ -436,6 +438,24 @@ def test_an_invalid_row_fails_its_task_and_stages_nothing(file):
     with pytest.raises(InvalidJobError, match="row 1 of partition 4: entrypoint is null"):
         bulk.stage([batch(columns, (b"a", "x"), (b"b", None))], task(4))
     assert [] == staged_at(file)
+
+
+def test_a_full_disk_fails_a_task_in_one_line_and_leaves_nothing(file, tmp_path, monkeypatch):
+    bulk = writer(file, deadline="0.1")
+    with monkeypatch.context() as patch:
+        patch.setattr("jqueue.runtime.posix_files.os.write", _disk_full)
+        with pytest.raises(StorageError) as caught:
+            bulk.stage([payloads(*MANY)], task())
+    line = str(caught.value)
+    assert ("Could not write the object: ", 1) == (line[:28], len(line.splitlines()))
+    assert "the disk is full; free some space" in line
+    assert [] == [path for path in tmp_path.rglob("*") if not path.is_dir()]
+    bulk.commit([bulk.stage([payloads(*MANY)], task(0, 1))])
+    assert MANY == texts_of(file)
+
+
+def _disk_full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_staged_objects_can_be_in_their_own_folder(tmp_path, file):
