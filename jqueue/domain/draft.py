@@ -103,7 +103,10 @@ class Draft:
             JobNotFoundError: the attempt is 0, and there is no such job.
         """
         if claim.attempt == 0:
-            holder = claimed_by(self.get(claim.job_id))
+            try:
+                holder = claimed_by(self.get(claim.job_id))
+            except SegmentDamagedError:  # wherever the job is, the claim is not known
+                holder = ""
             raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM + holder)
         entry = self.jobs.entries.get(claim.job_id)
         if entry is None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage
+from jqueue import ClaimLostError, DirectQueue, InMemoryStorage
 from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
 from jqueue.domain.limits import Limits
 from jqueue.testing.virtual_time import VirtualClock
@@ -58,3 +58,22 @@ async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_w
     assert not draft.jobs.rows.is_loaded(wanted[0])
     assert await loader.load(wanted, draft, fresh=True)
     assert draft.jobs.rows.is_loaded(wanted[0])
+
+
+async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_by_its_id():
+    storage = InMemoryStorage(clock=VirtualClock())
+    deep = tiny_queue(storage)
+    await deep.enqueue("a", b"")
+    [job] = await deep.dequeue("a")
+    await deep.requeue_stale(0)
+    await spilled(deep)
+    [name] = (await deep.read_state()).segments
+    segment = storage.beside(f".segments/{name}")
+    whole, etag = await segment.read()
+    for damaged in (whole.replace(b"queued", b"QUEUED"), whole[:-1]):
+        etag = await segment.write(damaged, etag)
+        queue = DirectQueue(storage)
+        for end in (queue.ack, queue.nack, queue.heartbeat):
+            for reference in (job, job.id):
+                with pytest.raises(ClaimLostError):
+                    await end(reference)

@@ -42,7 +42,7 @@ from jqueue.testing.virtual_time import EPOCH
 
 LOOKING_UP = (
     *("enqueue", "enqueue_many", "enqueue_staged", "resolve", "resolve_staged", "apply", "run_now"),
-    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive", "end_range", "ack", "nack"),
+    *("cancel", "reschedule", "reprioritise", "edit", "purge_job", "result", "redrive", "end_range"),
 )
 """Verbs that find jobs by their ids or unique keys, and fail if it cannot be told where a job is."""
 
