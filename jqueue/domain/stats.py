@@ -13,6 +13,7 @@ from jqueue.domain.job_table import Packed, split_waiting, unpacked
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.ranges import Range
+from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.totals import Totals, totals_of
 from jqueue.domain.workers import WorkerRecord, by_name
 
@@ -171,7 +172,14 @@ class Census:
             sum(tally.results_dropped for tally in tallies),
             sum(tally.errors_dropped for tally in tallies),
         )
+        waiting = sum(tally.ready + tally.scheduled > 0 for tally in tallies)
         warnings = [*self.warnings, *_warnings(set_aside, taken, most, results, errors)]
+        if taken > WARN_SHARE * most and waiting > SEGMENTS_KEPT:
+            warnings.append(
+                f"{waiting} entrypoints have waiting jobs, and most of these jobs stay in the blob: each segment holds "
+                f"jobs of one entrypoint, and a queue has at most {SEGMENTS_KEPT} segments. Use fewer entrypoints, or "
+                "several queues"
+            )
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
         claim = min((tally.claim for tally in tallies if tally.claim is not None), default=None)
         totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None

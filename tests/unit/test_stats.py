@@ -22,3 +22,14 @@ async def test_a_queue_more_than_half_full_by_the_count_of_enqueue_warns():
     await queue.enqueue_many([Enqueue("t", b"x" * 1000)] * 12)
     [warning] = (await queue.stats()).warnings
     assert "% full" in warning
+
+
+async def test_a_queue_that_jobs_of_many_entrypoints_fill_says_why_they_stay_in_its_object():
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=150_000))
+    await queue.enqueue_many([Enqueue(f"of {number}", b"x" * 100) for number in range(256)])
+    [full] = (await queue.stats()).warnings
+    assert "% full" in full
+    await queue.enqueue("of 256")
+    _, warning = (await queue.stats()).warnings
+    assert "257 entrypoints have waiting jobs" in warning
+    assert "at most 256 segments" in warning
