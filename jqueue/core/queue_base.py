@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,7 +24,7 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.operations import Change, Dequeue, Fence, JobReference, Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
-from jqueue.runtime.system import process_name
+from jqueue.runtime.system import forks, process_name
 
 ALL_CAPABILITIES = Capabilities()
 """The capabilities of a queue on one object."""
@@ -215,17 +215,17 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return self._writer.enter(operations, seconds, True, None, convert).future
         return self._submit(operations, deadline, convert=convert)
 
-    def _dequeues(self, entrypoint: object, **options: object) -> tuple[Dequeue]:
+    def _dequeues(self, entrypoint: object, options: Mapping[str, object]) -> tuple[Dequeue]:
         """Return a prepared dequeue. It is cached by its arguments, as workers repeat the same dequeue.
 
         Args:
             entrypoint: the first field of `Dequeue`.
-            **options: its other fields. Every field is passed here, so that it is part of the cache key.
+            options: its other fields.
         """
         try:
-            return self._dequeues_kept(entrypoint, **{"holder": self._holder(), **options})
+            return self._dequeues_kept(forks(), entrypoint, **options)  # a child has another name as the holder
         except (TypeError, ValueError):  # a list cannot be a key, nor can some invalid arguments
-            return self._new_dequeue(entrypoint, **options)
+            return self._new_dequeue(forks(), entrypoint, **options)
 
     def _holder(self) -> str | None:
         """Return the name that claims keep: of this queue object, or of this process, which may be a fork."""
@@ -233,7 +233,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return None
         return process_name() if self.options.holder is None else self.options.holder
 
-    def _new_dequeue(self, entrypoint: Any, **options: Any) -> tuple[Dequeue]:
+    def _new_dequeue(self, _: int, entrypoint: Any, **options: Any) -> tuple[Dequeue]:
         return (self._checked(Dequeue(entrypoint, **options).prepared(self._preparation)),)
 
     async def _each(self, operations: Sequence[Operation], deadline: Duration | None) -> list[Exception]:

@@ -251,6 +251,10 @@ class EnqueueOptions(OnceOptions, RepeatedOptions, total=False):
     """Keyword options of `enqueue` and `Enqueue` besides entrypoint, payload and priority."""
 
 
+class NoOptions(TypedDict):
+    """The keyword options of a verb that has none besides its own."""
+
+
 class ScheduleOptions(PriorityOption, RepeatedOptions, total=False):
     """Keyword options of `schedule` and `SetSchedule` for the jobs of a cron entry."""
 

@@ -56,9 +56,30 @@ def check_names(
 def checks_option_names(kind: type[Made]) -> type[Made]:
     """Decorate a class: its constructor and its public methods answer a misspelled option with the right name."""
     for name, member in list(vars(kind).items()):
-        if inspect.isfunction(member) and (name == "__init__" or _is_verb(name, member)) and not _takes_any(member):
+        if not inspect.isfunction(member) or member.__qualname__ == name or _takes_any(member):
+            continue
+        if name == "__init__" or _is_verb(name, member):
             setattr(kind, name, with_plain_type_errors(member))
     return kind
+
+
+def checks_itself(function: Function) -> Function:
+    """Decorate a verb that is called for each job. It ends in `**options`, and calls `refuse_unlisted` if there are any.
+
+    It is not wrapped, so that its calls cost nothing more. Python's error about missing arguments names the verb
+    without its class.
+    """
+    function.__qualname__ = function.__name__
+    return function
+
+
+def refuse_unlisted(verb: Callable[..., Any], given: Collection[str]) -> None:
+    """Check options that were given to a verb against its signature.
+
+    Raises:
+        TypeError: the verb has no such option. The message suggests another name.
+    """
+    check_names(verb.__name__, given, _options(verb))
 
 
 def _is_verb(name: str, function: Callable[..., Any]) -> bool:

@@ -98,15 +98,20 @@ OF_THE_CALL = {"self", "wait", "deadline"}
 """Parameters of the verb that are no fields of the dequeue."""
 
 
+def dequeues(queue, entrypoint, **options):
+    """Return the prepared operations of a dequeue."""
+    return queue._dequeues(entrypoint, options)
+
+
 @pytest.mark.parametrize("name", sorted(signature(DirectQueue.dequeue).parameters.keys() - OF_THE_CALL))
 def test_a_cached_dequeue_is_reused_only_by_calls_with_equal_arguments(name):
     """Otherwise a call with another filter would get the jobs that an earlier call asked for."""
     queue = DirectQueue(InMemoryStorage())
     field = "entrypoints" if name == "entrypoint" else name
     asked = [{"entrypoint": "work"} | {name: value} for value in DIFFERENT[field]]
-    [one], [other] = [queue._dequeues(**each) for each in asked]
+    [one], [other] = [dequeues(queue, **each) for each in asked]
     assert getattr(one, field) != getattr(other, field)
-    assert one is queue._dequeues(**asked[0])[0]
+    assert one is dequeues(queue, **asked[0])[0]
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": True}, {"batch_size": []}, {"claim_timeout": []}])

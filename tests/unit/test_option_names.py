@@ -34,8 +34,10 @@ def asked_for(call, *names):
     """Misspell each option, and return the callable and the option that each error names."""
     named = []
     for name in names:
+        parameters = inspect.signature(call).parameters.values()
+        given = [None for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
         with pytest.raises(TypeError) as caught:
-            result = call(**{f"{name}x": 1})
+            result = call(*given, **{f"{name}x": 1})
             result.send(None)  # the first step of a coroutine
         found = re.match(rf"(\w+): there is no option '{name}x': did you mean '(\w+)'\?", str(caught.value))
         assert found, caught.value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jqueue.domain.errors import (
@@ -19,9 +19,10 @@ from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
 
 CLAIMS_KEPT = 100_000
-ENDED_KEPT = 10_000
+"""Number of claims that are remembered at least."""
 
-NONE_HELD: Mapping[int, HeldClaim] = {}
+ENDED_KEPT = 10_000
+"""Number of ended claims that are remembered at least."""
 
 
 @dataclass(slots=True)
@@ -33,12 +34,14 @@ class HeldClaim:
         attempt: of the claim.
         timeout: seconds without a heartbeat after which the claim is stale.
         confirmed: time at which the store last confirmed it, on the registry's monotonic clock.
+        older: an earlier claim on the same job that was not ended here either; None in nearly all cases.
     """
 
     job_id: str
     attempt: int
     timeout: float
     confirmed: float
+    older: HeldClaim | None = None
 
     @property
     def claim(self) -> Claim:
@@ -54,8 +57,8 @@ class ClaimRegistry:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
-        self._held: OrderedDict[str, dict[int, HeldClaim]] = OrderedDict()
-        self._ended: OrderedDict[Claim, HeldClaim | None] = OrderedDict()
+        self._held: dict[str, HeldClaim] = {}  # the newest claim of each job
+        self._ended: dict[Claim, HeldClaim | None] = {}
 
     def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
         """Note the outcome that a caller gets: the result of each operation, or the error that undid all of them."""
@@ -89,8 +92,8 @@ class ClaimRegistry:
             InvalidJobError: the reference is not a job, a claim or an id.
         """
         if isinstance(reference, str):
-            attempts = self._held.get(reference, NONE_HELD)
-            return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
+            held = self._held.get(reference)
+            return Claim(reference, 0 if held is None or held.older is not None else held.attempt)
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
         if isinstance(reference, Claim):
@@ -105,20 +108,22 @@ class ClaimRegistry:
         """Note that claims on these jobs were handed out."""
         held, at = self._held, self._clock.monotonic()
         for job in jobs:
-            job_id, attempt = job.id, job.attempt
-            claim = HeldClaim(job_id, attempt, job.claim_timeout or 0.0, at)
-            attempts = held.get(job_id)
-            if attempts is None:
-                held[job_id] = {attempt: claim}
-            else:
-                attempts[attempt] = claim
-                held.move_to_end(job_id)
-        while len(held) > CLAIMS_KEPT:
-            held.popitem(last=False)
+            values = job.__dict__  # of a model, much faster to read than its attributes
+            job_id, attempt = values["id"], values["attempt"]
+            claim = HeldClaim(job_id, attempt, values["claim_timeout"] or 0.0, at)
+            older = held.pop(job_id, None)
+            held[job_id] = claim
+            if older is not None:
+                claim.older = _without(older, attempt)
+        if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
+            _drop_oldest(held, CLAIMS_KEPT)
 
     def held(self, claim: Claim) -> HeldClaim | None:
         """Return the record of a claim; None if there is none."""
-        return self._held.get(claim.job_id, {}).get(claim.attempt)
+        held = self._held.get(claim.job_id)
+        while held is not None and held.attempt != claim.attempt:
+            held = held.older
+        return held
 
     def confirm(self, claims: Iterable[Claim]) -> None:
         """Note that the store confirmed these claims."""
@@ -130,12 +135,10 @@ class ClaimRegistry:
 
     def end(self, claim: Claim) -> None:
         """Note that a claim was ended through this queue object, by an ack or a nack."""
-        attempts = self._held.get(claim.job_id)
-        self._ended[claim] = None if attempts is None else attempts.pop(claim.attempt, None)
-        if attempts is not None and not attempts:
-            del self._held[claim.job_id]
-        while len(self._ended) > ENDED_KEPT:
-            self._ended.popitem(last=False)
+        ended = self._ended
+        ended[claim] = self.forget(claim)
+        if len(ended) > ENDED_KEPT + ENDED_KEPT // 4:
+            _drop_oldest(ended, ENDED_KEPT)
 
     def reopen(self, operations: Iterable[Operation]) -> None:
         """Restore the claims that these operations ended: their caller was cancelled before it got the answer."""
@@ -144,16 +147,41 @@ class ClaimRegistry:
             for claim in claims:
                 held = self._ended.pop(claim, None) if isinstance(claim, Claim) else None
                 if held is not None:
-                    self._held.setdefault(held.job_id, {})[held.attempt] = held
+                    newest = self._held.setdefault(held.job_id, held)
+                    if newest is not held:
+                        held.older, newest.older = _without(newest.older, held.attempt), held
 
-    def forget(self, claim: Claim) -> None:
-        """Forget a claim."""
-        attempts = self._held.get(claim.job_id)
-        if attempts is not None:
-            attempts.pop(claim.attempt, None)
-            if not attempts:
-                del self._held[claim.job_id]
+    def forget(self, claim: Claim) -> HeldClaim | None:
+        """Forget a claim, and return its record; None if there was none."""
+        job_id, attempt = claim
+        newest = self._held.pop(job_id, None)
+        if newest is None or (newest.attempt == attempt and newest.older is None):
+            return newest
+        self._held[job_id] = newest
+        found = self.held(claim)
+        rest = _without(newest, attempt)
+        if rest is None:
+            del self._held[job_id]
+        else:
+            self._held[job_id] = rest
+        if found is not None:
+            found.older = None
+        return found
 
     def was_ended(self, claim: Claim) -> bool:
         """True if this claim was ended through this queue object."""
         return claim in self._ended
+
+
+def _without(newest: HeldClaim | None, attempt: int) -> HeldClaim | None:
+    """Return a chain of claims on one job, the newest first, without the claim of an attempt."""
+    if newest is None or newest.attempt == attempt:
+        return None if newest is None else newest.older
+    newest.older = _without(newest.older, attempt)
+    return newest
+
+
+def _drop_oldest(table: dict[Any, Any], kept: int) -> None:
+    """Drop the oldest entries of a table. It is called for many of them at once, as it looks at all dropped before."""
+    for key in list(islice(table, len(table) - kept)):
+        del table[key]

@@ -21,7 +21,7 @@ from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
 from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments, new_job
 from jqueue.domain.operations.jobs import LINE_BYTES
-from jqueue.domain.option_names import checks_option_names
+from jqueue.domain.option_names import checks_itself, checks_option_names, refuse_unlisted
 from jqueue.ports.queue import Producer
 
 PIECE = 256
@@ -35,6 +35,7 @@ A_MOMENT = 0.01
 class ProducerVerbs(QueueBase, Producer):
     """The verbs of `Producer`."""
 
+    @checks_itself
     @takes_options(EnqueueOptions)
     async def enqueue(
         self,
@@ -45,6 +46,8 @@ class ProducerVerbs(QueueBase, Producer):
         deadline: Duration | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
+        if options:
+            refuse_unlisted(ProducerVerbs.enqueue, options)
         operation = new_job(self._preparation, entrypoint, payload, priority, **options)
         if operation.large is None:
             jobs: list[Job] = await self._one(self._checked(operation), deadline)
