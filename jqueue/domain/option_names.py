@@ -56,21 +56,28 @@ def check_names(
 def checks_option_names(kind: type[Made]) -> type[Made]:
     """Decorate a class: its constructor and its public methods answer a misspelled option with the right name."""
     for name, member in list(vars(kind).items()):
-        if not inspect.isfunction(member) or member.__qualname__ == name or _takes_any(member):
+        if not inspect.isfunction(member) or _takes_any(member):
             continue
-        if name == "__init__" or _is_verb(name, member):
+        if _checks_itself(member):
+            inherited = next((found for base in kind.__mro__[1:] if (found := getattr(base, name, None))), None)
+            member.__doc__ = member.__doc__ or inspect.getdoc(inherited)  # which finds no class in its name
+        elif name == "__init__" or _is_verb(name, member):
             setattr(kind, name, with_plain_type_errors(member))
     return kind
 
 
 def checks_itself(function: Function) -> Function:
-    """Decorate a verb that is called for each job. It ends in `**options`, and calls `refuse_unlisted` if there are any.
+    """Decorate a verb that is called for each job, and ends in `**options`. It calls `refuse_unlisted` if it gets any.
 
-    It is not wrapped, so that its calls cost nothing more. Python's error about missing arguments names the verb
-    without its class.
+    It is not wrapped, so its calls cost nothing more. Its name stands without a class, so that Python's own error about
+    missing arguments names no inner class.
     """
     function.__qualname__ = function.__name__
     return function
+
+
+def _checks_itself(function: Callable[..., Any]) -> bool:
+    return function.__qualname__ == function.__name__
 
 
 def refuse_unlisted(verb: Callable[..., Any], given: Collection[str]) -> None:

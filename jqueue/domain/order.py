@@ -232,12 +232,16 @@ class Order:
     def take_plain(self, entrypoints: tuple[str, ...] | None, now: datetime, most: int) -> list[Job]:
         """Return the next jobs to claim, as far as they are plain and nothing but their order decides.
 
-        They are removed from the order: the caller must move them. At a job that is not plain, and with rules or
-        segments, the list ends: `take` finds the next job.
+        They are removed from the order: the caller must move them. The list ends at a job that is not plain, and where
+        the row of a segment that is not loaded comes next. With rules, it is empty. `take` finds the next job.
         """
-        if self.rules or self._rows.segments or self._through is not None:
+        if self.rules or self._through is not None:
             return []
         self._now = now
+        unloaded = self._rows.unloaded(entrypoints) if self._rows.segments else ()
+        if unloaded and self._rows.is_due(unloaded, now):
+            return []
+        stop = self._rows.first_ready(unloaded) if unloaded else None
         if self._scheduled.entries:
             self._promote(now)
         if entrypoints is None:
@@ -255,6 +259,8 @@ class Order:
             if entry is None or job_id == last:  # it has left the queue, or an undo has added its entry again
                 heapq.heappop(entries)
                 continue
+            if stop is not None and stop < (rank, sequence):
+                break
             job = entry if entry.__class__ is Job else unpacked(job_id, entry)
             if (
                 job.__pydantic_fields_set__ is not PLAIN_FIELDS

@@ -505,10 +505,23 @@ class SegmentRows:
         Raises:
             RowsMissingError: some are missing.
         """
+        self._need(self._due(entrypoints, now))
+
+    def is_due(self, entrypoints: Iterable[str], now: datetime) -> bool:
+        """Return True if a scheduled row of some entrypoints is due and is not loaded."""
+        return bool(self._due(entrypoints, now))
+
+    def _due(self, entrypoints: Iterable[str], now: datetime) -> list[_Head]:
         heads = self._heads()[1]
-        if heads:
-            at = now.timestamp()
-            self._need(head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at)
+        if not heads:
+            return []
+        at = now.timestamp()
+        return [head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at]
+
+    def first_ready(self, entrypoints: Iterable[str]) -> tuple[float, int] | None:
+        """Return the place of the first ready row of some entrypoints that is not loaded; None if there is none."""
+        heads = self._heads()[0]
+        return min((heads[name][0][:2] for name in entrypoints if name in heads), default=None)
 
     def check_before(self, entrypoints: Iterable[str], best: tuple[Any, ...] | None, through: int | None) -> None:
         """Return if no ready row of some entrypoints that comes before a place is missing.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -65,6 +66,15 @@ class MoveRun(NamedTuple):
         if after is None:
             return [(verb, job, None) for job in before]
         return [(verb, *pair) for pair in zip(before, after, strict=True)]
+
+
+def claims_of(steps: Iterable[Move | MoveRun]) -> Counter[str]:
+    """Return the number of claims of each entrypoint among transitions."""
+    found: Counter[str] = Counter()
+    for verb, before, _ in steps:
+        if verb is Verb.CLAIM and before is not None:
+            found.update([job.entrypoint for job in ((before,) if isinstance(before, Job) else before)])
+    return found
 
 
 class BulkMove(NamedTuple):

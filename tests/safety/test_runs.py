@@ -2,22 +2,29 @@
 
 import asyncio
 import random
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from jqueue import BrokerQueue, ClaimLostError, InMemoryStorage, Job, Limits, QueueFullError
+from jqueue import BrokerQueue, ClaimLostError, DirectQueue, InMemoryStorage, Job, Limits, QueueFullError
 from jqueue.core.engine import engine
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Claim
-from jqueue.domain.operations import Ack, Dequeue, Fence, new_job, perform_run
+from jqueue.domain.operations import Ack, Dequeue, Enqueue, Fence, new_job, perform_run
 from jqueue.domain.operations.jobs import UNPREPARED
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.simulation.workload import SeededEntropy, SimulatedClock
-from jqueue.testing.virtual_time import run
+from jqueue.testing.virtual_time import VirtualClock, run
+from tests.tiny_segments import in_segments, segments_of, spilled
 from tests.virtual_world import in_virtual_time
+
+
+def _broker(storage, **options):
+    """Return a broker on the clock of the test: by the machine's, its pauses would last for ever in virtual time."""
+    return BrokerQueue(storage, clock=VirtualClock(), **options)
 
 
 async def _claimed(queue, number):
@@ -29,7 +36,7 @@ async def _claimed(queue, number):
 @in_virtual_time
 async def test_rule_8_a_lost_claim_in_a_run_of_acks_fails_alone(bad):
     storage = FaultyStorage(InMemoryStorage())
-    async with BrokerQueue(storage) as queue:
+    async with _broker(storage) as queue:
         jobs = await _claimed(queue, 40)
         writes = storage.writes
         claims = [job.claim for job in jobs]
@@ -44,7 +51,7 @@ async def test_rule_8_a_lost_claim_in_a_run_of_acks_fails_alone(bad):
 
 @in_virtual_time
 async def test_rule_5_the_same_ack_twice_in_one_run_succeeds_twice_and_removes_one_job():
-    async with BrokerQueue(InMemoryStorage()) as queue:
+    async with _broker(InMemoryStorage()) as queue:
         jobs = await _claimed(queue, 5)
         assert [None] * 10 == await asyncio.gather(*(queue.ack(job) for job in jobs for _ in range(2)))
         totals = (await queue.stats()).totals
@@ -54,7 +61,7 @@ async def test_rule_5_the_same_ack_twice_in_one_run_succeeds_twice_and_removes_o
 
 @in_virtual_time
 async def test_rule_8_an_enqueue_without_room_in_a_run_fails_alone():
-    async with BrokerQueue(InMemoryStorage(), limits=Limits(blob_bytes=20_000, hot_bytes=None)) as queue:
+    async with _broker(InMemoryStorage(), limits=Limits(blob_bytes=20_000, hot_bytes=None)) as queue:
         sizes = [10] * 10 + [14_000] + [10] * 10
         calls = [queue.enqueue("t", bytes(size)) for size in sizes]
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -71,7 +78,7 @@ class _OneId(LongestWaits):
 
 @in_virtual_time
 async def test_rule_4_an_id_that_comes_twice_in_a_run_is_one_job():
-    async with BrokerQueue(InMemoryStorage(), entropy=_OneId()) as queue:
+    async with _broker(InMemoryStorage(), entropy=_OneId()) as queue:
         jobs = await asyncio.gather(*(queue.enqueue("t", b"%d" % place) for place in range(10)))
         assert {b"0"} == {job.payload for job in jobs}
         assert 1 == len((await queue.read_state()).jobs)
@@ -80,7 +87,7 @@ async def test_rule_4_an_id_that_comes_twice_in_a_run_is_one_job():
 @in_virtual_time
 async def test_rule_4_a_run_of_dequeues_after_lost_races_claims_each_job_once():
     storage = FaultyStorage(InMemoryStorage())
-    async with BrokerQueue(storage) as queue, BrokerQueue(storage) as other:
+    async with _broker(storage) as queue, _broker(storage) as other:
         await asyncio.gather(*(queue.enqueue("t", b"") for _ in range(60)))
         found = []
         for each in (queue, other, queue, other):  # each finds that the other has written: its claims are undone
@@ -89,6 +96,26 @@ async def test_rule_4_a_run_of_dequeues_after_lost_races_claims_each_job_once():
         assert 60 == len(claims) == len(set(claims))
         assert {1} == {claim.attempt for claim in claims}
         assert [[]] * 3 == await asyncio.gather(*(queue.dequeue("t") for _ in range(3)))
+
+
+@pytest.mark.parametrize("delay", [None, 60], ids=["ready", "scheduled"])
+@in_virtual_time
+async def test_rows_that_come_first_are_claimed_before_hot_jobs_by_a_run_that_has_to_load_them(delay):
+    storage = InMemoryStorage(clock=VirtualClock())
+    first = in_segments(DirectQueue(storage, clock=VirtualClock()))
+    await first.enqueue_many([Enqueue("t", b"%d" % place, delay=delay) for place in range(12)])
+    await spilled(first)
+    await asyncio.sleep(60)
+    async with _broker(storage) as queue:
+        segments_of(queue).writer.sizes.hot_bytes = None
+        await asyncio.gather(*(queue.enqueue("t", b"hot") for _ in range(9)))
+        found = []
+        for number in (3, 6, 12):  # the first run of each kind: no row loaded, some loaded, hot jobs after the last row
+            commits = queue._engine.commits
+            found += await asyncio.gather(*(queue.dequeue("t") for _ in range(number)))
+            assert commits + 1 == queue._engine.commits
+        assert [b"%d" % place for place in range(12)] + [b"hot"] * 9 == [job.payload for [job] in found]
+        assert {1} == {job.attempt for [job] in found}
 
 
 @pytest.mark.parametrize("broken", ["add_plain", "claim_plain", "finish_plain"])
@@ -104,7 +131,7 @@ async def test_rule_8_operations_of_a_pass_that_fails_are_applied_one_by_one(mon
             raise RuntimeError("a bug in the pass")
 
     monkeypatch.setattr(Draft, broken, fails)
-    async with BrokerQueue(InMemoryStorage()) as queue:
+    async with _broker(InMemoryStorage()) as queue:
         jobs = await _claimed(queue, 10)
         assert [f"{place}".encode() for place in range(10)] == [job.payload for job in jobs]
         await asyncio.gather(*(queue.ack(job) for job in jobs))
@@ -176,10 +203,17 @@ def _calls(queue, held, dice):
     return calls
 
 
-async def _session(seed):
-    """Run random calls, and return every answer, the state at the end, its counters and its history."""
+def _told(result):
+    """Return a result as a text, in which the order of a job's fields does not show."""
+    if isinstance(result, list):
+        return str([_told(each) for each in result])
+    return repr(sorted(result.model_dump().items()) if isinstance(result, Job) else result)
+
+
+async def _session(seed, *, segments):
+    """Run random calls, and return every answer, the jobs at the end, their counters and their history."""
     dice = random.Random(seed)
-    clock, limits = SimulatedClock(asyncio.get_running_loop(), 0), Limits(hot_bytes=None)
+    clock, limits = SimulatedClock(asyncio.get_running_loop(), 0), Limits(hot_bytes=400 if segments else None)
     storage = InMemoryStorage(clock=clock)
     queues = [
         BrokerQueue(storage, clock=clock, entropy=SeededEntropy(random.Random(seed), name), limits=limits)
@@ -187,34 +221,53 @@ async def _session(seed):
     ]
     answers: list[str] = []
     held: list[Job] = []
+    if segments:
+        for queue in queues:
+            in_segments(queue, hot_bytes=400)
+    rows = 0
     async with queues[0], queues[1]:
         await queues[0].configure(history=3600, aging=60 if seed % 3 == 0 else None)
         for _ in range(25):
             results = await asyncio.gather(*_calls(dice.choice(queues), held, dice), return_exceptions=True)
-            answers += [repr(result) for result in results]
+            answers += [_told(result) for result in results]
             held += [job for result in results if isinstance(result, list) for job in result]
+            rows += sum(len(queue._engine.draft.jobs.rows.of) for queue in queues)
             await asyncio.sleep(1)
         await queues[0].apply(Fence())
         state = await queues[0].read_state()
         stats = await queues[0].stats()
+        jobs = [job async for job in queues[0].iterate_jobs()]
         events = [event async for event in queues[0].history()]
-    jobs = {job.id: job.model_dump() for job in state.jobs}
-    return answers, jobs, list(state.finished.items()), state.counters, stats.entrypoints, events
+    assert segments == (rows > 0)
+    jobs.sort(key=lambda job: job.sequence)
+    return answers, _told(jobs), list(state.finished.items()), state.counters, stats.entrypoints, events
 
 
+@pytest.mark.parametrize("segments", [False, True], ids=["hot", "segments"])
 @pytest.mark.parametrize("seed", range(12))
-def test_calls_in_runs_have_the_same_effect_as_one_by_one(seed, monkeypatch):
-    together = _ran(seed)
+def test_calls_in_runs_have_the_same_effect_as_one_by_one(seed, segments, monkeypatch):
+    together = _ran(seed, segments)
     monkeypatch.setattr(engine, "perform_run", lambda *_: ())
-    for with_runs, without in zip(together, _ran(seed), strict=True):
+    for with_runs, without in zip(together, _ran(seed, segments), strict=True):
         assert with_runs == without
 
 
-def _ran(seed):
-    found = []
+@pytest.mark.parametrize("seed", range(12))
+def test_calls_in_runs_have_the_same_effect_on_rows_of_segments_as_on_hot_jobs(seed):
+    for of_hot_jobs, of_rows in zip(_ran(seed, False), _ran(seed, True), strict=True):
+        assert of_hot_jobs == of_rows
+
+
+ID = re.compile(r"\b(?:one|two)-\d+")
+
+
+def _ran(seed, segments):
+    """Return the parts of a session as texts, with the ids numbered: the names of segments are drawn among them."""
+    parts: list[object] = []
 
     async def main():
-        found.extend(await _session(seed))
+        parts.extend(await _session(seed, segments=segments))
 
     run(main())
-    return found
+    numbers: dict[str, str] = {}
+    return [ID.sub(lambda found: numbers.setdefault(found[0], f"id {len(numbers)}"), repr(part)) for part in parts]

@@ -13,7 +13,6 @@ The loop of a commit is in `jqueue.core.engine.engine`.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence, Set
 from datetime import datetime
 from string import ascii_letters, digits
@@ -43,7 +42,7 @@ from jqueue.domain.models import QueueState
 from jqueue.domain.segment_rows import Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
 from jqueue.domain.stored_object import OBJECTS
-from jqueue.domain.transitions import Verb
+from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsReadIfChanged, SupportsStoreTime
@@ -304,9 +303,7 @@ class CommitEngine(Engine):
         now = self.now()
         workers = self.workers.records(now.timestamp())
         cycle = self.pacing.cycle.seconds
-        claimed: Counter[str] = Counter()
-        if self.draft.header.segments:
-            claimed.update(job.entrypoint for verb, job, _ in self.draft.moves if job and verb is Verb.CLAIM)
+        claimed = claims_of(self.draft.steps if self.draft.header.segments else ())
         before, moved = self.draft.header.history, self.history.moved
         kept, retention = self.versions_kept, self.retention
         header = next_header(self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention)

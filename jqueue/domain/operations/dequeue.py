@@ -19,6 +19,7 @@ from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rates import with_claim
+from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.transitions import Verb
 
 
@@ -118,15 +119,19 @@ class Dequeue(Operation):
     def change_run(run: Sequence[Dequeue], draft: Draft, now: datetime) -> list[list[Job]]:
         """Claim for the equal dequeues at the beginning of a run: as for one dequeue, and share the jobs in order.
 
-        Cron entries can fire before each of them, and rows of segments may have to be loaded for each.
+        Cron entries can fire before each of them. If rows of segments are missing for one, the pass ends before it.
         """
         first = run[0]
-        if draft.header.schedules or draft.header.segments or first.through is not None:
+        size = first.batch_size
+        if draft.header.schedules or first.through is not None or (draft.header.segments and size != 1):
             return []
         number = next((place for place, operation in enumerate(run) if operation is not first), len(run))
         drop_outlived(draft, now)
-        size = first.batch_size
-        claimed = first.claim_next(draft, now, number * size)
+        claimed: list[Job] = []
+        try:
+            first._claim(draft, now, number * size, claimed)
+        except RowsMissingError:
+            return [[job] for job in claimed]
         if size == 1:
             results = [[job] for job in claimed]
             return results + [[] for _ in range(number - len(results))]
@@ -134,8 +139,13 @@ class Dequeue(Operation):
 
     def claim_next(self, draft: Draft, now: datetime, most: int) -> list[Job]:
         """Claim the next jobs, at most a number of them."""
-        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         claimed: list[Job] = []
+        self._claim(draft, now, most, claimed)
+        return claimed
+
+    def _claim(self, draft: Draft, now: datetime, most: int, claimed: list[Job]) -> None:
+        """Claim the next jobs, and add them to a list. If rows are missing, it has the jobs claimed before them."""
+        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         while len(claimed) < most:
             if plain := draft.take_plain(self.entrypoints, now, most - len(claimed)):
                 jobs = [self._claimed(job, now, PLAIN_FIELDS) for job in plain]
@@ -150,7 +160,6 @@ class Dequeue(Operation):
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
-        return claimed
 
     def _claimed(self, job: Job, now: datetime, *fields: set[str]) -> Job:
         """Return a job as this dequeue claims it."""
