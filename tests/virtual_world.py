@@ -2,22 +2,32 @@
 
 import asyncio
 import functools
+from unittest import mock
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import Enqueue
+from jqueue.runtime.system import SystemClock
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
 
 def in_virtual_time(test):
-    """Run an async test on an event loop of its own, whose time jumps to the next timer."""
+    """Run an async test on an event loop of its own, whose time jumps to the next timer.
+
+    The machine's monotonic clock is that of the loop meanwhile: a pause by the real one would never end.
+    """
 
     @functools.wraps(test)
     def run_test(*args, **kwargs):
-        run(test(*args, **kwargs))
+        with mock.patch.object(SystemClock, "monotonic", _monotonic):
+            run(test(*args, **kwargs))
 
     return run_test
+
+
+def _monotonic(_clock):
+    return now()
 
 
 def now():
