@@ -19,6 +19,7 @@ from jqueue.spark.batch.run import BatchFailedError, run_batch
 from jqueue.spark.session import java_problem
 from jqueue.worker import Worker
 from tests.spark.batch.child_scenes import needs_fork
+from tests.spark.batch.test_batch_ranges import fill, left_in
 
 pytestmark = [
     pytest.mark.full,
@@ -162,6 +163,55 @@ print(run_batch(spark, {url!r}, worker, partitions=4))
     assert "20 done" in done.stdout
     assert mark.exists()
     assert () == state_of(url).jobs
+
+
+def test_ranges_of_lost_executors_and_of_killed_tasks_are_done_by_others(tmp_path):
+    """An executor and, later, the Python process of a task are killed in the middle of ranges."""
+    problem = java_problem()
+    if problem is not None:
+        pytest.skip(problem)
+    url, marks, diary = str(tmp_path / "queue.json"), tmp_path / "marks", tmp_path / "diary"
+    marks.mkdir()
+    program = f"""
+import os, signal
+from pathlib import Path
+from jqueue.spark.batch.run import run_batch
+from jqueue.spark.session import local_session
+from jqueue.worker import Worker
+
+worker = Worker(concurrency=1)
+
+def executor():
+    pid = os.getppid()
+    while Path(f"/proc/{{pid}}/comm").read_text().strip() != "java":
+        pid = int(Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+def once(name):
+    mark = Path({str(marks)!r}) / name
+    return not mark.exists() and (mark.touch() or True)
+
+@worker.handler("work")
+async def work(number: int) -> None:
+    with open({str(diary)!r}, "a") as file:
+        file.write(f"{{number}}\\n")
+    if number == 100 and once("executor"):
+        os.kill(executor(), signal.SIGKILL)
+    if number == 500 and once("task"):
+        os.kill(os.getppid(), signal.SIGKILL)
+
+spark = local_session("a batch", "local-cluster[2,1,1024]", spark_speculation="true")
+print(run_batch(spark, {url!r}, worker, partitions=3))
+"""
+    fill(url, range(900))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=400, cwd=tmp_path)
+    assert "900 jobs in" in done.stdout, done.stderr[-3000:]
+    assert "900 done" in done.stdout
+    assert ["executor", "task"] == sorted(os.listdir(marks))
+    assert {} == left_in(url), "segments included"
+    times = Counter(map(int, diary.read_text().split()))
+    assert set(range(900)) == set(times)
+    assert max(times.values()) >= 2, "the jobs of a killed task ran again"
 
 
 class Program:
