@@ -438,4 +438,5 @@ PLANTED = [
     Planted(runs.jobs_finished_by_a_pass_forgotten, {2, 4, 5}, 50, runs.CROWDED),
     Planted(runs.pass_undone_in_part, {0, 1, 2, 4, 15}, 50, runs.CROWDED),
     Planted(runs.pass_not_counted, {15}, 50, runs.CROWDED),
+    Planted(runs.rows_of_a_pass_not_taken, {0, 15, 19}, 50, runs.IN_SEGMENTS),
 ]

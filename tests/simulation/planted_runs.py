@@ -1,5 +1,7 @@
 """Planted bugs of passes, which apply runs of like operations at once: see `tests.simulation.planted_bugs`."""
 
+from dataclasses import replace
+
 from jqueue.domain import tallies
 from jqueue.domain.draft import Draft
 from jqueue.domain.indexed_jobs import IndexedJobs
@@ -9,6 +11,10 @@ from jqueue.testing.simulation import Settings
 
 CROWDED = Settings(rate=0.2, processes=4, crowds=1.0, segments=0.0)
 """Some faults, and many callers of one queue object in every seed."""
+
+
+IN_SEGMENTS = replace(CROWDED, segments=1.0)
+"""The same with segments in every seed."""
 
 
 def jobs_of_a_pass_given_to_two_callers(patch):
@@ -47,3 +53,13 @@ def pass_undone_in_part(patch):
 def pass_not_counted(patch):
     """The counters overlook the transitions of a pass"""
     patch.setattr(tallies, "_count_run", lambda *_: None)
+
+
+def rows_of_a_pass_not_taken(patch):
+    """The rows of segments that a pass of dequeues claims are not marked as taken"""
+
+    def careless(self, ready, claimed):
+        self._note_run(MoveRun(Verb.CLAIM, ready, claimed))
+        self.jobs.claim_plain(claimed)
+
+    patch.setattr(Draft, "claim_plain", careless)
