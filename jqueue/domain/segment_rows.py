@@ -265,14 +265,14 @@ class SegmentRows:
             range_id: the range in which it is claimed; None if it leaves the queue.
             journal: of the draft.
         """
-        place = self.of[job_id]
+        place, known = self.of[job_id], self._claimed.get(job_id)
         if range_id is not None:
             entry = self._jobs.entries[job_id]
             claims, failures = self.segments[place[0]].tries_of(place[1])
             line = packed(entry, {}) if isinstance(entry, Job) else entry
             self._claimed[job_id] = range_id, place[1], with_tries(job_id, line, (-claims, -failures))
         self.release(job_id)
-        journal.entries.append((_Hidden(self), job_id, place))
+        journal.entries.append((_Hidden(self), job_id, (place, known)))
 
     def is_loaded(self, wanted: Wanted) -> bool:
         """Return True if a part of a segment is loaded, or cannot be read."""
@@ -340,9 +340,12 @@ class SegmentRows:
             self._left[self._entrypoints[place[0]]] -= 1
             journal.entries.append((self, job_id, place))
 
-    def unhide(self, job_id: str, place: tuple[str, int]) -> None:
-        """Undo `hide`."""
-        self._claimed.pop(job_id, None)
+    def unhide(self, job_id: str, place: tuple[str, int], known: tuple[str, int, Packed] | None) -> None:
+        """Undo `hide`, given what was known of the row: its place, and the range that it had left in this commit."""
+        if known is None:
+            self._claimed.pop(job_id, None)
+        else:
+            self._claimed[job_id] = known
         self.of[job_id] = place
         self._left[self._entrypoints[place[0]]] += 1
 
@@ -650,7 +653,7 @@ class _Hidden:
 
     def restore(self, job_id: str, old: Any) -> None:
         """Note that the row is loaded again."""
-        self._rows.unhide(job_id, old)
+        self._rows.unhide(job_id, *old)
 
 
 class _Returned:

@@ -18,7 +18,10 @@ from jqueue import (
     SegmentDamagedError,
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.domain.models import Claim
+from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeFailure
+from jqueue.operations import Ack
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import segments_of
 from tests.virtual_world import in_virtual_time
@@ -452,3 +455,16 @@ async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_
         await with_rows_of_any(queue)
         assert await queue.claim_range("t", 4, inline=True) is None
         assert (await claimed(queue, 4)).rows
+
+
+@in_virtual_time
+async def test_jobs_of_a_range_are_known_after_a_commit_was_undone_that_gave_them_back_and_claimed_them_again():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 8)
+        claim = await claimed(queue, 8)
+        await queue.enqueue("t", job_id=ids[3])  # loads its row
+        with pytest.raises(ClaimLostError):
+            await queue.apply(EndRange(claim, nothing_done=True), ClaimRange("t", 8), Ack(Claim("none", 1)))
+        known = await queue.enqueue("t", job_id=ids[3])
+        assert (claim.attempt, JobStatus.IN_PROGRESS) == (known.attempt, known.status)
+        assert [] == list((await queue.read_state()).jobs)
