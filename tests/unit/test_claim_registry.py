@@ -59,3 +59,15 @@ def test_the_oldest_claims_are_dropped(monkeypatch):
     ended = [number for number in range(100) if registry.was_ended(Claim(f"x{number}", 1))]
     assert 8 <= len(kept) <= 10
     assert kept == ended == list(range(100 - len(kept), 100))
+
+
+def test_a_job_that_is_claimed_again_and_again_and_never_ended_leaves_few_claims():
+    registry = ClaimRegistry()
+    for attempt in range(1, 2001):
+        registry.remember([claimed("a", attempt)])
+    kept = [attempt for attempt in range(1, 2001) if registry.held(Claim("a", attempt))]
+    assert list(range(2000 - claim_registry.OLDER_KEPT, 2001)) == kept
+    assert Claim("a", 0) == registry.find("a")
+    for attempt in kept[1:]:
+        registry.end(Claim("a", attempt))
+    assert Claim("a", kept[0]) == registry.find("a")

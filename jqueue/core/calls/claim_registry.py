@@ -24,6 +24,9 @@ CLAIMS_KEPT = 100_000
 ENDED_KEPT = 10_000
 """Number of ended claims that are remembered at least."""
 
+OLDER_KEPT = 8
+"""Number of earlier claims on one job that are remembered."""
+
 
 @dataclass(slots=True)
 class HeldClaim:
@@ -115,6 +118,7 @@ class ClaimRegistry:
             held[job_id] = claim
             if older is not None:
                 claim.older = _without(older, attempt)
+                _cut(claim)
         if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
             _drop_oldest(held, CLAIMS_KEPT)
 
@@ -177,8 +181,21 @@ def _without(newest: HeldClaim | None, attempt: int) -> HeldClaim | None:
     """Return a chain of claims on one job, the newest first, without the claim of an attempt."""
     if newest is None or newest.attempt == attempt:
         return None if newest is None else newest.older
-    newest.older = _without(newest.older, attempt)
+    before = newest
+    while before.older is not None and before.older.attempt != attempt:
+        before = before.older
+    if before.older is not None:
+        before.older = before.older.older
     return newest
+
+
+def _cut(newest: HeldClaim) -> None:
+    """Drop the oldest claims of a chain that is too long: its holder never ends one, and claims it again and again."""
+    last: HeldClaim | None = newest
+    for _ in range(OLDER_KEPT):
+        last = None if last is None else last.older
+    if last is not None:
+        last.older = None
 
 
 def _drop_oldest(table: dict[Any, Any], kept: int) -> None:
