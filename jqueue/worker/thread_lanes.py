@@ -19,7 +19,7 @@ from jqueue.worker.context import Context
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_runner import JOB_TASK, JobRunner
 from jqueue.worker.lanes import Lane, Lanes
-from jqueue.worker.rows import BEGUN, DONE, RowQueue
+from jqueue.worker.rows import BEGUN, DONE, NEW, RowQueue
 from jqueue.worker.run_state import RunState
 from jqueue.worker.threads import Threads
 
@@ -140,6 +140,11 @@ class ThreadLanes(Lanes):
         rest = self._runner.go_on(work, to_its_end(call.ended))
         work.task = self._loop.create_task(rest, name=f"{JOB_TASK}{work.jobs[0].job.id}")
 
+    def _hand_over(self, places: Sequence[int]) -> None:
+        """Have the job runner do jobs, unless the worker has stopped since a thread took them."""
+        if not self._ended:
+            super()._hand_over(places)
+
     def _drive(self, number: int) -> None:
         """Do jobs until none is left, or until a call is adopted. It runs in a thread."""
         try:
@@ -164,7 +169,7 @@ class ThreadLanes(Lanes):
             return
 
     def _do(self, number: int, places: Sequence[int], lane: Lane) -> bool:
-        """Call a handler. Return False if the call was adopted meanwhile."""
+        """Call a handler. Return False if the call was adopted meanwhile, or the worker has stopped."""
         rows = self._rows
         values = self._values(places, lane)
         if values is None:
@@ -173,17 +178,21 @@ class ThreadLanes(Lanes):
         call = _Call(places, lane, self._loop.time())
         for place in places:
             rows.marks[place] = BEGUN
-        value, failure = None, None
+        value, failure, is_shown = None, None, False
         try:
             if lane.wants_context:
                 call.ctx = self._runner.context_of(rows.job(places[0]), lane.handler)
                 call.ctx.enter_thread(self._loop)
-            self._calls[number] = call
+            self._calls[number], is_shown = call, True
+            if self._ended and self._calls.pop(number, None) is not None:  # nobody would watch over it
+                for place in places:
+                    rows.marks[place] = NEW
+                return False
             value = self._variables.copy().run(lane.call, values[0] if lane.batch is None else values, call.ctx)
         except BaseException as error:
             failure = error
-        if self._calls.pop(number, None) is None and call.ended is not None:
-            self._tell(_set, call.ended, (value, failure))
+        if is_shown and self._calls.pop(number, None) is None:
+            self._tell(_end, call, (value, failure))
             return False
         if failure is not None:
             self._tell(self._fail, places, lane, failure, call.ctx)
@@ -196,6 +205,7 @@ class ThreadLanes(Lanes):
         return True
 
 
-def _set(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
+def _end(call: _Call, result: tuple[Any, BaseException | None]) -> None:
+    """Tell the end of a call to the job runner, which has adopted it."""
+    if call.ended is not None and not call.ended.done():
+        call.ended.set_result(result)

@@ -53,7 +53,10 @@ class Threads(Executor):
         while (item := self._work.get()) is not None:
             future, call = item
             if future.set_running_or_notify_cancel():
-                future.set_result(call())
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
             del item, future, call
             self._idle.release()
 

@@ -14,6 +14,7 @@ from jqueue.spark.batch.children import in_order
 from jqueue.spark.batch.partition_queue import PartitionQueue
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker import BatchContext, Context, Worker
+from jqueue.worker.thread_lanes import ThreadLanes
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
@@ -243,6 +244,89 @@ async def test_a_stopped_worker_leaves_the_jobs_that_are_not_begun():
     outcomes, _ = await done_in_lanes(worker, *[b"%d" % number for number in range(9)])
     assert [DONE] * 4 == outcomes
     assert [0, 1, 2, 3] == begun
+
+
+async def test_a_call_that_ends_while_it_is_adopted_is_told_once(monkeypatch):
+    worker, ends, is_told = Worker(concurrency=1), threading.Event(), threading.Event()
+
+    class Calls(dict):
+        def pop(self, *arguments):
+            found = super().pop(*arguments)
+            if threading.current_thread() is threading.main_thread():  # the handler ends at this very moment
+                ends.set()
+                assert is_told.wait(30)
+            return found
+
+    class Lanes(ThreadLanes):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self._calls = Calls()
+
+        def _do(self, *arguments):
+            goes_on = super()._do(*arguments)
+            is_told.set()
+            return goes_on
+
+    monkeypatch.setattr("jqueue.worker.run.ThreadLanes", Lanes)
+
+    @worker.handler("work")
+    def work(payload: bytes) -> None:
+        assert ends.wait(30)
+
+    outcomes, told = await done_in_lanes(worker, b"adopted", b"")
+    assert [DONE] * 2 == outcomes
+    assert ["job 0"] == [outcome.job_id for outcome in told if outcome.job_id == "job 0"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_thread_begins_no_job_once_the_worker_has_stopped(monkeypatch, is_cancelled):
+    worker, seen = Worker(concurrency=1), []
+    stopped, left, loop = threading.Event(), threading.Event(), asyncio.get_running_loop()
+
+    class Lanes(ThreadLanes):
+        async def run(self):
+            try:
+                await super().run()
+            finally:
+                stopped.set()
+
+        def _values(self, places, lane):
+            if places == (1,):  # it is taken, and not begun
+                loop.call_soon_threadsafe(worker.stop)
+                assert stopped.wait(30)
+                self._rows.cancelled |= {1} if is_cancelled else set()
+            return super()._values(places, lane)
+
+        def _drive(self, number):
+            super()._drive(number)
+            left.set()
+
+    monkeypatch.setattr("jqueue.worker.run.ThreadLanes", Lanes)
+
+    @worker.handler("work")
+    def work(number: int) -> None:
+        seen.append(number)
+
+    outcomes, told = await done_in_lanes(worker, b"0", b"1", b"2")
+    assert left.wait(30)
+    await asyncio.sleep(0)
+    assert [0] == seen
+    assert ([DONE], []) == (outcomes, told)
+
+
+async def test_an_error_of_a_thread_that_no_handler_has_raised_ends_the_worker(monkeypatch):
+    worker = Worker(concurrency=1)
+
+    @worker.handler("work")
+    def work(payload: bytes) -> None:
+        raise AssertionError
+
+    def fails(self, places, lane):
+        raise MemoryError
+
+    monkeypatch.setattr(ThreadLanes, "_values", fails)
+    with pytest.raises(MemoryError):
+        await done_in_lanes(worker, b"", b"")
 
 
 def test_marks_survive_what_a_process_ends_with():
