@@ -66,10 +66,10 @@ KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
 NEWLINE = ord("\n")
 JOBS_HERE = "jobs, one on each line"
+"""Replaces the key of the jobs while a header is read: no other member of it may be called "jobs"."""
 
 CREATED = b'"created_at"'
 """The name of the time of an enqueue, as it stands in the line of nearly every job."""
-"""Replaces the key of the jobs while a header is read: no other member of it may be called "jobs"."""
 
 _quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = (
