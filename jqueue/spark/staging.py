@@ -42,6 +42,12 @@ Answer = TypeVar("Answer")
 PREFIX = ".staged-"
 """Start of the names of staged objects, after the name of the queue."""
 
+OUTCOMES = (f"{PREFIX}outcomes-", f"{PREFIX}stream-")
+"""Start of the names of objects about claimed jobs: outcomes of `run_batch` and `end_batch`, marks of batches."""
+
+OUTCOMES_KEPT = 7 * 86400.0
+"""Seconds for which these are kept at least: without the outcomes of a batch of a stream, failed jobs count as done."""
+
 AT_ONCE = 16
 """Number of staged objects to read or remove at a time."""
 
@@ -237,7 +243,8 @@ class StagedObjects:
         unwanted = set(names)
         try:
             for name, age in await self._listed(PREFIX, most=CLEANING) or ():
-                if name.startswith(f"{PREFIX}{write_id}-") or age > self._staging.retention:
+                least = OUTCOMES_KEPT if name.startswith(OUTCOMES) else 0.0
+                if name.startswith(f"{PREFIX}{write_id}-") or age > max(self._staging.retention, least):
                     unwanted.add(name)
         except JQueueError as error:
             logger.warning("Staged jobs could not be listed; any that are left are removed later: %s", error)

@@ -114,6 +114,14 @@ def test_copied_objects_of_a_late_attempt_are_removed_by_age(file, tmp_path):
     assert ([b"a", b"b", b"c"], []) == (texts_of(file), list(folder.iterdir()))
 
 
+def test_a_short_retention_removes_no_outcomes_of_streams_and_batches(file, tmp_path):
+    names = [".staged-stream-claim", ".staged-outcomes-batch-open", ".staged-outcomes-batch-0-0-a"]
+    for name in [*names, ".staged-other-0-0-a"]:
+        (tmp_path / f"queue.json{name}").write_bytes(b"")
+    write(file, b"a", stagingRetention="0")
+    assert sorted(names) == sorted(staged_at(file))
+
+
 def test_a_repeated_commit_adds_nothing(url):
     bulk = writer(url)
     reports = [bulk.stage([payloads(b"a")], task())]
