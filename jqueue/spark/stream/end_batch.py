@@ -127,7 +127,7 @@ def _rows(
     if isinstance(given, Mapping):
         rows = [of_value(job_id, value) for job_id, value in given.items()]
     else:
-        if "id" not in given.columns:
+        if "id" not in map(str.lower, given.columns):
             raise InvalidJobError(f"{name} needs a column id")
         rows = [row.asDict() for row in _narrow(given, kinds).limit(most + 1).collect()]
     if len(rows) > most:
@@ -142,16 +142,19 @@ def _rows(
 
 
 def _narrow(given: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
-    """Return the columns that count, in the types that are collected."""
+    """Return the columns that count, in any case, in the types that are collected."""
     from pyspark.sql import functions
     from pyspark.sql.types import DayTimeIntervalType
 
     columns = []
-    for name in kinds.keys() & set(given.columns):
-        column = given[name]
+    for spelled in given.columns:
+        name = spelled.lower()
+        if name not in kinds:
+            continue
+        column = given[spelled]
         if name == "result":
             column = functions.to_json(functions.struct(column.alias("result")))
-        elif not (kinds[name] == "double" and isinstance(given.schema[name].dataType, DayTimeIntervalType)):
+        elif not (kinds[name] == "double" and isinstance(given.schema[spelled].dataType, DayTimeIntervalType)):
             column = column.cast(kinds[name])
         columns.append(column.alias(name))
     return given.select(*columns)

@@ -3,17 +3,19 @@
 import asyncio
 import logging
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.staging import PREFIX
-from jqueue.spark.stream.end_batch import FAILED, _failure_of, _of_failure, _of_result, _result_of, _rows
+from jqueue.spark.stream.end_batch import FAILED, _failure_of, _narrow, _of_failure, _of_result, _result_of, _rows
 from jqueue.spark.stream.row_outcomes import OutcomeStore
 from tests.spark.stream.deep_world import DeepWorld
 from tests.spark.stream.stream_driver import Killed
@@ -123,7 +125,6 @@ def test_damaged_outcomes_end_no_batch(world):
     with pytest.raises(Exception, match="damaged or incomplete"):
         world.live(function=function, audit=False)
     assert 25 == len(world.jobs)
-    assert issubclass(InvalidBlobError, Exception)
 
 
 @pytest.mark.parametrize("kill_at", STEPS)
@@ -178,6 +179,37 @@ def test_failures_become_outcomes():
     assert ("dead", "no", 3.0) == (b.kind, b.error, b.delay)
     assert "handed_back" == c.kind
     assert ("snoozed", 9.0) == ((late := _failure_of(rows[2], 9.0)).kind, late.delay)
+
+
+class Chosen(str):
+    """A column as `_narrow` asks for it: what it is called and cast to becomes its text."""
+
+    def cast(self, kind):
+        return Chosen(f"{self} {kind}")
+
+    def alias(self, name):
+        return Chosen(f"{self} {name}")
+
+
+class Named:
+    """A DataFrame that has these columns."""
+
+    def __init__(self, *columns):
+        self.columns = columns
+        self.schema = {name: SimpleNamespace(dataType=None) for name in columns}
+
+    def __getitem__(self, name):
+        assert self.columns.count(name) == 1, "the name is ambiguous"
+        return Chosen(name)
+
+    def select(self, *columns):
+        return set(columns)
+
+
+def test_names_of_columns_may_be_in_upper_case_as_in_spark_and_others_are_ignored():
+    given: Any = Named("ID", "Dead", "delay", "payload", "payload")
+    chosen: Any = _narrow(given, FAILED)
+    assert {"ID string id", "Dead boolean dead", "delay double delay"} == chosen
 
 
 def test_results_become_outcomes():
