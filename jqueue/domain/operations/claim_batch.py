@@ -25,9 +25,9 @@ from jqueue.domain.segments import CHUNK_ROWS
 class ClaimBatch(Operation):
     """Claim the next jobs, by priority and then by commit order. Its result is a list of jobs and claims of ranges.
 
-    The batch ends early at the largest number of ranges, or of jobs that are claimed one by one. A range has no job
-    whose priority is lower than that of a job beside it. Among jobs of equal priority, those of a range are claimed
-    before jobs that were enqueued between them.
+    Behind the largest number of ranges, jobs are claimed one by one. At the largest number of such jobs, the batch ends
+    early. A range has no job whose priority is lower than that of a job beside it. Among jobs of equal priority, those
+    of a range are claimed before jobs that were enqueued between them.
 
     Attributes:
         entrypoints: the entrypoints of the jobs: one name, several, or None for all.
