@@ -276,26 +276,27 @@ class SegmentRows:
 
     def is_loaded(self, wanted: Wanted) -> bool:
         """Return True if a part of a segment is loaded, or cannot be read."""
-        damaged = self._damaged.get(wanted.segment, ())
-        if wanted.chunk in damaged or None in damaged:
+        if self.is_damaged(wanted):
             return True
         if wanted.chunk is None:
             return wanted.segment in self.indexes
         return wanted.chunk in self._loaded.get(wanted.segment, ())
 
+    def is_damaged(self, wanted: Wanted) -> bool:
+        """Return True if a part of a segment cannot be read."""
+        damaged = self._damaged.get(wanted.segment, ())
+        return wanted.chunk in damaged or None in damaged
+
     def index_of(self, name: str) -> SegmentIndex:
         """Return the index of a segment.
 
         Raises:
-            RowsMissingError: it is not loaded.
-            SegmentDamagedError: it cannot be read.
+            RowsMissingError: it is not loaded, or cannot be read: `perform` tells these apart.
         """
         index = self.indexes.get(name)
-        if index is not None:
-            return index
-        if None in self._damaged.get(name, ()):
-            raise SegmentDamagedError(FOLDER + name)
-        raise RowsMissingError([Wanted(name, None)])
+        if index is None:
+            raise RowsMissingError([Wanted(name, None)])
+        return index
 
     def note_damaged(self, wanted: Wanted) -> None:
         """Note that a part of a segment is missing or damaged. Its rows wait until it is repaired."""

@@ -4,9 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import ClaimLostError, DirectQueue, InMemoryStorage
+from jqueue import ClaimLostError, DirectQueue, InMemoryStorage, JQueueError
 from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
 from jqueue.domain.limits import Limits
+from jqueue.domain.operations import Enqueue, Operation
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import segments_of, spilled, tiny_queue
 
@@ -77,3 +79,36 @@ async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_
             for reference in (job, job.id):
                 with pytest.raises(ClaimLostError):
                     await end(reference)
+
+
+class NeverSatisfied(Operation):
+    """An operation that asks for a part of a segment, however often it is loaded."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted
+        self.applied = 0
+
+    def change(self, draft, now):
+        """Count, and ask for the part."""
+        self.applied += 1
+        raise RowsMissingError([self.wanted])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_an_operation_that_asks_for_the_same_rows_again_is_refused_and_others_go_on(damaged):
+    """Otherwise its commit would be tried without pause and without end."""
+    storage = InMemoryStorage()
+    deep = tiny_queue(storage)
+    await deep.enqueue("a", b"")
+    await spilled(deep)
+    [name] = (await deep.read_state()).segments
+    if damaged:
+        segment = storage.beside(f".segments/{name}")
+        await segment.write(b"damaged", (await segment.read())[1])
+    operation = NeverSatisfied(Wanted(name, 0))
+    queue = tiny_queue(storage)
+    refusal, job = await queue.apply_each(operation, Enqueue("b"))
+    assert (SegmentDamagedError if damaged else JQueueError) is type(refusal)
+    assert operation.applied <= 4
+    assert "b" == job.entrypoint
+    assert 2 == (await queue.stats()).depth

@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.errors import JQueueError, SegmentDamagedError
 from jqueue.domain.large_values import LargeValue
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.segment_rows import RowsMissingError
+from jqueue.domain.segments import FOLDER
 from jqueue.domain.stored_object import StoredObject
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -233,7 +234,7 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
     """Apply an operation to a draft. Return its result, or the error that refused it, with the draft unchanged.
 
     Raises:
-        RowsMissingError: it needs rows that are not loaded. The draft is unchanged.
+        RowsMissingError: it needs rows that are not loaded and can be. The draft is unchanged.
     """
     savepoint = draft.savepoint()
     try:
@@ -241,14 +242,24 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
     except JQueueError as error:
         draft.rollback(savepoint)
         return error
-    except RowsMissingError:
+    except RowsMissingError as error:
         draft.rollback(savepoint)
-        raise
+        rows = draft.jobs.rows
+        if not all(rows.is_loaded(each) for each in error.wanted):
+            raise
+        damaged = next((each.segment for each in sorted(error.wanted, key=str) if rows.is_damaged(each)), None)
+        if damaged is not None:
+            return SegmentDamagedError(FOLDER + damaged)
+        return _bug(operation, error)  # it would ask for the same rows again and again
     except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
         draft.rollback(savepoint)
-        refusal = JQueueError(
-            f"{type(operation).__name__} failed because of a bug in jqueue ({type(error).__name__}), and changed "
-            "nothing: please report it with its traceback"
-        )
-        refusal.__cause__ = error
-        return refusal
+        return _bug(operation, error)
+
+
+def _bug(operation: Operation, error: Exception) -> JQueueError:
+    refusal = JQueueError(
+        f"{type(operation).__name__} failed because of a bug in jqueue ({type(error).__name__}), and changed "
+        "nothing: please report it with its traceback"
+    )
+    refusal.__cause__ = error
+    return refusal

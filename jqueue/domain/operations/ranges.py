@@ -386,7 +386,6 @@ class EndRange(Operation):
 
         Raises:
             RowsMissingError: it is not loaded.
-            SegmentDamagedError: it cannot be read.
         """
         return draft.jobs.rows.index_of(held.segment)
 
