@@ -146,6 +146,7 @@ def iterating(
 def _like(verb: Callable[..., Any], call: Method) -> Method:
     """Return the method of a `SyncQueue` with the name, the arguments and the documentation of its verb."""
     functools.update_wrapper(call, verb)
+    vars(call).pop("__signature__", None)  # found at the verb, which checks its options itself
     call.__doc__ = inspect.getdoc(verb)  # which may be inherited from the port
     call.__qualname__ = f"SyncQueue.{verb.__name__}"
     call.__module__ = __name__
