@@ -63,9 +63,9 @@ class RangeResult:
         return cls(claim.id, done, tuple(others), tuple(open_jobs))
 
     @property
-    def has_done(self) -> bool:
-        """True if a job is done."""
-        return self.done > 0 or any(outcome.kind == "done" for outcome in self.others)
+    def all_done(self) -> int:
+        """Number of jobs that are done, those that enqueue others included."""
+        return self.done + sum(outcome.kind == "done" for outcome in self.others)
 
     def encode(self) -> bytes:
         """Return it as a staged object."""

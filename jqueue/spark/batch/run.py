@@ -236,7 +236,7 @@ class _Batch:
             try:
                 if content is not None and content.startswith(b'{"range'):
                     result = RangeResult.decode(content)
-                    results += [result] if counts or not result.has_done else []
+                    results += [result] if counts or not result.all_done else []
                 else:
                     outcomes = decode_outcomes(content or b"")
                     known += [outcome for outcome in outcomes if counts or outcome.kind != "done"]

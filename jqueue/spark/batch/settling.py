@@ -34,7 +34,7 @@ def best_results(results: Iterable[RangeResult]) -> dict[str, RangeResult]:
     """Return the best known result of each range, by its id: that with the most jobs done."""
     best: dict[str, RangeResult] = {}
     for result in results:
-        if result.range_id not in best or best[result.range_id].done < result.done:
+        if result.range_id not in best or best[result.range_id].all_done < result.all_done:
             best[result.range_id] = result
     return best
 

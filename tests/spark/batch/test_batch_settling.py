@@ -9,8 +9,9 @@ from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.batch.outcomes import Outcome, plain_of_enqueue
+from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.report import BatchFailedError, BatchReport
-from jqueue.spark.batch.settling import best_of, settle
+from jqueue.spark.batch.settling import best_of, best_results, settle
 from jqueue.worker import Exponential, Worker
 
 worker = Worker()
@@ -74,6 +75,13 @@ async def test_every_kind_of_outcome_in_one_commit():
 
 
 _OVERDUE = "timed out after 2 s, and still ran after it was told to stop: its process was ended"
+
+
+def test_jobs_that_are_done_and_enqueue_others_count_for_the_best_result_of_a_range():
+    worse = RangeResult("range", 1, (Outcome("b", 1, "handed_back"), Outcome("c", 1, "handed_back")))
+    added = tuple(Outcome(job_id, 1, "done", added=({"entrypoint": "next"},)) for job_id in "abc")
+    better = RangeResult("range", 0, added)
+    assert [{"range": better}] * 2 == [best_results(several) for several in ([worse, better], [better, worse])]
 
 
 async def test_a_job_whose_process_ended_for_the_last_time_is_dead():
