@@ -79,3 +79,19 @@ class LazyHeap:
             if is_valid(entry):
                 return entry
         return None
+
+    def first(self, fits: Callable[[Entry], bool]) -> Entry | None:
+        """Return the smallest entry that fits, and change nothing; None if none does.
+
+        Entries behind it are not looked at, except for some of those that are compared with it.
+        """
+        entries, found, places = self.entries, None, [0]
+        while places:
+            place = places.pop()
+            if place >= len(entries) or (found is not None and entries[place] >= found):
+                continue
+            if fits(entries[place]):
+                found = entries[place]  # no entry below this place is smaller
+            else:
+                places += (2 * place + 2, 2 * place + 1)
+        return found

@@ -348,15 +348,16 @@ class Order:
         None means that there are none. The rank may be that of a job whose concurrency key allows no claim now.
         """
         rows, through = self._rows, self._through
-        others = sorted(
-            entry
-            for heap in self._open_heaps(entrypoints, now)
-            for entry in heap.entries
-            if rows.of.get(entry[-1], NOT_A_ROW)[0] != segment and (through is None or entry[1] <= through)
-        )
+
+        def is_beside(entry: Entry) -> bool:
+            if rows.of.get(entry[-1], NOT_A_ROW)[0] == segment or (through is not None and entry[1] > through):
+                return False
+            return self._is_current(entry)
+
         names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
         ranks = rows.ranks_beside(segment, names, through)
-        ranks += [entry[0] for entry in [next(filter(self._is_current, others), None)] if entry is not None]
+        firsts = (heap.first(is_beside) for heap in self._open_heaps(entrypoints, now))
+        ranks += [entry[0] for entry in firsts if entry is not None]
         return min(ranks, default=None)
 
     def _is_current(self, entry: Entry) -> bool:

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence,
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments, spilled
+from tests.tiny_segments import in_segments, segments_of, spilled
 from tests.unit.test_staged_segments import FIRST, queue_on, stage, store
 from tests.virtual_world import in_virtual_time
 
@@ -300,3 +301,24 @@ async def test_batches_have_every_job_once_and_by_priority(seed):
             await done(queue, claimed)
         assert {} == left
         assert 0 == (await queue.stats()).depth
+
+
+@in_virtual_time
+async def test_a_range_is_claimed_without_a_look_at_all_jobs_beside_it():
+    looked = []
+
+    class Places(dict):
+        def get(self, *arguments):
+            looked.append(arguments)
+            return super().get(*arguments)
+
+    async with deep_queue() as queue:
+        await filled(queue, (40, {"priority": -1}))
+        writer = segments_of(queue).writer
+        writer.sizes = replace(writer.sizes, hot_bytes=1 << 30)
+        await queue.apply(*(Enqueue("t") for _ in range(1000)))  # they stay in the queue's object
+        rows = queue._engine.draft.jobs.rows
+        rows.of = Places(rows.of)
+        [claimed] = await queue.apply(batch(40))
+        assert [40] == [each.rows for each in ranges_in(claimed)]
+        assert 0 < len(looked) < 200

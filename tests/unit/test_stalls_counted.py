@@ -98,3 +98,21 @@ def test_a_heap_is_cleaned_up_when_most_of_its_entries_are_out_of_date():
     for number in range(DEEP):
         heap.push((number, str(number)))
     assert len(heap.entries) <= 65
+
+
+def test_the_first_entry_of_a_heap_that_fits_is_found_without_a_look_at_all_others():
+    heap = LazyHeap(lambda entry: True)
+    heap.push_all((number * 7919 % DEEP, str(number)) for number in range(DEEP))
+    for first in (0, 1, 300):
+        looked = []
+
+        def fits(entry, first=first, looked=looked):
+            looked.append(entry)
+            return entry[0] >= first
+
+        found = heap.first(fits)
+        assert found is not None
+        assert first == found[0]
+        assert len(looked) <= 3 * first + 50
+    assert DEEP == len(heap.entries)
+    assert heap.first(lambda entry: False) is None
