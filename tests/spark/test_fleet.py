@@ -26,7 +26,7 @@ def folder(tmp_path):
     """A folder with queues, their sidecars, and other files."""
     for name in ("a.json", "b.json", "deep/c.json", "deep/er/d.json", "e.txt", ".hidden.json", "x [1], *.json"):
         put(tmp_path / name)
-    for name in ("a.json.staged-1-2", ".b.json.token.tmp", "f.json.lock"):
+    for name in ("a.json.staged-1-2", ".b.json.token.tmp", "f.json.lock", "jqueue-1.bad-rows-2-3.json"):
         (tmp_path / name).touch()
     (tmp_path / "folder.json").mkdir()
     return tmp_path

@@ -8,17 +8,15 @@ from collections.abc import Iterable
 from jqueue.domain.errors import JQueueError
 from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.bad_rows import BadRowCollector, BadRows
+from jqueue.spark.globs import BAD_ROWS
 from jqueue.spark.staging import Staging
 
 logger = logger_of("jqueue")
 
-FILE = ".bad-rows-"
-"""Start of the names of these files, after the name that the queue has in the folder."""
-
 
 def bad_prefix(app_id: str, version: int | None) -> str:
-    """Return the start of the names of all files of a transaction, in every run of it."""
-    return f"{FILE}{hashlib.sha256(app_id.encode()).hexdigest()[:16]}-{0 if version is None else version}-"
+    """Return the start of the names of all files of a transaction, in every run, after that of the queue there."""
+    return f"{BAD_ROWS}{hashlib.sha256(app_id.encode()).hexdigest()[:16]}-{0 if version is None else version}-"
 
 
 class BadRowFiles:
