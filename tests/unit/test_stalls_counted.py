@@ -1,6 +1,7 @@
 """No O(n) work runs in one go between two turns of the event loop: counted on ten thousand waiting jobs."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -103,13 +104,14 @@ def test_a_heap_is_cleaned_up_when_most_of_its_entries_are_out_of_date():
 def test_the_first_entry_of_a_heap_that_fits_is_found_without_a_look_at_all_others():
     heap = LazyHeap(lambda entry: True)
     heap.push_all((number * 7919 % DEEP, str(number)) for number in range(DEEP))
+    looked: list[int] = []
     for first in (0, 1, 300):
-        looked = []
 
-        def fits(entry, first=first, looked=looked):
-            looked.append(entry)
-            return entry[0] >= first
+        def fits(entry: Any, first: int = first) -> bool:
+            looked.append(entry[0])
+            return bool(entry[0] >= first)
 
+        looked.clear()
         found = heap.first(fits)
         assert found is not None
         assert first == found[0]
