@@ -191,8 +191,9 @@ class ComparedRows:
     ) -> tuple[EnqueueSegments, set[Row]]:
         """Take the jobs out of an operation that repeat an earlier job of the call.
 
-        That is certain of a job with the same id, if none of them has a unique key; and of a job with the same key, if
-        none of them has an id of its caller's or replaces another.
+        That is certain of a job with the same id, if none of them has a unique key and no job of the call replaces
+        another, which may be the job that has the id in the queue; and of a job with the same key, if none of them has
+        an id of its caller's or replaces another.
 
         Args:
             operation: of the call.
@@ -204,10 +205,12 @@ class ComparedRows:
         """
         alone: set[Row] = set()
         repeated: dict[str, list[int]] = defaultdict(list)
+        replaces = any(any(each.modes) for each in operation.segments if each.modes)
+        replaces = replaces or any(new.on_conflict == "replace" for _, new in operation.one_by_one)
         for of_keys, rows in ((False, ids), (True, keys)):
             groups, doubtful = await self._groups(operation, rows, of_keys=of_keys)
             for count, (text, several) in enumerate(groups.items(), 1):
-                if text in doubtful:
+                if text in doubtful or (replaces and not of_keys):
                     alone.update((name, row) for _, name, row in several)
                     continue
                 first, *others = sorted(several)
