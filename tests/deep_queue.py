@@ -58,9 +58,9 @@ class LineWork:
             self.read += 1
             return read_line(line)
 
-        def reading_packed(line, names):
+        def reading_packed(line, names, undated):
             self.read += 1
-            return read_entry(line, names)
+            return read_entry(line, names, undated)
 
         def encoding(job):
             line = encode_job(job)

@@ -172,7 +172,7 @@ async def test_a_finished_call_is_not_kept_in_memory(make):
     async with make(SlowStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
         waiting = asyncio.create_task(queue.dequeue("nobody", wait=3600))
         await asyncio.sleep(1)
-        request = queue._writer.enter(queue._dequeues("work"), 30)
+        request = queue._writer.enter(queue._dequeues("work", {}), 30)
         await request.future
         known = weakref.ref(request)
         await queue.enqueue("work", b"payload")
