@@ -19,7 +19,7 @@ def markdown(found: dict[str, Any]) -> str:
     """Return the table of a run, from the results written by `make bench`."""
     machine, lines = found["machine"], []
     described = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    lines += [f"{found['runs']} runs on {found['date'][:10]}: {described}.", ""]
+    lines += [f"{_runs(found)} on {found['date'][:10]}: {described}.", ""]
     lines += [f"| {' | '.join(HEADINGS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
     for row in found["rows"]:
         if row["name"] == DRAWN:
@@ -48,7 +48,11 @@ def put(results: Path, page: Path) -> None:
 def _measured_apart(row: dict[str, Any]) -> str:
     """Return a note on the runs and date of a row taken from another run, or "" for other rows."""
     measured = row.get("measured")
-    return f" ({measured['runs']} runs on {measured['date'][:10]})" if measured else ""
+    return f" ({_runs(measured)} on {measured['date'][:10]})" if measured else ""
+
+
+def _runs(found: dict[str, Any]) -> str:
+    return f"{found['runs']} run{'' if found['runs'] == 1 else 's'}"
 
 
 def _cells(line: dict[str, Any], notes: dict[str, str]) -> list[str]:
