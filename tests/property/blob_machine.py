@@ -15,7 +15,6 @@ from jqueue.core.blob import content as blob_module
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.lines import read_line
 from jqueue.core.calls.claim_registry import ClaimRegistry
-from jqueue.core.engine.slices import exhaust
 from jqueue.domain import job_table
 from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.errors import InvalidBlobError, JQueueError
@@ -37,6 +36,7 @@ from jqueue.domain.operations import (
     Unschedule,
     perform,
 )
+from jqueue.domain.slices import exhaust
 from tests.property.blob_edits import EDITS, new_line
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus, QueueState
 from jqueue.core.blob import codec
-from jqueue.core.engine.slices import exhaust
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.slices import exhaust
 from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
 from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
 from jqueue.spark.snapshot.line_rows import LineCounts, batches_of

@@ -4,8 +4,8 @@ import pytest
 
 from jqueue.core.blob import codec
 from jqueue.core.blob.content import Blob
-from jqueue.core.engine.slices import exhaust
 from jqueue.domain.operations import Cancel
+from jqueue.domain.slices import exhaust
 from jqueue.testing.virtual_time import EPOCH
 from tests.deep_queue import deep_blob, waiting_line
 

@@ -8,8 +8,8 @@ from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.pages import LINES_IN_PAGE
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE
 from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.slices import JOBS_PER_SLICE, LINES_PER_SLICE
 from jqueue.testing.virtual_time import VirtualClock
 from tests.deep_queue import DEEP, LineWork, Turns, deep_blob, deep_queue, deep_storage
 from tests.virtual_world import in_virtual_time

@@ -8,10 +8,10 @@ import pytest
 from jqueue.core.blob.pages import LINES_IN_PAGE, PAGES_PER_SLICE
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE
 from jqueue.domain import job_table, models
 from jqueue.domain.lazy_heap import LazyHeap
 from jqueue.domain.models import JobStatus
+from jqueue.domain.slices import JOBS_PER_SLICE, LINES_PER_SLICE
 from jqueue.testing.virtual_time import VirtualClock
 from tests.deep_queue import DEEP, LineWork, Turns, deep_queue, deep_storage
 from tests.virtual_world import in_virtual_time

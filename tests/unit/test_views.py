@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.slices import JOBS_PER_SLICE
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.job_table import packed
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.slices import JOBS_PER_SLICE
 from jqueue.domain.stats import Census
 from jqueue.domain.stored_object import StoredObject
 from tests.other_jobs import Rows

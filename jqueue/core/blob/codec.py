@@ -45,7 +45,6 @@ from jqueue.core.blob.lines import (
 )
 from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page
 from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
@@ -54,6 +53,7 @@ from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS
 from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.sequence_numbers import number_unnumbered
+from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.workers import WorkerRecord
 

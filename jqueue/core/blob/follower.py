@@ -9,10 +9,10 @@ from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import exhaust
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import QueueState
+from jqueue.domain.slices import exhaust
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsReadIfChanged
 from jqueue.runtime.threads import in_a_thread

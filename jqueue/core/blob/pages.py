@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from jqueue.core.engine.slices import Slices, exhaust
+from jqueue.domain.slices import Slices, exhaust
 
 LINES_IN_PAGE = 256
 """Maximum number of lines in a page. One change makes a commit join the lines of one page, and then all pages."""

@@ -8,9 +8,9 @@ from itertools import islice
 from operator import itemgetter, le, lt
 from typing import NamedTuple
 
-from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.segment_index import hash_of
 from jqueue.domain.segments import RowKey
+from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 
 
 class Row(NamedTuple):

@@ -27,12 +27,12 @@ from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, read_entry, read_waiting_lines
 from jqueue.core.blob.segment_columns import SegmentColumns
-from jqueue.core.engine.slices import Slices
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
 from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex
 from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
+from jqueue.domain.slices import Slices
 
 FORMAT = 1
 

@@ -14,7 +14,6 @@ from typing import Any
 from jqueue.core.blob.lines import encode_plain_rows, encode_unplaced, place_text
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.core.engine.slices import exhaust
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
@@ -26,6 +25,7 @@ from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segment_index import hashes_of
 from jqueue.domain.segments import CHUNK_ROWS, RowKey
+from jqueue.domain.slices import exhaust
 
 STAGED_ROWS = 262_144
 """Largest number of rows of a staged segment: large ones keep the manifest short."""

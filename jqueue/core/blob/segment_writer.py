@@ -21,7 +21,7 @@ from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, in_turns
+from jqueue.core.engine.slices import in_turns
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
@@ -31,6 +31,7 @@ from jqueue.domain.range_jobs import is_single, with_tries
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment
+from jqueue.domain.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects

@@ -21,7 +21,6 @@ from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import MOST_CONFLICTS, SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.engine.slices import LINES_PER_SLICE
 from jqueue.domain.enqueued_jobs import UUID_HEAD, EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job_options import OPTIONS
@@ -42,6 +41,7 @@ from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segment_index import hashes_of
 from jqueue.domain.segments import SEGMENTS_KEPT, RowKey
+from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.domain.stored_object import OBJECTS
 
 SEGMENT_BYTES = 16 << 20

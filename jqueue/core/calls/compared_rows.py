@@ -18,12 +18,13 @@ from typing import Any, Protocol, TypeVar
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_reader import DAMAGED
 from jqueue.core.blob.segments import Segments
-from jqueue.core.engine.slices import Slices, in_turns
+from jqueue.core.engine.slices import in_turns
 from jqueue.domain.job_table import Packed
 from jqueue.domain.operations import EnqueueSegments, NewSegment
 from jqueue.domain.operations.known_rows import KnownJobs, Row, SharedRows, hashes_in, matching, same_rows
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import Segment
+from jqueue.domain.slices import Slices
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""

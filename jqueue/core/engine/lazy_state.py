@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, Self
 
-from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.job_table import Packed, entrypoint_of, status_of, unpacked
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 from jqueue.domain.segments import Span
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
+from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.stats import Census
 
 Looked = Callable[[int], None]

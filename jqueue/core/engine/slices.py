@@ -1,32 +1,10 @@
-"""Long work cut into slices: a generator that yields between them and returns the result.
-
-On an event loop, `in_turns` gives the loop a turn at each yield. Elsewhere, `exhaust` runs all slices at once.
-"""
+"""Long work in slices on an event loop, which gets a turn between them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import TypeAlias, TypeVar
 
-Result = TypeVar("Result")
-Slices: TypeAlias = Generator[None, None, Result]
-
-LINES_PER_SLICE = 256
-"""Number of lines to read or write in one slice, which takes some milliseconds."""
-
-JOBS_PER_SLICE = 1024
-"""Number of jobs to look at in one slice."""
-
-
-def exhaust(slices: Slices[Result]) -> Result:
-    """Run all slices at once, and return the result."""
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+from jqueue.domain.slices import Result, Slices
 
 
 async def in_turns(slices: Slices[Result]) -> Result:

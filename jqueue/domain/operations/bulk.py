@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
 
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
@@ -38,9 +37,8 @@ from jqueue.domain.operations.transactions import Given, is_repeated, last_versi
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment, Span, joined, size_of, without
+from jqueue.domain.slices import Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
-
-Result = TypeVar("Result")
 
 Tables = Sequence[tuple["NewSegment", HashTable | None]]
 """New segments, each with the table of the ids or of the keys that may be in the queue already."""
@@ -283,8 +281,8 @@ class EnqueueSegments(Operation):
             between = (new.name, name, of_keys)
             if between not in self.shared:
                 other = rows.indexes[name].keys if of_keys else rows.indexes[name].ids
-                hashes = _result_of(hashes_in(other)) if hashes is None else hashes
-                self.shared[between] = _result_of(matching(table, other, hashes))
+                hashes = exhaust(hashes_in(other)) if hashes is None else hashes
+                self.shared[between] = exhaust(matching(table, other, hashes))
             shared = self.shared[between]
             places = shared.places_in(there) if shared.rows else ()
             if shared.are_same:
@@ -308,7 +306,7 @@ class EnqueueSegments(Operation):
         one_by_one = sorted([*self.one_by_one, *rows.values()], key=lambda pair: pair[0])
         return replace(self, segments=segments, one_by_one=one_by_one)
 
-    def among_themselves(self) -> Generator[None, None, tuple[frozenset[Row], frozenset[Row]]]:
+    def among_themselves(self) -> Slices[tuple[frozenset[Row], frozenset[Row]]]:
         """Return the rows that share an id, and those that share a key, with other rows or with jobs one by one.
 
         It takes long, and yields between slices.
@@ -318,7 +316,7 @@ class EnqueueSegments(Operation):
         keys = yield from self._sharing(1, [key for key in held if key is not None])
         return ids, keys
 
-    def _sharing(self, number: int, alone: Sequence[str]) -> Generator[None, None, frozenset[Row]]:
+    def _sharing(self, number: int, alone: Sequence[str]) -> Slices[frozenset[Row]]:
         """Return the rows that share a text of their ids (0) or keys (1) with other rows, or with jobs one by one."""
         tables = [(each, each.tables[number]) for each in self.segments]
         found = set(_rows_with(tables, alone))
@@ -374,16 +372,6 @@ class _Known:
     def waiting(self, new: NewSegment) -> list[Span]:
         """Return the rows of a new segment that are to be added."""
         return without([(0, new.segment.rows)], [*new.taken_spans, *self._spans.get(new.name, ())])
-
-
-def _result_of(slices: Generator[None, None, Result]) -> Result:
-    """Run all slices at once, and return the result."""
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
 
 
 def _check_indexes(rows: SegmentRows) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
@@ -18,6 +18,7 @@ from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.operations.jobs import PLAIN
 from jqueue.domain.segment_index import HashTable
 from jqueue.domain.segments import Span, joined
+from jqueue.domain.slices import Slices
 
 HASHES_PER_SLICE = 4096
 """Number of hashes that are compared in one slice."""
@@ -129,14 +130,14 @@ def _are_in(spans: Sequence[Span], others: Sequence[Span]) -> bool:
     return True
 
 
-def same_rows(rows: Sequence[int], others: Sequence[int], jobs: Sequence[int]) -> Generator[None, None, SharedRows]:
+def same_rows(rows: Sequence[int], others: Sequence[int], jobs: Sequence[int]) -> Slices[SharedRows]:
     """Return rows that were compared with the rows beside them, and have the same texts, in slices."""
     row_spans = yield from _spanning(rows)
     other_spans = yield from _spanning(others)
     return SharedRows(rows, others, True, jobs, row_spans, other_spans)
 
 
-def _spanning(rows: Sequence[int]) -> Generator[None, None, list[Span]]:
+def _spanning(rows: Sequence[int]) -> Slices[list[Span]]:
     """Return rows as spans, in slices."""
     found: list[Span] = []
     first = last = -1
@@ -162,7 +163,7 @@ def inside(spans: Sequence[Span]) -> Callable[[int], bool]:
     return lambda row: bisect_right(bounds, row) % 2 == 1
 
 
-def hashes_in(table: HashTable) -> Generator[None, None, set[int]]:
+def hashes_in(table: HashTable) -> Slices[set[int]]:
     """Return the hashes of a table, in slices."""
     found: set[int] = set()
     for first in range(0, len(table.hashes), HASHES_PER_SLICE):
@@ -171,7 +172,7 @@ def hashes_in(table: HashTable) -> Generator[None, None, set[int]]:
     return found
 
 
-def matching(new: HashTable, there: HashTable, known: set[int]) -> Generator[None, None, SharedRows]:
+def matching(new: HashTable, there: HashTable, known: set[int]) -> Slices[SharedRows]:
     """Return the rows of two tables that have the same hash, in slices.
 
     Args:

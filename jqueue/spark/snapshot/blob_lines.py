@@ -19,9 +19,9 @@ from pydantic_core import from_json
 from jqueue.core.blob.codec import ParsedBlob, parse_blob, reading_state
 from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.pages import SEPARATOR
-from jqueue.core.engine.slices import exhaust
 from jqueue.domain.models import JobStatus
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
+from jqueue.domain.slices import exhaust
 
 BETWEEN_LINES = b'},\n"'
 
