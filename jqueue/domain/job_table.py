@@ -144,9 +144,9 @@ def objects_of(entry: Job | Packed) -> list[StoredObject]:
     return [each for each in stored if each is not None]
 
 
-def attempt_of(packed: Packed) -> int:
-    """Return the attempt of a packed job."""
-    attempt: int = packed[6]
+def attempt_of(entry: Job | Packed) -> int:
+    """Return the attempt of a job, packed or not."""
+    attempt: int = entry[6] if entry.__class__ is tuple else entry.attempt  # type: ignore[union-attr]
     return attempt
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import itemgetter, le, lt
 from typing import NamedTuple
 
-from jqueue.domain.segment_index import hash_of
+from jqueue.domain.segment_index import hash_of, hashes_of
 from jqueue.domain.segments import RowKey
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 
@@ -82,6 +82,25 @@ class SegmentColumns:
         self.ids += ids
         self.sequences.extend(sequences)
         self.size += sum(map(len, lines))
+
+    def add_waiting(self, lines: Sequence[bytes], ids: Iterable[str], keys: Sequence[RowKey], attempts: int) -> None:
+        """Add rows of jobs that have no option but a priority, in any order, in a third of the time of `add`.
+
+        Args:
+            lines: the lines, at least one.
+            ids: the job ids.
+            keys: the places of the rows.
+            attempts: largest `attempt` of the jobs.
+        """
+        self._fill()
+        self.lines += lines
+        self.ids += hashes_of(job_id.encode("utf-8", "surrogatepass") for job_id in ids)
+        priorities, sequences, sinces = zip(*keys, strict=True)
+        self._priorities.extend(priorities)
+        self.sequences.extend(sequences)
+        self._sinces.extend(sinces)
+        self.size += sum(map(len, lines))
+        self.attempts = max(self.attempts, attempts)
 
     def add(self, row: Row, mode: int = 0) -> None:
         """Add a row, in any order.

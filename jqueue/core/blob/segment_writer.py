@@ -23,8 +23,8 @@ from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import in_turns
 from jqueue.domain.draft import Draft
-from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job_table import Packed, attempt_of, entrypoint_of, objects_of, unpacked, waits_only
+from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
 from jqueue.domain.range_jobs import is_single, with_tries
@@ -300,14 +300,13 @@ class SegmentWriter:
         numbers, as_they_are = array("q"), not (segment.offset or segment.tried)
         async with aclosing(self._reader.lines(name, segment, known, chunks)) as several:
             async for found, lines in several:
-                for (number, job_id, entry), line in zip(found, lines, strict=True):
-                    if segment.is_taken(number):
-                        continue
-                    numbers.append(number)
-                    if as_they_are:
-                        rows.add(_row_of_entry(job_id, entry, line))
-                    else:
-                        rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number)))))
+                kept = [(*row, line) for row, line in zip(found, lines, strict=True) if not segment.is_taken(row[0])]
+                numbers.extend([number for number, *_ in kept])
+                if as_they_are:
+                    _add_entries(rows, [(job_id, entry, line) for _, job_id, entry, line in kept])
+                    continue
+                for number, job_id, entry, _ in kept:
+                    rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number)))))
         return numbers
 
 
@@ -333,28 +332,41 @@ def _last_of(
     """Return the last queued jobs of the entrypoint that has most, in slices. Few objects live longer than a slice."""
     groups: dict[tuple[str, bool], list[tuple[float, ...]]] = {}
     for place, (job_id, entry) in enumerate(zip(ids, entries, strict=True)):
-        job = unpacked(job_id, entry)
-        if job.status is JobStatus.QUEUED and not (job.error_dropped or job.result_dropped):  # figures count these
-            scheduled = job.run_at is not None and job.run_at > now
-            in_time = scheduled or aging is not None
-            key = _key(job).place(aging, scheduled=scheduled) if in_time else (job.priority, job.sequence)
-            groups.setdefault((job.entrypoint, scheduled), []).append((*key, place))
         if (place + 1) % JOBS_PER_SLICE == 0:
             yield
+        job = None if entry.__class__ is tuple and waits_only(entry) else unpacked(job_id, entry)
+        if job is None:
+            entrypoint, scheduled = entrypoint_of(entry), False
+        elif job.status is JobStatus.QUEUED and not (job.error_dropped or job.result_dropped):  # figures count these
+            entrypoint, scheduled = job.entrypoint, job.run_at is not None and job.run_at > now
+        else:
+            continue
+        if scheduled or aging is not None:
+            order: tuple[float, ...] = _key(entry if job is None else job).place(aging, scheduled=scheduled)
+        elif job is not None:
+            order = job.priority, job.sequence
+        else:
+            assert isinstance(entry, tuple)
+            order = entry[3], entry[5]
+        groups.setdefault((entrypoint, scheduled), []).append((*order, place))
     (entrypoint, scheduled), several = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
     several.sort()
     chosen = _Chosen(entrypoint, scheduled, SegmentColumns(0.0), {})
-    for count, (*_, where) in enumerate(several[-number:] if number else [], 1):
-        job_id, entry = ids[int(where)], entries[int(where)]
-        chosen.rows.add(row_of(unpacked(job_id, entry)))
-        chosen.jobs[job_id] = entry
-        if count % LINES_PER_SLICE == 0:
-            yield
+    places = [int(where) for *_, where in several[-number:]] if number else []
+    for first in range(0, len(places), LINES_PER_SLICE):
+        some = {ids[place]: entries[place] for place in places[first : first + LINES_PER_SLICE]}
+        _add_entries(chosen.rows, [(job_id, entry, None) for job_id, entry in some.items()])
+        chosen.jobs.update(some)
+        yield
     return chosen
 
 
-def _key(job: Job) -> RowKey:
-    return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
+def _key(entry: Job | Packed) -> RowKey:
+    """Return the place of a job, or of a packed job that only waits."""
+    if isinstance(entry, tuple):
+        _, _, _, priority, created_at, sequence, *_ = entry
+        return RowKey(priority, sequence, created_at.timestamp())
+    return RowKey(entry.priority, entry.sequence, (entry.run_at or entry.created_at).timestamp())
 
 
 def row_of(job: Job, line: bytes | None = None) -> Row:
@@ -376,12 +388,23 @@ def row_of(job: Job, line: bytes | None = None) -> Row:
     )
 
 
-def _row_of_entry(job_id: str, entry: Packed, line: bytes) -> Row:
-    """Return the row of a packed job that has this line."""
-    if waits_only(entry):
-        _, _, _, priority, created_at, sequence, attempt, *_ = entry
-        return Row(job_id, line, RowKey(priority, sequence, created_at.timestamp()), attempt=attempt)
-    return row_of(unpacked(job_id, entry), line)
+def _add_entries(rows: SegmentColumns, entries: Sequence[tuple[str, Job | Packed, bytes | None]]) -> None:
+    """Add the rows of jobs, packed or not, with their lines if these are known. Jobs that only wait are quicker."""
+    if not all(_is_plain(entry) for _, entry, _ in entries):
+        for job_id, entry, line in entries:
+            rows.add(row_of(unpacked(job_id, entry), line))
+    elif entries:
+        rows.add_waiting(
+            [encode_job(unpacked(job_id, entry)) if line is None else line for job_id, entry, line in entries],
+            [job_id for job_id, _, _ in entries],
+            [_key(entry) for _, entry, _ in entries],
+            max(attempt_of(entry) for _, entry, _ in entries),
+        )
+
+
+def _is_plain(entry: Job | Packed) -> bool:
+    """Return True if a queued job has no option but a priority."""
+    return waits_only(entry) if isinstance(entry, tuple) else entry.__pydantic_fields_set__ is PLAIN_FIELDS
 
 
 def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
