@@ -236,7 +236,7 @@ class Auditor:
         purges = [call for call in self.calls.carried("purge", after) if call.given["status"] == QUEUED]
         if purges and not self._tells_time:
             return True
-        created = seconds(job["created_at"]) if "created_at" in job else after.clock
+        created = seconds(job["created_at"]) if "created_at" in job else before.clock  # dated by the last commit
         if job_id in before.rows:
             created = min(created, before.segments[before.rows[job_id][0]].get("at") or created)
         age = after.clock + 0.001 - created
