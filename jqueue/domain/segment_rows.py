@@ -218,10 +218,16 @@ class SegmentRows:
             self.indexes[name] = index
             self._changed([name])
 
+    @property
+    def kept(self) -> int:
+        """Number of loaded rows: those that wait, and those in ranges."""
+        return len(self.of) + len(self._claimed)
+
     def unload(self) -> None:
-        """Remove all loaded rows from the table of jobs. The draft must have no changes."""
+        """Forget all loaded rows, and remove those that wait from the table of jobs. The draft must have no changes."""
         for job_id in list(self.of):
             self._forget(job_id)
+        self._claimed.clear()
         self._loaded.clear()
         self.changed()
 

@@ -76,3 +76,23 @@ async def test_rows_that_each_claim_has_to_look_at_are_not_loaded_for_each_claim
             await queue.ack(job)
             assert b"%d" % number == job.payload
         assert len(storage.object_calls) - before <= 6  # two rows a chunk, each read once
+
+
+async def test_loaded_rows_of_ranges_count_as_loaded_and_are_dropped_with_the_others():
+    async with tiny_queue(InMemoryStorage(), chunk_rows=4) as queue:
+        loader, rows = segments_of(queue).loader, queue._engine.draft.jobs.rows
+        await queue.enqueue_many([Enqueue("a", job_id=f"job-{number}") for number in range(40)])
+        await spilled(queue)
+        claims = [await queue.claim_range("a", 4) for _ in range(5)]
+        known = [await queue.enqueue("a", b"", job_id=f"job-{number}") for number in range(0, 20, 4)]
+        assert {JobStatus.IN_PROGRESS} == {job.status for job in known}  # the rows of each range were loaded
+
+        loader.rows_kept = rows.kept - 1
+        loader.begin(queue._engine.draft)
+        assert 0 == rows.kept
+        for claim in claims:
+            assert claim is not None
+            failed = f"job-{claim.held.first}"
+            await queue.end_range(claim, failed={failed: "too bad"})
+        retried = await queue.dequeue("a", batch_size=40)
+        assert {job.id for job in retried} == {f"job-{number}" for number in (0, 4, 8, 12, 16, *range(20, 40))}

@@ -17,7 +17,8 @@ from jqueue.ports.log import logger_of
 logger = logger_of("jqueue")
 
 ROWS_KEPT = 16_384
-"""Number of loaded rows above which all are dropped. If they are soon needed again, twice as many are kept."""
+"""Number of loaded rows, those in ranges included, above which all are dropped. If they are soon needed again, twice as
+many are kept."""
 
 SOON = 16
 """Number of commits within which dropped rows are needed again if each claim has to look at them."""
@@ -68,7 +69,7 @@ class SegmentLoader:
         next thousands of jobs are held back by one concurrency key, it has to look at all of them.
         """
         rows = draft.jobs.rows
-        number = len(rows.of)
+        number = rows.kept
         self._commits_left = max(0, self._commits_left - 1)
         if number <= self.rows_kept:
             self._needed = self._needed if self._commits_left else 0
