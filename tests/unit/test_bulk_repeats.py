@@ -23,9 +23,9 @@ from tests.virtual_world import in_virtual_time
 MANY, SOME = 20_000, 5000
 
 
-def queue_on(storage, **sizes):
+def queue_on(storage, *, batch_size=2000, **sizes):
     """Return a queue whose `enqueue_many` writes segments from the first job on."""
-    queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1, batch_size=2000))
+    queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1, batch_size=batch_size))
     segments_of(queue).writer.sizes = SegmentSizes(**{"hot_bytes": 1, "fewest_rows": 3, "bulk_jobs": 0, **sizes})
     return queue
 
@@ -130,6 +130,21 @@ async def test_too_many_jobs_outside_of_segments_that_are_there_already_are_refu
         with pytest.raises(InvalidJobError, match="more than 2000 of these jobs"):
             await queue.enqueue_many(numbered(range(3000)))
         assert {JobStatus.IN_PROGRESS} == {job.status for job in await queue.enqueue_many(numbered(range(2000)))}
+
+
+@in_virtual_time
+async def test_jobs_that_repeat_others_of_the_call_do_not_raise_the_number_that_is_looked_at_one_by_one(monkeypatch):
+    monkeypatch.setattr(segment_commit, "MOST_CONFLICTS", 10)
+    monkeypatch.setattr(segment_commit, "MOST_SPANS", 10)
+    async with queue_on(store(), batch_size=20) as queue:
+        await queue.enqueue_many(numbered(range(30)))
+        assert 30 == len(await queue.dequeue(batch_size=20)) + len(await queue.dequeue(batch_size=20))
+        await queue.enqueue_many(numbered(range(100, 140, 2)))
+        repeated = [*range(100, 140), *range(200, 240), *range(200, 240)]  # every other job of the first is there
+        with pytest.raises(InvalidJobError, match="more than 20 of these jobs"):
+            await queue.enqueue_many(numbered([*range(30), *repeated]))
+        jobs = await queue.enqueue_many(numbered([*range(20), *repeated]))
+        assert (20 + 40, 20 + 20 + 40) == (jobs.added, jobs.existing)
 
 
 @in_virtual_time

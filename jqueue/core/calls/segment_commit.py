@@ -72,6 +72,7 @@ class SegmentCommit:
         self.until = math.inf
         self.compared = ComparedRows(engine, segments, self._retried, shows_jobs=self.shows_jobs)
         self.few, self.most_alone, self.most_spans = MOST_CONFLICTS, preparation.limits.batch_size, MOST_SPANS
+        self._few_given = 0  # number of jobs that were never in segments
 
     @property
     def seconds_left(self) -> float:
@@ -92,6 +93,7 @@ class SegmentCommit:
             InvalidJobError: too many jobs must be looked at one by one.
             StorageError: the store failed.
         """
+        self._few_given = len(operation.one_by_one)
         ids, keys = await in_turns(operation.among_themselves())
         alone = {*ids, *keys}
         if len(alone) > self.few:
@@ -116,7 +118,7 @@ class SegmentCommit:
 
     async def _pulled(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
         """Return the operation with the jobs of some rows one by one."""
-        alone = sum(len(each.taken) for each in operation.segments) - operation.repeats
+        alone = len(operation.one_by_one) - self._few_given
         if rows and alone + len(rows) > max(self.few, self.most_alone):
             raise InvalidJobError(
                 f"more than {max(self.few, self.most_alone)} of these jobs replace another, or have an id or a unique "
