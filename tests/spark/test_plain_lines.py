@@ -1,0 +1,196 @@
+"""Lines read in columns are the jobs that the codec reads from them one by one."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jqueue import Job, JobStatus
+from jqueue.core.blob.lines import encode_job, encode_plain_rows, read_line
+from jqueue.spark.plain_lines import ROWS_OF_A_KIND, PlainLines, read_plain_lines
+from tests.property.test_codec_properties import jobs, names
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+
+SOME = settings(max_examples=60, deadline=None)
+
+payloads = st.binary(max_size=9) | st.binary(min_size=6, max_size=6)
+waiting = st.builds(lambda job: job.evolve(status=JobStatus.QUEUED, entrypoint="x", payload_object=None), jobs)
+
+ROWS = st.tuples(names, payloads, st.integers(1, 2**50))
+
+
+@st.composite
+def alike(draw):
+    """The lines of jobs of one to three kinds. Those of a kind differ in their id, payload and sequence number only."""
+    kinds = draw(
+        st.lists(st.sampled_from([Job(entrypoint="x", payload=b"", created_at=NOW)]) | waiting, min_size=1, max_size=3)
+    )
+    least = ROWS_OF_A_KIND * len(kinds)
+    some = draw(st.lists(ROWS, min_size=1, max_size=least))
+    chosen = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=least, max_size=least))
+    return [
+        encode_job(kinds[kind].evolve(id=name, payload=payload, sequence=sequence))
+        for kind, (name, payload, sequence) in zip(chosen, some * least, strict=False)
+    ]
+
+
+def joined(lines):
+    return b"".join(line + b"\n" for line in lines)
+
+
+def check(text):
+    """Assert that the columns have the jobs of the text, if it is read in columns. Return them."""
+    found = read_plain_lines(text)
+    if found is None:
+        return None
+    lines, examples = text.split(b"\n")[:-1], [read_line(line, NOW) for line in found.examples]
+    assert set(found.examples) <= set(lines)
+    if not all(isinstance(example, Job) for example in examples):
+        return found  # then the caller reads all lines by the codec
+    kinds = [0] * len(found) if found.kinds is None else found.kinds.to_pylist()
+    columns = (found.ids.to_pylist(), found.payloads.to_pylist(), found.sequences.to_pylist())
+    expected = [
+        examples[kind].evolve(id=job_id, payload=payload, sequence=sequence)
+        for kind, job_id, payload, sequence in zip(kinds, *columns, strict=True)
+    ]
+    assert expected == [read_line(line, NOW) for line in lines]
+    return found
+
+
+def plain(ids, contents, first=1, created_at=NOW, keep_result=None):
+    return joined(encode_plain_rows(ids, "resize", contents, range(first, first + len(ids)), created_at, keep_result))
+
+
+@pytest.mark.parametrize("size", range(8))
+@pytest.mark.parametrize("keep_result", [None, 3600.0])
+def test_rows_of_a_bulk_enqueue_are_read_in_columns(size, keep_result):
+    ids = [b"%08x-rest" % each for each in range(200)]
+    contents = [bytes([each] * size) for each in range(200)]
+    found = check(plain(ids, contents, 95, keep_result=keep_result))
+    assert isinstance(found, PlainLines)
+    assert contents == found.payloads.to_pylist()
+    assert list(range(95, 295)) == found.sequences.to_pylist()
+    assert ids[:1] == [line[1:14] for line in found.examples]
+    assert found.kinds is None
+
+
+def test_payloads_and_ids_of_any_length_are_read_in_columns():
+    ids = ["é".encode() * (each % 5 + 1) for each in range(50)]
+    contents = [bytes(each % 7) for each in range(50)]
+    found = check(plain(ids, contents))
+    assert contents == found.payloads.to_pylist()
+    assert ids == [each.encode() for each in found.ids.to_pylist()]
+
+
+def test_jobs_of_several_commits_are_kinds_of_lines():
+    parts = [plain([b"%d" % each], [b"x"], created_at=NOW.replace(second=each % 3)) for each in range(24)]
+    found = check(b"".join(parts))
+    assert [part[:-1] for part in parts[:3]] == found.examples
+    assert [0, 1, 2] * 8 == found.kinds.to_pylist()
+    assert read_plain_lines(b"".join(parts[:23])) is None, "too many kinds for these rows"
+
+
+def test_lines_that_end_in_another_number_of_quotes_are_read_in_columns():
+    job = Job(
+        entrypoint="resize", payload=b"x", sequence=1, created_at=NOW, error="of an attempt", failures=1, attempt=1
+    )
+    lines = [encode_job(job.evolve(id=f"{each}", error=job.error if each % 2 else None)) for each in range(16)]
+    assert 2 == len(check(joined(lines)).examples)
+
+
+@SOME
+@given(alike())
+def test_lines_of_any_options_are_the_jobs_of_the_codec(lines):
+    check(joined(lines))
+
+
+TEXTS = [
+    b'"',
+    b"\\",
+    b"\\u0061",
+    b"=",
+    b"==",
+    b",",
+    b"0",
+    b"0x",
+    b"-",
+    b"+",
+    b" ",
+    b"\n",
+    b"\r",
+    b"\0",
+    b"{",
+    b"}",
+    b"A",
+    b"A\xff",
+]
+TEXTS += [b"", b"\xed\xa0\x80", b', "payload": "eA=="', b', "sequence": 7', b', "\\u0073equence": 7', b"payload_object"]
+TEXTS += [
+    b', "status": "dead"',
+    b', "id": "a"',
+    b'": {"entrypoint": "x", "payload": "',
+    b'", "status": "queued", "sequence": ',
+]
+
+
+@pytest.mark.wide
+@settings(max_examples=400, deadline=None)
+@given(
+    alike(),
+    st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 3), st.sampled_from(TEXTS)), min_size=1, max_size=3),
+)
+def test_damaged_or_edited_lines_are_the_jobs_of_the_codec_or_are_refused(lines, edits):
+    text = joined(lines)
+    for place, removed, added in edits:
+        place %= len(text)
+        text = text[:place] + added + text[place + removed :]
+    check(text)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("added", TEXTS)
+def test_each_edit_at_each_place_of_a_line_is_the_job_of_the_codec_or_is_refused(added):
+    text = plain([b"ab", b"cd"], [b"x", b"yz"], 98)
+    for place in range(len(text)):
+        for removed in {0, len(added)}:
+            check(text[:place] + added + text[place + removed :])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\n",
+        plain([b"a"], [b"x"])[:-1],
+        plain([b"a"], [b"x"]) + b"\n",
+        plain([b"a"], [b"x"]).replace(b"eA==", b"eA="),
+        plain([b"a"], [b"x"]).replace(b"eA==", b"e==="),
+        plain([b"a"], [b"x"]).replace(b"eA==", b"_-8="),
+        plain([b"a", b"b"], [b"x", b"y"]).replace(b"eA==", b"eA==eA=="),
+        plain([b"a", b"b"], [b"x", b"y"]).replace(b"eA==", b"eA").replace(b"eQ==", b"eQAAAA"),
+        plain([b"a", b"b"], [b"x", b"y"]).replace(b"eA==", b"=A=="),
+        plain([b"a"], [b"x"]).replace(b'"sequence": 1', b'"sequence": 01'),
+        plain([b"a"], [b"x"]).replace(b'"sequence": 1', b'"sequence": 0x1'),
+        plain([b"a"], [b"x"]).replace(b'"sequence": 1', b'"sequence": 0'),
+        plain([b"a"], [b"x"]).replace(b'"sequence": 1', b'"sequence": 1000000000000000'),
+        plain([b"a"], [b"x"]).replace(b'"queued"', b'"dead"'),
+        plain([b"\xff"], [b"x"]),
+        plain([b"a\\u0062"], [b"x"]),
+        plain([b"a"], [b"x"])[:-2] + b', "payload_object": [".payloads/1", 5, "%b"]}\n' % (b"0" * 64),
+        plain([b"a"], [b"x"])[:-2] + b', "sequence": 7}\n',
+    ],
+)
+def test_other_texts_are_refused(text):
+    assert read_plain_lines(text) is None
+
+
+def test_a_view_of_bytes_can_be_read():
+    found = read_plain_lines(memoryview(plain([b"a"], [b"x"])))
+    assert found is not None
+    assert ["a"] == found.ids.to_pylist()
