@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
+from operator import length_hint
 from typing import Any
 
 from jqueue.domain.models import Job
@@ -24,8 +26,12 @@ from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.retries import is_spent
 from jqueue.worker.rows import DONE, RowQueue
 from jqueue.worker.run_state import RunState, Signal
+from jqueue.worker.signatures import gives_coroutine
 
 logger = logger_of("jqueue.worker")
+
+NEAR = 500
+"""Number of jobs that are looked at together before the first of them is begun."""
 
 
 class Lane:
@@ -40,6 +46,8 @@ class Lane:
         wants_context: True if the handler takes a context.
         parse: parses a payload.
         call: calls the handler with a value or a list of them, and the context.
+        plain: calls the handler with a payload that is not parsed yet, and returns a coroutine; None if it takes a
+            context or a batch, or if something else than a coroutine may come of a call.
     """
 
     def __init__(self, handler: Handler[..., Any]) -> None:
@@ -49,6 +57,8 @@ class Lane:
         self.wants_context = signature.wants_context
         self.parse: Callable[[bytes], Any] = _no_payload if signature.codec is None else signature.codec.parse
         self.call = partial(signature.call, handler.function)
+        is_plain = self.batch is None and not self.wants_context and gives_coroutine(handler.function)
+        self.plain = signature.on_payload(handler.function) if is_plain else None
 
 
 class Lanes(ABC):
@@ -73,6 +83,10 @@ class Lanes(ABC):
         self._more = Signal()
         self._failure: BaseException | None = None
         self._waiting: list[int] = []
+        self._near_places: Sequence[int] = ()
+        self._near: Iterator[int] = iter(())
+        self._near_jobs: Iterator[tuple[int, Any]] = iter(())
+        self._near_lane: Lane | None = None
         self._all_taken = False
         self._ended = False
 
@@ -104,7 +118,33 @@ class Lanes(ABC):
         return None
 
     def _next(self) -> int | None:
-        return self._waiting.pop() if self._waiting else next(self._rows.places, None)
+        if self._waiting:
+            return self._waiting.pop()
+        return next(self._near_jobs)[0] if length_hint(self._near) else next(self._rows.places, None)
+
+    def _plain_lane(self) -> Lane | None:
+        """Return the lane of the next jobs, which `_near_jobs` yields; None if each must be looked at by itself."""
+        if self._waiting:
+            return None
+        rows = self._rows
+        if not length_hint(self._near):
+            places = list(islice(rows.places, NEAR))
+            payloads = rows.payloads_of(places)
+            self._near_places, self._near = places, iter(places)
+            self._near_jobs = zip(self._near, payloads, strict=True)
+            self._near_lane = self._lane_of_all(places, payloads)
+        if rows.cancelled and not rows.cancelled.isdisjoint(self._near_places):  # some since the last look
+            return None
+        return self._near_lane
+
+    def _lane_of_all(self, places: Sequence[int], payloads: Sequence[bytes | None]) -> Lane | None:
+        """Return the lane of jobs if nothing is special about any of them and they have the same one."""
+        rows = self._rows
+        entrypoints = {*map(rows.names.__getitem__, places)}
+        lane = self._lanes.get(entrypoints.pop()) if len(entrypoints) == 1 else None
+        if lane is None or lane.plain is None or None in payloads or not rows.doubtful.isdisjoint(places):
+            return None
+        return lane
 
     def _values(self, places: Sequence[int], lane: Lane) -> list[Any] | None:
         """Return the parsed payloads of jobs; None if the job runner must find out which of them fail, and why."""

@@ -3,19 +3,24 @@
 Most handlers that only compute never give way to the event loop. So a lane runs each handler up to its end or its first
 wait. A job that waits keeps the task of the lane, and another lane goes on with the other jobs. So a handler finds what
 it finds elsewhere: a task of its own from its first wait on, and context variables of its own.
+
+Plain jobs are the common case: the handler takes no context, and nothing is known of the job but its payload. One
+coroutine awaits their handlers one after the other: see `LoopLanes._plain_jobs`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
+from operator import length_hint
 from typing import Any
 
 from jqueue.worker.context import Context
+from jqueue.worker.handler_errors import check_awaited
 from jqueue.worker.held_jobs import Work
 from jqueue.worker.job_runner import JOB_TASK
 from jqueue.worker.lanes import Lane, Lanes
@@ -26,6 +31,23 @@ LANE_TASK = "jqueue-lane"
 
 TURN = 0.005
 """Seconds after which a lane lets the event loop do other things."""
+
+
+class _Turn:
+    """The turn of a lane at plain jobs, as the lane and the coroutine that does them know it.
+
+    Attributes:
+        began: the time of the call of the job's handler.
+        until: the time at which the turn ends.
+        waits: True once the job waits. Its coroutine then does no other.
+    """
+
+    __slots__ = ("began", "until", "waits")
+
+    def __init__(self, began: float, until: float) -> None:
+        self.began = began
+        self.until = until
+        self.waits = False
 
 
 class LoopLanes(Lanes):
@@ -69,8 +91,14 @@ class LoopLanes(Lanes):
         assert task is not None
         now = loop.time()
         until = now + TURN
-        while not self._ended and state.free > 0 and (taken := self._take()) is not None:
-            waiting = self._do(*taken, now)
+        while not self._ended and state.free > 0:
+            lane = self._plain_lane()
+            if lane is not None:
+                waiting = self._do_plain(lane, _Turn(now, until))
+            elif (taken := self._take()) is not None:
+                waiting = self._do(*taken, now)
+            else:
+                return
             if waiting is not None:
                 await self._go_on(task, *waiting)
                 return
@@ -89,6 +117,50 @@ class LoopLanes(Lanes):
         if self._state.free > 0 and not self._ended:
             self._start_lane()
         await self._runner.go_on(work, rest)
+
+    def _do_plain(self, lane: Lane, turn: _Turn) -> tuple[Work, Awaitable[Any]] | None:
+        """Do plain jobs up to the end of a turn. If one waits, return it, adopted, with what is left of its call."""
+        rows, variables, near = self._rows, copy_context(), length_hint(self._near)
+        assert lane.plain is not None
+        jobs = self._plain_jobs(lane.plain, turn, variables)
+        is_done = 0
+        try:
+            waits_for = variables.run(jobs.send, None)
+        except StopIteration:
+            is_done = 1
+            return None
+        except BaseException as error:
+            self._fail((rows.current or 0,), lane, error)
+            return None
+        finally:
+            self._state.counts["succeeded"] += near - length_hint(self._near) - 1 + is_done
+        turn.waits = True
+        return self._adopt((rows.current or 0,), lane, turn.began), rest_of(jobs, waits_for, variables)
+
+    async def _plain_jobs(self, call: Callable[[bytes], Awaitable[Any]], turn: _Turn, variables: Variables) -> Any:
+        """Do plain jobs. An error that is raised here is that of the last one.
+
+        Args:
+            call: calls the handler.
+            turn: tells when to end. If a job waits, its end is the end, and the value of its handler is returned.
+            variables: the context variables in which this runs. If a job changes them, the next one needs others.
+        """
+        rows, time, before = self._rows, self._loop.time, variables.copy()
+        task = asyncio.current_task()
+        assert task is not None
+        marks, cancelling = rows.marks, task.cancelling
+        for place, payload in self._near_jobs:
+            rows.current = place
+            marks[place] = BEGUN
+            value = await call(payload)
+            if turn.waits:
+                return value
+            if value is not None:
+                check_awaited(value)
+            marks[place] = DONE
+            turn.began = now = time()
+            if now >= turn.until or variables != before or cancelling():
+                return None
 
     def _do(self, places: Sequence[int], lane: Lane, now: float) -> tuple[Work, Awaitable[Any]] | None:
         """Call a handler. If it waits, return its jobs, adopted, with what is left of the call."""
@@ -114,11 +186,7 @@ class LoopLanes(Lanes):
         try:
             waits_for = variables.run(call.send, None)
         except StopIteration as end:
-            if end.value is None and ctx is None and lane.batch is None:  # the common case, in short
-                rows.marks[places[0]] = DONE
-                self._state.counts["succeeded"] += 1
-            else:
-                self._end(places, lane, end.value, ctx)
+            self._end(places, lane, end.value, ctx)
             return None
         except BaseException as error:
             self._fail(places, lane, error, ctx)
@@ -127,7 +195,7 @@ class LoopLanes(Lanes):
 
 
 @types.coroutine
-def rest_of(call: types.CoroutineType[Any, Any, Any], waits_for: Any, variables: Variables) -> Generator[Any, Any, Any]:
+def rest_of(call: Coroutine[Any, Any, Any], waits_for: Any, variables: Variables) -> Generator[Any, Any, Any]:
     """Go on with a coroutine that has begun, in its own context variables, and return its value.
 
     Args:

@@ -64,13 +64,17 @@ class Codec:
     Attributes:
         parse: converts a payload to a value; raises PayloadError.
         encode: converts a value to a payload; raises InvalidJobError.
+        is_identity: True if the value is the payload itself.
     """
 
-    __slots__ = ("encode", "parse")
+    __slots__ = ("encode", "is_identity", "parse")
 
-    def __init__(self, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes], *, is_identity: bool = False
+    ) -> None:
         self.parse = parse
         self.encode = encode
+        self.is_identity = is_identity
 
 
 def codec_of(annotation: Any) -> Codec:
@@ -80,7 +84,7 @@ def codec_of(annotation: Any) -> Codec:
         TypeError: pydantic cannot validate the type.
     """
     if annotation is bytes:
-        return Codec(lambda payload: payload, _encode_bytes)
+        return Codec(lambda payload: payload, _encode_bytes, is_identity=True)
     if annotation is str:
         return Codec(_parse_text, _encode_text)
     adapter = adapter_of(annotation)

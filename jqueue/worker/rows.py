@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AnySet
 from typing import Protocol
 
 from jqueue.domain.models import Job
@@ -44,7 +45,7 @@ class Rows:
         payloads: Sequence[bytes | None],
         job: Callable[[int], Job],
         *,
-        doubtful: Collection[int] = frozenset(),
+        doubtful: AnySet[int] = frozenset(),
         marks: Marks | None = None,
     ) -> None:
         self.names = names
@@ -63,6 +64,10 @@ class Rows:
     def done(self) -> int:
         """Number of jobs that are marked as done."""
         return self.marks[:].count(DONE)
+
+    def payloads_of(self, places: Sequence[int]) -> Sequence[bytes | None]:
+        """Return the payloads of these jobs, as in `payloads`."""
+        return list(map(self.payloads.__getitem__, places))
 
     def begin(self, places: Iterable[int]) -> None:
         """Take these jobs for new, and have `places` yield them."""

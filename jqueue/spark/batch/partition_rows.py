@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AnySet
 
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
@@ -37,7 +38,7 @@ class PartitionRows(Rows):
         names: Sequence[str],
         payloads: Sequence[bytes | None],
         job: Callable[[int], Job],
-        doubtful: Collection[int],
+        doubtful: AnySet[int],
         claim: RangeClaim | None = None,
     ) -> None:
         super().__init__(names, payloads, job, doubtful=doubtful, marks=_shared_marks(len(ids)))
