@@ -2,7 +2,10 @@
 
 import asyncio
 
-from jqueue import BrokerQueue, InMemoryStorage, JobStatus, Limits
+import pytest
+
+from jqueue import BrokerQueue, ClaimLostError, InMemoryStorage, JobStatus, Limits
+from jqueue.domain.commits import FINISHED_SLACK
 from jqueue.domain.limits import FINISHED_KEPT
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
@@ -93,6 +96,24 @@ async def test_no_row_is_read_at_the_end_of_a_range_whose_ids_jqueue_made():
         await queue.end_range(claim)
         assert [] == storage.object_calls
         assert [claim.id] == list(await finished(queue))
+
+
+@pytest.mark.parametrize("are_own", [True, False])
+async def test_ranges_take_the_places_of_acked_jobs_only_if_callers_chose_their_ids(are_own):
+    number = FINISHED_KEPT + FINISHED_SLACK
+    async with tiny(InMemoryStorage(), bulk_jobs=0, most_rows=4096, chunk_rows=256) as queue:
+        await queue.enqueue("alone")
+        [acked] = await queue.dequeue("alone")
+        await queue.ack(acked)
+        await queue.enqueue_many([Enqueue("t") for _ in range(number)] if are_own else jobs(number))
+        for rows in (FINISHED_KEPT, FINISHED_SLACK):
+            await queue.end_range(await claimed(queue, rows))
+        await queue.pause("nothing")  # its commit drops the oldest
+        if are_own:
+            await queue.ack(acked)
+        else:
+            with pytest.raises(ClaimLostError):
+                await queue.ack(acked)
 
 
 async def test_a_range_in_a_damaged_segment_can_be_ended():
