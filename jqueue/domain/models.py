@@ -296,7 +296,7 @@ class CommitRecord(NamedTuple):
     at: Finite
     """Time of the commit, in seconds since 1970 by the writer's clock."""
     cycle: Finite
-    """Seconds that the writer takes to read and write the blob once."""
+    """Seconds that the writer takes to read and write the blob once, with rows that it reads between the two."""
     more: tuple[Any, ...] = ()
     """Values that a later version of jqueue has added, kept as they are."""
 

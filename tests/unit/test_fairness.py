@@ -2,14 +2,17 @@
 
 import asyncio
 import random
+from collections import Counter
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, JQueueError
 from jqueue.core.calls.writer import Writer
-from jqueue.testing.faults import FaultyStorage
+from jqueue.operations import Enqueue
+from jqueue.testing.faults import FaultyObjects, FaultyStorage
 from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock, run
+from tests.tiny_segments import in_segments, segments_of, spilled
 from tests.virtual_world import in_virtual_time
 
 pytestmark = pytest.mark.wide
@@ -50,6 +53,46 @@ def test_a_writer_five_times_slower_gets_its_turns():
     print(f"alone {alone}; beside a fast one {slow}, that is {slow / alone:.1%}; the fast one {fast}")
     assert slow >= alone / 3
     assert slow <= fast + 1 <= 3 * slow
+
+
+class FarObjects(FaultyObjects):
+    """A store whose objects beside the queue take long to read."""
+
+    async def read_object(self, suffix, start=0, stop=None):
+        await asyncio.sleep(0.1)
+        return await super().read_object(suffix, start, stop)
+
+
+async def pause_without_end(queue, name, done):
+    """Commit as fast as one process can, and note each commit in `done`."""
+    while True:
+        await queue.pause(name)
+        await queue.resume(name)
+        done[name] += 2
+
+
+@in_virtual_time
+async def test_a_writer_whose_commits_need_rows_of_segments_gets_its_turns():
+    clock = VirtualClock()
+    storage = InMemoryStorage(clock=clock)
+    queues = [DirectQueue(FarObjects(storage, latency=0.02), clock=clock, deadline=60) for _ in range(3)]
+    reader = in_segments(queues[0], chunk_rows=2, most_rows=1000)
+    await reader.enqueue_many([Enqueue("t", job_id=f"job {number}") for number in range(1000)])
+    await spilled(reader)
+    segments_of(reader).loader.rows_kept = 0
+    done = Counter[str]()
+    tasks = [
+        asyncio.create_task(pause_without_end(queue, name, done)) for queue, name in zip(queues[1:], "ab", strict=True)
+    ]
+    started = clock.monotonic()
+    while clock.monotonic() < started + 20:
+        await reader.reprioritise(f"job {7 * done['reader'] % 1000}", 5)
+        done["reader"] += 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    print(done)
+    assert done["reader"] >= max(done.values()) / 3
 
 
 @pytest.mark.parametrize(("seconds", "least"), [(30, 250), pytest.param(120, 1000, marks=pytest.mark.full)])

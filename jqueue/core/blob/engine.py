@@ -135,6 +135,7 @@ class CommitEngine(Engine):
         if self.segments is not None:
             self.draft.rollback()
             self.segments.loader.begin(self.draft)
+            self.pacing.cycle.rows_of_try = 0.0
         await super().commit(requests, read_first=read_first)
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
@@ -144,7 +145,11 @@ class CommitEngine(Engine):
 
     async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
         assert self.segments is not None  # a queue with segments is refused otherwise
-        return await self.segments.loader.load(wanted, self.draft, fresh=fresh)
+        started = self.clock.monotonic()
+        try:
+            return await self.segments.loader.load(wanted, self.draft, fresh=fresh)
+        finally:
+            self.pacing.cycle.rows_of_try += self.clock.monotonic() - started
 
     def _add_upkeep(self, now: datetime) -> None:
         if self.segments is not None:

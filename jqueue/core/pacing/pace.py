@@ -182,18 +182,29 @@ class WritePace:
 
 
 class CycleTime:
-    """Moving averages of the seconds that this writer takes to read and to write the blob once."""
+    """Moving averages of the seconds that this writer takes to read and to write the blob once.
+
+    A try that needs rows of segments reads them between the two. It takes longer, and so loses more races.
+
+    Attributes:
+        rows_of_try: seconds that rows took since the last write, or since the commit began.
+    """
 
     WEIGHT = 0.2
+    MOST_ROWS = 2.0
+    """Largest share of the time for the blob that the rows may add. With more, the other writers would wait long for a
+    writer that seldom comes; without rows, a writer that takes 100 ms for them makes 150 commits a minute beside two
+    writers that make 2,000, not 400 beside 800."""
 
     def __init__(self) -> None:
-        self._read = 0.0
-        self._write = 0.0
+        self._read = self._write = self._rows = 0.0
+        self.rows_of_try = 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds for one read and one write."""
-        return (self._read or self._write) + (self._write or self._read)
+        """Seconds for one read and one write, with the rows that are read between them."""
+        blob = (self._read or self._write) + (self._write or self._read)
+        return blob + min(self._rows, self.MOST_ROWS * blob)
 
     def read(self, seconds: float) -> None:
         """Add the seconds that a read took."""
@@ -202,3 +213,5 @@ class CycleTime:
     def write(self, seconds: float) -> None:
         """Add the seconds that a write took."""
         self._write += (seconds - self._write) * (self.WEIGHT if self._write else 1.0)
+        self._rows += (self.rows_of_try - self._rows) * self.WEIGHT
+        self.rows_of_try = 0.0
