@@ -12,6 +12,7 @@ from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.operations.bulk import BulkAdded
 from jqueue.domain.operations.jobs import PLAIN
 from jqueue.domain.operations.known_rows import KnownJobs, Texts
+from jqueue.domain.segment_index import id_hashes, uuid_hash
 
 SCATTER = 0x9E3779B1
 """An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
@@ -38,6 +39,30 @@ def bulk_id(number: int, rest: str) -> str:
         rest: the end of the ids of all its jobs.
     """
     return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
+
+
+def bulk_hash_base(rest: str) -> int | None:
+    """Return the number whose XOR with the first 32 bits of an id, shifted by 32, is the hash of the id as an own one.
+
+    It is None if the ids are not UUIDs.
+
+    Args:
+        rest: the end of the ids: see `bulk_id`.
+    """
+    return uuid_hash(bulk_id(0, rest))
+
+
+def bulk_hashes(numbers: Sequence[int], rest: str) -> array[int]:
+    """Return the hashes of the ids of some jobs in a bulk enqueue, as a segment with `own_ids` has them.
+
+    Args:
+        numbers: of the jobs.
+        rest: the end of the ids of all its jobs.
+    """
+    base = bulk_hash_base(rest)
+    if base is None:
+        return id_hashes([bulk_id(number, rest) for number in numbers], own=True)
+    return array("Q", [base ^ (number * SCATTER & 0xFFFFFFFF) << 32 for number in numbers])
 
 
 class NumberedTexts:

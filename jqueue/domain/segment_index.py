@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from operator import xor
 from typing import NamedTuple
 
 from jqueue.domain.segments import RowKey, Span
+
+_UUID_TEXT, _UUID_LENGTH = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", 36
+_is_uuid, _are_uuids = re.compile(_UUID_TEXT).fullmatch, re.compile(f"(?:{_UUID_TEXT})*").fullmatch
 
 
 class Chunk(NamedTuple):
@@ -31,17 +36,48 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def hashes_of(texts: Iterable[bytes]) -> array[int]:
-    """Return the hash of each of many texts, given in UTF-8."""
-    copy, digests = hashlib.sha256().copy, []  # a copy is made faster than a new one
-    for text in texts:
-        one = copy()
-        one.update(text)
-        digests.append(one.digest())
-    hashes = array("Q", b"".join(digests))[::4]
+def uuid_hash(job_id: str) -> int | None:
+    """Return the first 64 bits of a UUID XOR its last 64 bits; None if the id is not a UUID in lower-case letters."""
+    if _is_uuid(job_id) is None:
+        return None
+    number = int(job_id.replace("-", ""), 16)
+    return (number >> 64) ^ (number & 0xFFFFFFFFFFFFFFFF)
+
+
+def id_hash(job_id: str, *, own: bool) -> int:
+    """Return the 64-bit hash of a job id.
+
+    Args:
+        job_id: the id.
+        own: True for the hash in a segment with `own_ids`. It is quick, and callers could choose ids with equal hashes.
+            So segments with ids of callers have `hash_of` instead.
+    """
+    found = uuid_hash(job_id) if own else None
+    return hash_of(job_id) if found is None else found
+
+
+def id_hashes(job_ids: Sequence[str], *, own: bool) -> array[int]:
+    """Return the hash of each of many ids, as `id_hash` does one by one."""
+    if not own:
+        copy, digests = hashlib.sha256().copy, []  # a copy is made faster than a new one
+        for job_id in job_ids:
+            one = copy()
+            one.update(job_id.encode("utf-8", "surrogatepass"))
+            digests.append(one.digest())
+        return _numbers(b"".join(digests))[::4]
+    text = "".join(job_ids)
+    if {*map(len, job_ids)} != {_UUID_LENGTH} or not _are_uuids(text):
+        return array("Q", [id_hash(job_id, own=True) for job_id in job_ids])
+    halves = _numbers(bytes.fromhex(text.replace("-", "")))
+    return array("Q", map(xor, halves[::2], halves[1::2]))
+
+
+def _numbers(data: bytes) -> array[int]:
+    """Return the big-endian numbers of 64 bits in some bytes."""
+    numbers = array("Q", data)
     if sys.byteorder == "little":
-        hashes.byteswap()
-    return hashes
+        numbers.byteswap()
+    return numbers
 
 
 class HashTable:
@@ -50,23 +86,19 @@ class HashTable:
     Args:
         hashes: in order.
         rows: the row of each hash.
+        own: True if the texts are job ids with the hashes of a segment with `own_ids`: see `id_hash`.
     """
 
-    __slots__ = ("hashes", "rows")
+    __slots__ = ("hashes", "own", "rows")
 
-    def __init__(self, hashes: array[int], rows: array[int]) -> None:
+    def __init__(self, hashes: array[int], rows: array[int], *, own: bool = False) -> None:
         self.hashes = hashes
         self.rows = rows
-
-    @classmethod
-    def of(cls, texts: Iterable[tuple[str, int]]) -> HashTable:
-        """Return the table of some texts with their rows."""
-        pairs = sorted((hash_of(text), row) for text, row in texts)
-        return cls(array("Q", [each for each, _ in pairs]), array("I", [row for _, row in pairs]))
+        self.own = own
 
     def find(self, text: str) -> list[int]:
         """Return the rows whose text may be this one."""
-        return self.find_hash(hash_of(text))
+        return self.find_hash(id_hash(text, own=self.own))
 
     def find_hash(self, wanted: int) -> list[int]:
         """Return the rows whose text has a hash."""

@@ -18,7 +18,7 @@ from jqueue.domain.journal import Journal
 from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
-from jqueue.domain.segment_index import SegmentIndex, hash_of
+from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
 from jqueue.domain.segments import FOLDER, Segment, Span, numbers_in, without
 
 NEVER = -float("inf")
@@ -386,14 +386,16 @@ class SegmentRows:
         self._find(key, keys=True)
 
     def _find(self, text: str, *, keys: bool) -> None:
-        wanted, damaged, hashed = [], None, hash_of(text)
+        wanted, damaged = [], None
+        hashed, hashed_as_own = hash_of(text), 0 if keys else id_hash(text, own=True)
         for name, segment in self.segments.items():
             if keys and not segment.keys:
                 continue
             index = self.indexes.get(name)
             chunks: set[int | None] = {None}
             if index is not None:
-                rows = (index.keys if keys else index.ids).find_hash(hashed)
+                table = index.keys if keys else index.ids
+                rows = table.find_hash(hashed_as_own if table.own else hashed)
                 chunks = {segment.chunk_of(row) for row in rows if self.is_there(name, segment, row)}
             broken = self._damaged.get(name, set()) & chunks
             if broken:

@@ -104,7 +104,8 @@ class Segment(BaseModel):
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
         objects: number of objects that the rows name.
-        own_ids: True if jqueue made the ids of all its jobs. If not, callers may have chosen some.
+        own_ids: True if jqueue made the ids of all its jobs. If not, callers may have chosen some. It decides which
+            hashes of ids the index has: see `id_hash`.
         at: time of the commit that named the segment, in seconds since 1970. For a segment of a bulk enqueue it is the
             time of the call, as the commit may come much later than the object.
     """

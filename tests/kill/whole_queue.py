@@ -221,7 +221,7 @@ def _wrong_in(entry: Fields, segment: StoredSegment, queue: str) -> str | None:
         return "the order of its rows"
     if any(_is_foreign(row, segment) for row in rows):
         return "one of its jobs"
-    return segment.fault(entry.get("chunk_rows", 256))
+    return segment.fault(entry.get("chunk_rows", 256), own_ids=entry.get("own_ids", False))
 
 
 def _is_foreign(row: StoredRow, segment: StoredSegment) -> bool:

@@ -9,6 +9,8 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar
+from uuid import UUID
+from zlib import crc32
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
@@ -27,14 +29,14 @@ CLAIM_TIMEOUTS: dict[type, float] = {DirectQueue: 40.0, BrokerQueue: 100.0}
 
 
 class Draws:
-    """Ids in order, and no jitter."""
+    """UUIDs in order, and no jitter."""
 
     def __init__(self, name):
-        self.name, self.count = name, 0
+        self.maker, self.count = crc32(name.encode()), 0
 
     def new_id(self):
         self.count += 1
-        return f"{self.name}-{self.count}"
+        return str(UUID(int=self.maker << 32 | self.count))
 
     def jitter(self, bound):
         return 0.0

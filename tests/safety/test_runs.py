@@ -258,7 +258,7 @@ def test_calls_in_runs_have_the_same_effect_on_rows_of_segments_as_on_hot_jobs(s
         assert of_hot_jobs == of_rows
 
 
-ID = re.compile(r"\b(?:one|two)-\d+")
+ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 def _ran(seed, segments):

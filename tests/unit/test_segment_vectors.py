@@ -4,6 +4,7 @@ The encoder here is written from docs/reference/wire-format.md alone, and shares
 """
 
 import json
+import re
 import zlib
 from datetime import datetime
 from hashlib import sha256
@@ -17,7 +18,9 @@ from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, SegmentD
 from tests.tiny_segments import spilled, tiny_queue
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-SEGMENTS = [("deep", "ready"), ("deep", "later"), ("aged", "ready")]
+SPILLED = [("deep", "ready"), ("deep", "later"), ("aged", "ready")]
+SEGMENTS = [*SPILLED, ("bulk", "own")]
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 DEFAULTS = {"least": 0, "scheduled": False, "attempts": 0, "keys": 0, "objects": 0}
 
 
@@ -72,7 +75,9 @@ def _encoded(queue, name):
         "objects": objects,
         "single": [[number, number + 1] for number in alone],
     }
-    tables = _table([(job_id, number) for number, (*_, job_id, _) in enumerate(rows)]) + _table(keys)
+    hash_of_id = _own_hash if header["segments"][name].get("own_ids") else _digest
+    ids = [(hash_of_id(job_id), number) for number, (*_, job_id, _) in enumerate(rows)]
+    tables = _table(ids) + _table([(_digest(key), number) for key, number in keys])
     tail = json.dumps(index).encode() + b"\n" + tables
     entry = {
         "entrypoint": entrypoint,
@@ -96,8 +101,17 @@ def _encoded(queue, name):
     return content + tail, entry
 
 
-def _table(texts):
-    pairs = sorted((int.from_bytes(sha256(text.encode()).digest()[:8], "big"), number) for text, number in texts)
+def _digest(text):
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
+
+
+def _own_hash(job_id):
+    digits = job_id.replace("-", "")
+    return int(digits[:16], 16) ^ int(digits[16:], 16) if re.fullmatch(UUID, job_id) else _digest(job_id)
+
+
+def _table(pairs):
+    pairs = sorted(pairs)
     hashes = b"".join(number.to_bytes(8, "little") for number, _ in pairs)
     return hashes + b"".join(row.to_bytes(4, "little") for _, row in pairs)
 
@@ -127,7 +141,7 @@ def test_the_vectors_are_what_the_wire_format_says(queue, name):
     assert expected == {field: said.get(field, DEFAULTS.get(field)) for field in entry}
 
 
-@pytest.mark.parametrize(("queue", "name"), SEGMENTS)
+@pytest.mark.parametrize(("queue", "name"), SPILLED)
 async def test_a_queue_spills_the_same_jobs_as_the_same_bytes(queue, name):
     header = _header(queue)
     settings = f', "settings": {json.dumps(header["settings"])}' if "settings" in header else ""
@@ -141,7 +155,7 @@ async def test_a_queue_spills_the_same_jobs_as_the_same_bytes(queue, name):
     assert fields == {field: json.loads(entry.model_dump_json())[field] for field in fields}
 
 
-@pytest.mark.parametrize("queue", ["deep", "aged"])
+@pytest.mark.parametrize("queue", ["deep", "aged", "bulk"])
 def test_the_objects_of_the_vectors_are_as_jqueue_writes_them(queue):
     blob = (VECTORS / f"{queue}.json").read_bytes()
     assert blob == codec.encode(codec.decode(blob))
@@ -160,6 +174,20 @@ async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
 
     aged = tiny_queue(await _stored("aged"), hot_bytes=None)
     assert ["old", "now due", "young"] == [job.id for _ in range(3) for job in await aged.dequeue()]
+
+
+async def test_a_job_is_found_by_the_id_that_jqueue_made_for_it():
+    queue = tiny_queue(await _stored("bulk"), hot_bytes=None)
+    assert b"two" == (await queue.cancel("3c6ef362-1b7c-4e52-a8f3-90b6d2e7f415")).payload
+    assert 3 == (await queue.enqueue("resize", b"again", unique_key="third")).sequence
+    assert [b"one", b"three", b"four"] == [job.payload for _ in range(3) for job in await queue.dequeue()]
+
+
+@pytest.mark.parametrize("damaged", [lambda content: content[:-1], lambda content: content[:-4] + bytes(4)])
+async def test_a_damaged_table_of_ids_that_jqueue_made_is_refused(damaged):
+    queue = tiny_queue(await _stored("bulk", own=damaged(_content("bulk", "own"))), hot_bytes=None)
+    with pytest.raises(SegmentDamagedError, match="own"):
+        await queue.cancel("3c6ef362-1b7c-4e52-a8f3-90b6d2e7f415")
 
 
 @pytest.mark.parametrize(

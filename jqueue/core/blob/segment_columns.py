@@ -8,7 +8,7 @@ from itertools import islice
 from operator import itemgetter, le, lt
 from typing import NamedTuple
 
-from jqueue.domain.segment_index import hash_of, hashes_of
+from jqueue.domain.segment_index import hash_of, id_hash, id_hashes
 from jqueue.domain.segments import RowKey
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 
@@ -36,11 +36,13 @@ class SegmentColumns:
     Args:
         since: `since` of rows that `add_plain` adds.
         own_ids: True if jqueue makes the ids of all jobs.
+        given: True if callers have chosen the ids of all jobs, and the queue may have jobs with them already.
 
     Attributes:
         own_ids: as in the arguments.
         lines: the line of each job.
         ids: hash of the id of each job.
+        ids_as_own: the hash that it has in segments with `own_ids`, to look for it there. Only if `given`.
         sequences: sequence number of each row.
         modes: for each row a number that its creator knows the meaning of; empty if no row has one.
         keys: hash of the unique key and number of each row that has a key.
@@ -51,10 +53,11 @@ class SegmentColumns:
         size: bytes of the lines.
     """
 
-    def __init__(self, since: float, *, own_ids: bool = False) -> None:
+    def __init__(self, since: float, *, own_ids: bool = False, given: bool = False) -> None:
         self.own_ids = own_ids
         self.lines: list[bytes] = []
         self.ids = array("Q")
+        self.ids_as_own = array("Q")
         self.sequences = array("Q")
         self.modes = bytearray()
         self.keys: list[tuple[int, int]] = []
@@ -64,6 +67,7 @@ class SegmentColumns:
         self.spare: int | None = None
         self.size = 0
         self._since = since
+        self._given = given
         self._priorities = array("q")  # these two are shorter than the others if the last rows are plain
         self._sinces = array("d")
 
@@ -73,9 +77,11 @@ class SegmentColumns:
     def add_plain(self, lines: Sequence[bytes], ids: array[int], sequences: Iterable[int]) -> None:
         """Add rows of priority 0 without a unique key, with growing sequence numbers behind all others.
 
+        No caller has chosen their ids.
+
         Args:
             lines: the lines.
-            ids: the hashes of the ids.
+            ids: the hashes of the ids: see `id_hash`.
             sequences: the sequence numbers.
         """
         self.lines += lines
@@ -83,8 +89,10 @@ class SegmentColumns:
         self.sequences.extend(sequences)
         self.size += sum(map(len, lines))
 
-    def add_waiting(self, lines: Sequence[bytes], ids: Iterable[str], keys: Sequence[RowKey], attempts: int) -> None:
+    def add_waiting(self, lines: Sequence[bytes], ids: Sequence[str], keys: Sequence[RowKey], attempts: int) -> None:
         """Add rows of jobs that have no option but a priority, in any order, in a third of the time of `add`.
+
+        Callers have not chosen the ids of all of them.
 
         Args:
             lines: the lines, at least one.
@@ -94,7 +102,7 @@ class SegmentColumns:
         """
         self._fill()
         self.lines += lines
-        self.ids += hashes_of(job_id.encode("utf-8", "surrogatepass") for job_id in ids)
+        self.ids += id_hashes(ids, own=self.own_ids)
         priorities, sequences, sinces = zip(*keys, strict=True)
         self._priorities.extend(priorities)
         self.sequences.extend(sequences)
@@ -112,7 +120,9 @@ class SegmentColumns:
         self._fill()
         number, key = len(self.lines), row.key
         self.lines.append(row.line)
-        self.ids.append(hash_of(row.job_id))
+        self.ids.append(id_hash(row.job_id, own=self.own_ids))
+        if self._given:
+            self.ids_as_own.append(id_hash(row.job_id, own=True))
         self.sequences.append(key.sequence)
         self._priorities.append(key.priority)
         self._sinces.append(key.since)
@@ -149,6 +159,7 @@ class SegmentColumns:
             places[row] = place
         self.lines = [self.lines[row] for row in order]
         self.ids = array("Q", [self.ids[row] for row in order])
+        self.ids_as_own = array("Q", [self.ids_as_own[row] for row in order] if self.ids_as_own else [])
         self.sequences = array("Q", [self.sequences[row] for row in order])
         self._priorities = array("q", [self._priorities[row] for row in order])
         self._sinces = array("d", [self._sinces[row] for row in order])

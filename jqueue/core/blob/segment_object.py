@@ -8,7 +8,7 @@
 
 The index begins at the offset that the manifest has, and so do its checksum and all other facts about the segment. The
 tables are little-endian: the hashes of all ids (8 bytes each, in order), the row of each (4 bytes), and the same for
-unique keys.
+unique keys. `own_ids` of the manifest decides which hashes of ids they are: see `id_hash`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class EncodedSegment(NamedTuple):
     content: bytes | memoryview
     entry: Segment
     table: SegmentIndex
+    ids_as_own: HashTable | None = None
+    """The ids with the hashes of segments with `own_ids`, to look for them there, if callers have chosen all ids."""
 
 
 def encoding_columns(
@@ -92,9 +94,14 @@ def encoding_columns(
         if len(chunks) % CHUNKS_PER_SLICE == 0:
             yield
     lines.clear()
-    ids = yield from _table(zip(columns.ids, range(rows), strict=True))
+    ids = yield from _table(zip(columns.ids, range(rows), strict=True), own=columns.own_ids)
+    as_own = None
+    if columns.ids_as_own == columns.ids:  # no id is a UUID
+        as_own = HashTable(ids.hashes, ids.rows, own=True)
+    elif columns.ids_as_own:
+        as_own = yield from _table(zip(columns.ids_as_own, range(rows), strict=True), own=True)
     keys = yield from _table(columns.keys)
-    return finished_segment(
+    encoded = finished_segment(
         lambda text: b"".join((*parts, text)),
         chunks,
         offset,
@@ -111,8 +118,8 @@ def encoding_columns(
         spare=columns.spare,
         objects=[suffix for _, suffix in columns.objects],
         single=joined((row, row + 1) for row in columns.single),
-        own_ids=columns.own_ids,
     )
+    return encoded._replace(ids_as_own=as_own)
 
 
 def first_line(queue: str, entrypoint: str) -> bytes:
@@ -138,7 +145,6 @@ def finished_segment(
     spare: int | None = None,
     objects: Sequence[str] = (),
     single: Sequence[Span] = (),
-    own_ids: bool = False,
 ) -> EncodedSegment:
     """Return a segment whose rows are encoded.
 
@@ -146,7 +152,7 @@ def finished_segment(
         ended_by: returns its first line and its rows with the index behind them.
         chunks: the entries of its chunks in the index.
         end: number of bytes before the index.
-        ids: the table of job ids.
+        ids: the table of job ids. It tells if the segment has `own_ids`.
         keys: the table of unique keys.
         entrypoint: as in `Segment`, like all of these.
         rows: number of rows.
@@ -159,7 +165,6 @@ def finished_segment(
         spare: smallest number of failures after which a job is dead.
         objects: suffixes of the objects that the rows name.
         single: rows that are never a part of a range.
-        own_ids: True if jqueue made all ids.
     """
     index = SegmentIndex(chunks, end, ids, keys, objects, single)
     text = _encode_index(index, rows)
@@ -180,19 +185,19 @@ def finished_segment(
         spare=spare,
         keys=len(keys.rows),
         objects=len(index.objects),
-        own_ids=own_ids,
+        own_ids=ids.own,
     )
     return EncodedSegment(ended_by(text), segment, index)
 
 
-def _table(hashes: Iterable[tuple[int, int]]) -> Slices[HashTable]:
+def _table(hashes: Iterable[tuple[int, int]], *, own: bool = False) -> Slices[HashTable]:
     """Return the table of some hashes with their rows: sorted in parts, as sorting them all at once takes long."""
     parts: list[list[tuple[int, int]]] = [[] for _ in range(1 << PARTS_BITS)]
     for number, pair in enumerate(hashes, 1):
         parts[pair[0] >> (64 - PARTS_BITS)].append(pair)
         if number % HASHES_PER_SLICE == 0:
             yield
-    found = HashTable(array("Q"), array("I"))
+    found = HashTable(array("Q"), array("I"), own=own)
     sorted_in_slice = 0
     for part in parts:
         part.sort()
@@ -243,7 +248,8 @@ def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
         rows, keys = said["rows"], said["keys"]
         chunks = [Chunk(offset, crc, RowKey(*first), oldest) for offset, crc, *first, oldest in said["chunks"]]
         numbers = _arrays(tables, (("Q", rows), ("I", rows), ("Q", keys), ("I", keys)))
-        ids, keys_of = HashTable(numbers[0], numbers[1]), HashTable(numbers[2], numbers[3])
+        ids = HashTable(numbers[0], numbers[1], own=segment.own_ids)
+        keys_of = HashTable(numbers[2], numbers[3])
         single = [(first, last) for first, last in said["single"]]
         found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single)
         sound = bool(chunks) and _is_sound(found, segment)

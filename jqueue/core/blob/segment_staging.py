@@ -15,7 +15,7 @@ from jqueue.core.blob.lines import encode_plain_rows, encode_unplaced, place_tex
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.domain.durations import to_seconds
-from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
+from jqueue.domain.enqueued_jobs import bulk_hashes, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits, check_name, check_payloads
@@ -23,7 +23,6 @@ from jqueue.domain.operations import NewSegment, Preparation, new_job
 from jqueue.domain.option_names import check_names
 from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.segment_index import hashes_of
 from jqueue.domain.segments import CHUNK_ROWS, RowKey
 from jqueue.domain.slices import exhaust
 
@@ -36,8 +35,8 @@ STAGED_BYTES = 48 << 20
 HASHED_IDS = 4096
 """Number of ids that are made at once."""
 
-Group = tuple[str, bool]
-"""The entrypoint of rows; True if they are scheduled."""
+Group = tuple[str, bool, bool]
+"""The entrypoint of rows; True if they are scheduled; True if jqueue makes their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +143,8 @@ class SegmentStager:
             single=any(values[name] is not None for name in SINGLE),
             spare=values["max_attempts"],
         )
-        columns = self._columns(values["entrypoint"], run_at is not None and run_at > self.created_at)
-        columns.add(row)
-        columns.own_ids = columns.own_ids and job_id is None
+        scheduled = run_at is not None and run_at > self.created_at
+        self._columns((values["entrypoint"], scheduled, job_id is None)).add(row)
         if values["concurrency_key"] is not None:
             self.features.add(LIMITS)
         self.jobs = number
@@ -160,7 +158,7 @@ class SegmentStager:
         check_name("entrypoint", entrypoint, self.limits)
         check_payloads(payloads, self.limits)
         kept = None if keep_result is None else to_seconds("keep_result", keep_result)
-        columns = self._columns(entrypoint, scheduled=False)
+        columns = self._columns((entrypoint, False, True))
         if kept is not None:
             columns.single += range(len(columns), len(columns) + len(payloads))
         for first in range(0, len(payloads), HASHED_IDS):
@@ -168,7 +166,9 @@ class SegmentStager:
             numbers = range(self.jobs + 1, self.jobs + 1 + len(some))
             ids = [bulk_id(number, self.rest_of_ids).encode() for number in numbers]
             columns.add_plain(
-                encode_plain_rows(ids, entrypoint, some, numbers, self.created_at, kept), hashes_of(ids), numbers
+                encode_plain_rows(ids, entrypoint, some, numbers, self.created_at, kept),
+                bulk_hashes(numbers, self.rest_of_ids),
+                numbers,
             )
             self.jobs += len(some)
 
@@ -185,14 +185,14 @@ class SegmentStager:
         for group in list(self._groups):
             yield self._encoded(group)
 
-    def _columns(self, entrypoint: str, scheduled: bool) -> SegmentColumns:
-        found = self._groups.get((entrypoint, scheduled))
+    def _columns(self, group: Group) -> SegmentColumns:
+        found = self._groups.get(group)
         if found is None:
-            found = self._groups[entrypoint, scheduled] = SegmentColumns(self._since, own_ids=True)
+            found = self._groups[group] = SegmentColumns(self._since, own_ids=group[2])
         return found
 
     def _encoded(self, group: Group) -> EncodedSegment:
-        columns, (entrypoint, scheduled) = self._groups.pop(group), group
+        columns, (entrypoint, scheduled, _) = self._groups.pop(group), group
         return exhaust(
             encoding_columns(
                 columns, self.queue, entrypoint, scheduled=scheduled, aging=self.aging, chunk_rows=self.chunk_rows

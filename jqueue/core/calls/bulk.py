@@ -21,7 +21,7 @@ from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import MOST_CONFLICTS, SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.domain.enqueued_jobs import UUID_HEAD, EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
+from jqueue.domain.enqueued_jobs import UUID_HEAD, EnqueuedJobs, GivenJobs, bulk_hashes, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job_options import OPTIONS
 from jqueue.domain.limits import check_name
@@ -39,7 +39,6 @@ from jqueue.domain.operations.bulk import conflict_mode
 from jqueue.domain.operations.jobs import PLAIN
 from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.segment_index import hashes_of
 from jqueue.domain.segments import SEGMENTS_KEPT, RowKey
 from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.domain.stored_object import OBJECTS
@@ -158,14 +157,14 @@ class BulkEnqueue(SegmentCommit):
 
     def _columns(self, group: Group) -> SegmentColumns:
         if group not in self._groups:
-            self._groups[group] = SegmentColumns(self._since, own_ids=not group[2])
+            self._groups[group] = SegmentColumns(self._since, own_ids=not group[2], given=group[2])
         return self._groups[group]
 
     def _add_plain(self, entrypoint: str, numbers: list[int], payloads: list[bytes]) -> None:
         ids = [bulk_id(number, self.given.rest).encode() for number in numbers]
         shown = ids if self._plain_ids else [each[:UUID_HEAD] + self._id_end for each in ids]
         lines = encode_plain_rows(shown, entrypoint, payloads, numbers, self._created_at)
-        self._plain[entrypoint].add_plain(lines, hashes_of(ids), numbers)
+        self._plain[entrypoint].add_plain(lines, bulk_hashes(numbers, self.given.rest), numbers)
         if self._whole is not None:
             self._keep(
                 {**PLAIN, "id": job_id.decode(), "entrypoint": entrypoint, "payload": payload, "sequence": number}

@@ -78,7 +78,7 @@ class ComparedRows:
             if index is None:
                 continue
             for of_keys, there in ((False, index.ids), (True, index.keys)):
-                tables = [(each, each.tables[of_keys]) for each in operation.segments]
+                tables = [(each, each.table_beside(index, of_keys=of_keys)) for each in operation.segments]
                 wanted = [(new, table) for new, table in tables if table is not None]
                 hashes = await in_turns(hashes_in(there)) if wanted else set()
                 for new, table in wanted:

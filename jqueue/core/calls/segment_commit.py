@@ -158,7 +158,7 @@ class SegmentCommit:
     async def _parts(self, new: NewSegment, known: Sequence[Span]) -> list[NewSegment]:
         """Write a segment again: the jobs that are in the queue already, and the others, without the rows taken."""
         is_known = inside(known)
-        parts = SegmentColumns(0.0, own_ids=new.segment.own_ids), SegmentColumns(0.0, own_ids=new.segment.own_ids)
+        parts = _columns_of(new), _columns_of(new)
         async for row, job in self._all_jobs_of(new):
             if row not in new.taken:
                 parts[is_known(row)].add(row_of(job), new.modes[row] if new.modes else 0)
@@ -181,7 +181,7 @@ class SegmentCommit:
             if not each.is_stale(floor, queue):
                 segments.append(each)
                 continue
-            columns, first = SegmentColumns(0.0, own_ids=each.segment.own_ids), each.segment
+            columns, first = _columns_of(each), each.segment
             async for row, job in self._all_jobs_of(each):
                 changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
                 columns.add(row_of(changed), each.modes[row] if each.modes else 0)
@@ -266,7 +266,12 @@ class SegmentCommit:
         content, segment = bytes(encoded.content), encoded.entry
         index = encoded.table if given or segment.keys else None
         name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
-        return NewSegment(name, queue, segment, index, given, modes)
+        return NewSegment(name, queue, segment, index, given, modes, ids_as_own=encoded.ids_as_own)
+
+
+def _columns_of(new: NewSegment) -> SegmentColumns:
+    """Return columns for the rows of a new segment, which is written again."""
+    return SegmentColumns(0.0, own_ids=new.segment.own_ids, given=new.given)
 
 
 def _parts_of(new: NewSegment) -> Iterator[Sequence[int]]:

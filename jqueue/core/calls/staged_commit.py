@@ -36,7 +36,7 @@ from jqueue.domain.operations import (
     Transaction,
 )
 from jqueue.domain.operations.bulk import conflict_mode
-from jqueue.domain.segment_index import hashes_of
+from jqueue.domain.segment_index import id_hashes
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.domain.size_limit import enqueue_limit
 from jqueue.ports.log import logger_of
@@ -248,7 +248,7 @@ def _add_rows(columns: SegmentColumns, rows: Rows, lines: Sequence[bytes], new: 
             line.replace(b'"sequence": %d,' % entry[5], b'"sequence": %d,' % number, 1)
             for line, number, (_, _, entry) in zip(lines, numbers, rows, strict=True)
         ]
-        columns.add_plain(moved, hashes_of([job_id.encode() for _, job_id, _ in rows]), numbers)
+        columns.add_plain(moved, id_hashes([job_id for _, job_id, _ in rows], own=columns.own_ids), numbers)
         return
     for _, job_id, entry in rows:
         job = unpacked(job_id, entry)

@@ -70,6 +70,7 @@ class NewSegment:
         taken_spans: the same rows as spans.
         behind: number of jobs of the call before the first one that its row numbers count.
         created_at: the time of the enqueue of its jobs; None: that of the call.
+        ids_as_own: the table of its ids with the hashes that segments with `own_ids` have, if `given`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class NewSegment:
     taken_spans: Sequence[Span] = field(default=(), repr=False)
     behind: int = 0
     created_at: datetime | None = None
+    ids_as_own: HashTable | None = field(default=None, repr=False)
 
     def is_stale(self, floor: int, queue: str) -> bool:
         """Return True if it must be written again for a queue with this `attempt_floor` and id."""
@@ -99,6 +101,18 @@ class NewSegment:
         if self.index is None:
             return None, None
         return self.index.ids if self.given else None, self.index.keys if self.index.keys.rows else None
+
+    def table_beside(self, index: SegmentIndex, *, of_keys: bool) -> HashTable | None:
+        """Return its table of ids or keys with the hashes that a segment in the queue has; None if it needs none.
+
+        Args:
+            index: of the segment in the queue.
+            of_keys: True for the keys.
+        """
+        ids, keys = self.tables
+        if of_keys or ids is None:
+            return keys if of_keys else None
+        return self.ids_as_own if index.ids.own else ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,26 +275,28 @@ class EnqueueSegments(Operation):
         _check_indexes(rows)
         there = {name: rows.spans_there(name) for name in rows.segments}
         for name in there:
-            yield from self._in_segment(ids, name, rows, there[name], known, of_keys=False)
+            yield from self._in_segment(name, rows, there[name], known, of_keys=False)
         known.ids_are_known()
         for name in there:
-            yield from self._in_segment(keys, name, rows, there[name], known, of_keys=True)
+            yield from self._in_segment(name, rows, there[name], known, of_keys=True)
         here = (job_id for job_id in jobs.entries if job_id not in rows.of)
         yield from _rows_with(ids, (*here, *header.finished, *draft.aside_keys))
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
         yield from _rows_with(keys, (*jobs.keys_held, *held))
 
     def _in_segment(
-        self, tables: Tables, name: str, rows: SegmentRows, there: Sequence[Span], known: _Known, *, of_keys: bool
+        self, name: str, rows: SegmentRows, there: Sequence[Span], known: _Known, *, of_keys: bool
     ) -> Iterator[Row]:
         """Yield the rows with the hash of a row of a segment in the manifest whose job waits, or is in a range."""
         hashes: set[int] | None = None
-        for new, table in tables:
+        index = rows.indexes[name]
+        other = index.keys if of_keys else index.ids
+        for new in self.segments:
+            table = new.table_beside(index, of_keys=of_keys)
             if table is None:
                 continue
             between = (new.name, name, of_keys)
             if between not in self.shared:
-                other = rows.indexes[name].keys if of_keys else rows.indexes[name].ids
                 hashes = exhaust(hashes_in(other)) if hashes is None else hashes
                 self.shared[between] = exhaust(matching(table, other, hashes))
             shared = self.shared[between]

@@ -180,6 +180,7 @@ def matching(new: HashTable, there: HashTable, known: set[int]) -> Slices[Shared
         there: of the segment in the queue.
         known: the hashes of `there`.
     """
+    assert new.own == there.own  # or a job in the queue would not be found
     rows, others, last = array("I"), array("I"), -1
     for first in range(0, len(new.hashes), HASHES_PER_SLICE):
         for hashed in sorted(known.intersection(new.hashes[first : first + HASHES_PER_SLICE])):

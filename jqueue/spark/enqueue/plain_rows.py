@@ -22,10 +22,10 @@ from jqueue.core.blob.lines import plain_row_texts
 from jqueue.core.blob.segment_object import EncodedSegment, finished_segment, first_line
 from jqueue.core.blob.segment_staging import SegmentStager
 from jqueue.domain.durations import to_seconds
-from jqueue.domain.enqueued_jobs import SCATTER
+from jqueue.domain.enqueued_jobs import SCATTER, bulk_hash_base, bulk_hashes
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_name
-from jqueue.domain.segment_index import Chunk, HashTable, hashes_of
+from jqueue.domain.segment_index import Chunk, HashTable
 from jqueue.domain.segments import RowKey, Span
 from jqueue.spark.enqueue.row_bytes import (
     ID_DIGITS,
@@ -141,7 +141,8 @@ class PlainRows:
         text: GrowingBytes,
     ) -> None:
         self.size = 0
-        self._entrypoint, self._rest = entrypoint, np.frombuffer(rest.encode(), np.uint8)
+        self._entrypoint, self._rest = entrypoint, rest
+        self._hash_base = bulk_hash_base(rest)
         self._since = created_at.timestamp()
         self._kept = keep_result
         self._chunk_rows = chunk_rows
@@ -151,11 +152,12 @@ class PlainRows:
         self._text, self._start = text, len(head)
         text.add(head)
         self._lengths: list[Any] = []
-        self._hashes = array("Q")
+        self._rows = 0
+        self._hashes: list[Any] = []
         self._numbers: list[Any] = []
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return self._rows
 
     def add(self, payloads: pa.Array, numbers: Any) -> None:
         """Add rows.
@@ -173,7 +175,8 @@ class PlainRows:
 
     def _add(self, payloads: pa.Array, numbers: Any, digits: int) -> None:
         """Add rows whose numbers have as many decimal digits."""
-        ids = hexadecimal((numbers * np.uint64(SCATTER)).astype(np.uint32))
+        heads_of_ids = (numbers * np.uint64(SCATTER)).astype(np.uint32)
+        ids = hexadecimal(heads_of_ids)
         tail = np.frombuffer(self._middle + bytes(digits) + self._last, np.uint8)
         encoded = Base64(payloads)
         lengths = encoded.lengths + (len(self._head) + len(tail))
@@ -191,10 +194,15 @@ class PlainRows:
             encoded.write(rows[:, len(self._head) : rows.shape[1] - len(tail)])
         self.size += size
         self._lengths.append(lengths)
-        whole = np.empty((len(ids), ID_DIGITS + len(self._rest)), np.uint8)
-        whole[:, :ID_DIGITS], whole[:, ID_DIGITS:] = ids, self._rest
-        self._hashes += hashes_of(whole.view(f"S{whole.shape[1]}").ravel().tolist())
+        self._rows += len(ids)
+        self._hashes.append(self._hashes_of(heads_of_ids, numbers))
         self._numbers.append(numbers)
+
+    def _hashes_of(self, heads_of_ids: Any, numbers: Any) -> Any:
+        """Return the hashes of ids, given their first 32 bits and the numbers of their rows: see `bulk_hashes`."""
+        if self._hash_base is None:
+            return np.frombuffer(bulk_hashes(numbers.tolist(), self._rest), np.uint64)
+        return heads_of_ids.astype(np.uint64) << np.uint64(32) ^ np.uint64(self._hash_base)
 
     def _fill(self, heads: Any, tails: Any, ids: Any, numbers: Any, digits: int) -> None:
         """Write the ids and numbers of rows into the texts before and behind their payloads."""
@@ -221,7 +229,7 @@ class PlainRows:
             self._text.ended_by,
             chunks,
             start + self.size,
-            _table(self._hashes),
+            _table(np.concatenate(self._hashes)),
             HashTable(array("Q"), array("I")),
             entrypoint=self._entrypoint,
             rows=rows,
@@ -230,16 +238,14 @@ class PlainRows:
             largest=int(sequences[-1]),
             aging=aging,
             single=single,
-            own_ids=True,
         )
 
 
 EMPTY = pa.scalar(b"", pa.large_binary())
 
 
-def _table(hashes: array[int]) -> HashTable:
-    """Return the table of the hashes of some rows, in order. Those that are equal are in the order of their rows."""
-    found = np.frombuffer(hashes, np.uint64)
+def _table(found: Any) -> HashTable:
+    """Return the table of ids, given the hash of each row. Those that are equal are in the order of their rows."""
     low = np.uint64((1 << len(found).bit_length()) - 1)
     order = (
         np.sort((found & ~low) | np.arange(len(found), dtype=np.uint64)) & low
@@ -251,4 +257,4 @@ def _table(hashes: array[int]) -> HashTable:
     sorted_hashes, rows = array("Q"), array("I")
     sorted_hashes.frombytes(in_order.tobytes())
     rows.frombytes(order.astype(np.uint32).tobytes())
-    return HashTable(sorted_hashes, rows)
+    return HashTable(sorted_hashes, rows, own=True)

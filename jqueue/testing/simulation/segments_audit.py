@@ -95,7 +95,7 @@ class SegmentsAudit:
         if created is None or created[0] > after.at or segment is None:
             raise Violation(SEGMENT, f"the segment {name} was named, and is not there", version=after)
         keys = [row.key(entry.get("offset", 0)) for row in segment.rows]
-        wrong = segment.fault(entry.get("chunk_rows", 256))
+        wrong = segment.fault(entry.get("chunk_rows", 256), own_ids=entry.get("own_ids", False))
         if wrong is None and keys != sorted(keys, key=lambda key: _order(key, entry)):
             wrong = "the order of its rows"
         if wrong is None and any(_is_foreign(row, segment) for row in segment.rows):

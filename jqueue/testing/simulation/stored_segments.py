@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 from zlib import crc32
 
 from pydantic_core import from_json
@@ -94,11 +95,12 @@ class StoredSegment:
         first = entry.get("next", 0)
         return {number: row for number, row in enumerate(self.rows) if number >= first and number not in taken}
 
-    def fault(self, chunk_rows: int) -> str | None:
+    def fault(self, chunk_rows: int, *, own_ids: bool) -> str | None:
         """Return the part of its index that is wrong; None if there is none.
 
         Args:
             chunk_rows: number of rows in each chunk but the last.
+            own_ids: True if jqueue made all ids.
         """
         said, rows = self.said, self.rows
         if said["rows"] != len(rows) or said["end"] != self.index:
@@ -114,16 +116,31 @@ class StoredSegment:
             return "the entries of its chunks"
         if said["objects"] != [name.decode() for row in rows for name, *_ in row.named]:
             return "the list of objects"
-        keyed = [(row.job["unique_key"], number) for number, row in enumerate(rows) if row.job.get("unique_key")]
+        keyed = [(_digest(row.job["unique_key"]), place) for place, row in enumerate(rows) if row.job.get("unique_key")]
         if said["keys"] != len(keyed):
             return "the number of unique keys"
-        if self.tables != _tables([(row.job_id, number) for number, row in enumerate(rows)]) + _tables(keyed):
+        hashed = [((_own_hash if own_ids else _digest)(row.job_id), number) for number, row in enumerate(rows)]
+        if self.tables != _tables(hashed) + _tables(keyed):
             return "the hashes of ids and unique keys"
         return None
 
 
-def _tables(texts: list[tuple[str, int]]) -> bytes:
-    """Return the hashes of some texts in order, and the row of each."""
-    pairs = sorted((int.from_bytes(sha256(text.encode()).digest()[:8]), number) for text, number in texts)
+def _digest(text: str) -> int:
+    return int.from_bytes(sha256(text.encode()).digest()[:8])
+
+
+def _own_hash(job_id: str) -> int:
+    """Return the hash of an id that jqueue has made."""
+    try:
+        made = UUID(job_id)
+    except ValueError:
+        return _digest(job_id)
+    first, last = divmod(made.int, 1 << 64)
+    return first ^ last if str(made) == job_id else _digest(job_id)
+
+
+def _tables(pairs: list[tuple[int, int]]) -> bytes:
+    """Return some hashes in order, and the row of each."""
+    pairs = sorted(pairs)
     hashes = b"".join([each.to_bytes(8, "little") for each, _ in pairs])
     return hashes + b"".join([number.to_bytes(4, "little") for _, number in pairs])

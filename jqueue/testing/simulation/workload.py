@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from jqueue.core.blob.segment_writer import SegmentSizes
@@ -62,15 +63,16 @@ class SeededEntropy:
 
     def __init__(self, dice: random.Random, name: str) -> None:
         self._dice = dice
-        self._name = name
+        self._maker = sha256(name.encode()).hexdigest()
         self._count = 0
 
     def new_id(self) -> str:
-        """Return an id that names its maker, or the one that the caller has chosen."""
+        """Return a UUID of its maker's name and a number, or the id that the caller has chosen."""
         if chosen := CHOSEN_ID.get():
             return chosen.pop()
         self._count += 1
-        return f"{self._name}-{self._count}"
+        number, maker = f"{self._count:07x}", self._maker
+        return f"{maker[:8]}-{number[3:]}-4{number[:3]}-8{maker[8:11]}-{maker[11:23]}"
 
     def jitter(self, bound: float) -> float:
         """Return seconds spread evenly over [0, bound]."""

@@ -1,7 +1,6 @@
 """Rows without options are encoded column by column, to the bytes that they have one by one."""
 
 import random
-from array import array
 from datetime import UTC, datetime
 
 import numpy as np
@@ -94,7 +93,7 @@ def test_text_grows_beyond_its_memory_and_keeps_what_it_has():
 
 
 def test_hashes_that_differ_in_their_last_bits_alone_are_in_order():
-    hashes = array("Q", [2**63 + 5, 7, 2**63 + 4, 7, 2**64 - 1, 2**63 + 4, 0])
-    found = _table(hashes)
+    hashes = [2**63 + 5, 7, 2**63 + 4, 7, 2**64 - 1, 2**63 + 4, 0]
+    found = _table(np.array(hashes, np.uint64))
     pairs = sorted(zip(hashes, range(len(hashes)), strict=True))
     assert (list(found.hashes), list(found.rows)) == ([each for each, _ in pairs], [row for _, row in pairs])
