@@ -9,6 +9,7 @@ from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue, Operation
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
+from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import segments_of, spilled, tiny_queue
 
@@ -60,6 +61,27 @@ async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_w
     assert not draft.jobs.rows.is_loaded(wanted[0])
     assert await loader.load(wanted, draft, fresh=True)
     assert draft.jobs.rows.is_loaded(wanted[0])
+
+
+@pytest.mark.parametrize("batch_size", [1, 40])
+async def test_a_damaged_chunk_keeps_back_its_own_rows_alone(batch_size):
+    storage = FaultyObjects(store := InMemoryStorage())
+    async with tiny_queue(storage, chunk_rows=2) as queue:
+        jobs = await queue.enqueue_many([Enqueue("a", b"%02d" % number, job_id=f"{number}") for number in range(60)])
+        await spilled(queue)
+        [name] = (await queue.read_state()).segments
+        segment = store.beside(f".segments/{name}")
+        whole, etag = await segment.read()
+        line = next(line for line in whole.split(b"\n") if line.startswith(b'"41"'))
+        await segment.write(whole.replace(line, line.swapcase()), etag)
+
+        before, found = len(storage.object_calls), []
+        while claimed := await queue.dequeue(batch_size=batch_size):
+            found += claimed
+        assert [job.id for job in jobs if job.id not in ("40", "41")] == [job.id for job in found]
+        assert len(storage.object_calls) - before <= 60
+        with pytest.raises(SegmentDamagedError, match=name):
+            await queue.cancel("41")
 
 
 async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_by_its_id():

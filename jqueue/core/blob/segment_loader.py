@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.errors import InvalidBlobError, JQueueError
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment
@@ -115,10 +116,12 @@ class SegmentLoader:
                 await self._load(rows, name, chunks)
                 self._missed.discard(name)
             except DAMAGED as error:
+                if not (missing := [each for each in wanted if each.segment == name and not rows.is_loaded(each)]):
+                    continue  # a chunk that nothing needs yet is damaged
                 if not (fresh and name in self._missed):  # it may have left the manifest before it was removed
                     self._missed.add(name)
                     return False
-                self._note_damaged([each for each in wanted if each.segment == name], rows, error)
+                self._note_damaged(missing, rows, error)
         return True
 
     async def _load(self, rows: SegmentRows, name: str, chunks: list[int]) -> None:
@@ -133,7 +136,20 @@ class SegmentLoader:
             number = min(MOST_CHUNKS, 2 * number or 1) if min(chunks) <= last + 1 else 1
             following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(chunks)]
             self._runs[name] = number, max([*chunks, *following])
-        for chunk, found in await self._reader.chunks(name, segment, rows.indexes[name], sorted({*chunks, *following})):
+        await self._load_chunks(rows, name, sorted({*chunks, *following}))
+
+    async def _load_chunks(self, rows: SegmentRows, name: str, chunks: list[int]) -> None:
+        """Load chunks that are read together. If one of them is damaged, load the others, and raise the error then."""
+        try:
+            several = await self._reader.chunks(name, rows.segments[name], rows.indexes[name], chunks)
+        except InvalidBlobError as error:
+            if len(chunks) == 1:
+                raise
+            for chunk in chunks:
+                with suppress(InvalidBlobError):
+                    await self._load_chunks(rows, name, [chunk])
+            raise error
+        for chunk, found in several:
             rows.load(name, chunk, found)
 
     def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: JQueueError) -> None:
