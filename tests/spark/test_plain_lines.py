@@ -1,47 +1,18 @@
 """Lines read in columns are the jobs that the codec reads from them one by one."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from jqueue import Job, JobStatus
-from jqueue.core.blob.lines import encode_job, encode_plain_rows, read_line
-from jqueue.spark.plain_lines import ROWS_OF_A_KIND, PlainLines, read_plain_lines
-from tests.property.test_codec_properties import jobs, names
-
-NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+from jqueue import Job
+from jqueue.core.blob.lines import encode_job, read_line
+from jqueue.spark.plain_lines import PlainLines, read_plain_lines
+from tests.spark.alike_lines import NOW, TEXTS, alike, edited_lines, joined, plain
 
 SOME = settings(max_examples=60, deadline=None)
-
-payloads = st.binary(max_size=9) | st.binary(min_size=6, max_size=6)
-waiting = st.builds(lambda job: job.evolve(status=JobStatus.QUEUED, entrypoint="x", payload_object=None), jobs)
-
-ROWS = st.tuples(names, payloads, st.integers(1, 2**50))
-
-
-@st.composite
-def alike(draw):
-    """The lines of jobs of one to three kinds. Those of a kind differ in their id, payload and sequence number only."""
-    kinds = draw(
-        st.lists(st.sampled_from([Job(entrypoint="x", payload=b"", created_at=NOW)]) | waiting, min_size=1, max_size=3)
-    )
-    least = ROWS_OF_A_KIND * len(kinds)
-    some = draw(st.lists(ROWS, min_size=1, max_size=least))
-    chosen = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=least, max_size=least))
-    return [
-        encode_job(kinds[kind].evolve(id=name, payload=payload, sequence=sequence))
-        for kind, (name, payload, sequence) in zip(chosen, some * least, strict=False)
-    ]
-
-
-def joined(lines):
-    return b"".join(line + b"\n" for line in lines)
 
 
 def check(text):
@@ -61,10 +32,6 @@ def check(text):
     ]
     assert expected == [read_line(line, NOW) for line in lines]
     return found
-
-
-def plain(ids, contents, first=1, created_at=NOW, keep_result=None):
-    return joined(encode_plain_rows(ids, "resize", contents, range(first, first + len(ids)), created_at, keep_result))
 
 
 @pytest.mark.parametrize("size", range(8))
@@ -110,46 +77,10 @@ def test_lines_of_any_options_are_the_jobs_of_the_codec(lines):
     check(joined(lines))
 
 
-TEXTS = [
-    b'"',
-    b"\\",
-    b"\\u0061",
-    b"=",
-    b"==",
-    b",",
-    b"0",
-    b"0x",
-    b"-",
-    b"+",
-    b" ",
-    b"\n",
-    b"\r",
-    b"\0",
-    b"{",
-    b"}",
-    b"A",
-    b"A\xff",
-]
-TEXTS += [b"", b"\xed\xa0\x80", b', "payload": "eA=="', b', "sequence": 7', b', "\\u0073equence": 7', b"payload_object"]
-TEXTS += [
-    b', "status": "dead"',
-    b', "id": "a"',
-    b'": {"entrypoint": "x", "payload": "',
-    b'", "status": "queued", "sequence": ',
-]
-
-
 @pytest.mark.wide
 @settings(max_examples=400, deadline=None)
-@given(
-    alike(),
-    st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 3), st.sampled_from(TEXTS)), min_size=1, max_size=3),
-)
-def test_damaged_or_edited_lines_are_the_jobs_of_the_codec_or_are_refused(lines, edits):
-    text = joined(lines)
-    for place, removed, added in edits:
-        place %= len(text)
-        text = text[:place] + added + text[place + removed :]
+@given(edited_lines())
+def test_damaged_or_edited_lines_are_the_jobs_of_the_codec_or_are_refused(text):
     check(text)
 
 

@@ -23,6 +23,9 @@ from jqueue.domain.models import JobStatus
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.domain.slices import exhaust
 
+BATCH_BYTES = 1 << 21
+"""Bytes of lines that become one batch of rows: about ten thousand jobs with small payloads."""
+
 BETWEEN_LINES = b'},\n"'
 
 _TEXT = rb'([^"\\\x00-\x1f]+)'

@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 from pydantic import TypeAdapter
@@ -26,11 +27,9 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.ranges import Range
 from jqueue.domain.stored_object import is_apart
+from jqueue.spark.plain_lines import PlainLines, read_plain_lines
 from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_text
-from jqueue.spark.snapshot.blob_lines import members
-
-BATCH_BYTES = 1 << 21
-"""Bytes of lines in one batch: about ten thousand jobs with small payloads."""
+from jqueue.spark.snapshot.blob_lines import BATCH_BYTES, members
 
 Row = dict[str, Any]
 
@@ -50,13 +49,15 @@ _UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, InvalidBlobError)
 
 @dataclass
 class LineCounts:
-    """Counts of unusual lines.
+    """Counts of the ways in which lines were read. Of most, a batch of rows was made at once.
 
     Attributes:
+        in_columns: number of lines of which columns were made, without an object for a row.
         one_by_one: number of lines that were read one by one.
         set_aside: number of these that are not jobs.
     """
 
+    in_columns: int = 0
     one_by_one: int = 0
     set_aside: int = 0
 
@@ -68,7 +69,7 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, counts: LineC
         text: the lines, joined as in a blob.
         schema: of the batches.
         queue: the value of the column `queue`.
-        counts: where unusual lines are counted.
+        counts: where lines are counted.
     """
     arrow = to_arrow_schema(schema, timezone="UTC")
     for some in _pieces(text):
@@ -84,6 +85,45 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, counts: LineC
             continue
         cells[QUEUE] = [queue] * rows
         yield batch_of(cells, rows, arrow)
+
+
+def batches_of_rows(text: bytes, schema: StructType, queue: str | None, counts: LineCounts) -> Iterator[pa.RecordBatch]:
+    """Return the rows of chunks as one batch if they are alike, and otherwise as `batches_of` does it.
+
+    Args:
+        text: lines, each with a line break behind it, as in a segment. It should have about the size of a batch.
+        schema: of the batches.
+        queue: the value of the column `queue`.
+        counts: where lines are counted.
+    """
+    plain = read_plain_lines(text)
+    batch = None if plain is None else _plain_batch(plain, to_arrow_schema(schema, timezone="UTC"), queue)
+    if batch is None:
+        yield from batches_of(text.removesuffix(b"\n").replace(b"\n", SEPARATOR), schema, queue, counts)
+    else:
+        counts.in_columns += batch.num_rows
+        yield batch
+
+
+def _plain_batch(lines: PlainLines, arrow: pa.Schema, queue: str | None) -> pa.RecordBatch | None:
+    """Return lines that are alike as a batch; None if their examples are unusual."""
+    try:
+        cells, kinds = _cells(SEPARATOR.join(lines.examples))
+    except _UNUSUAL:
+        return None
+    cells[QUEUE] = [queue] * kinds
+    examples = batch_of(cells, kinds, arrow)
+    own = {"id": lines.ids, "payload": lines.payloads, "sequence": lines.sequences}
+    of_rows = pa.array(np.zeros(len(lines), np.int32)) if lines.kinds is None else lines.kinds
+    columns = []
+    for name, column in zip(arrow.names, examples.columns, strict=True):
+        if name in own:
+            columns.append(own[name])
+        elif column.null_count == kinds:
+            columns.append(pa.nulls(len(lines), column.type))
+        else:
+            columns.append(column.take(of_rows))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
 def with_offset(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:

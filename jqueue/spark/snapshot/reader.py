@@ -177,15 +177,16 @@ class SnapshotReader(DataSourceReader):
 
 def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of pieces. A line that is not a job becomes no row. Errors are as for `SnapshotReader.read`."""
-    from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, under_claim, with_offset
+    from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, batches_of_rows, under_claim, with_offset
 
     for piece in pieces:
         if isinstance(piece, CountedRows):
             yield from piece.batches(schema)
             continue
         counts = LineCounts()
-        for text, offset, held in piece.lines():
-            for batch in batches_of(text, schema, piece.queue, counts):
+        for text, offset, held, as_stored in piece.lines():
+            found = batches_of_rows if as_stored else batches_of
+            for batch in found(text, schema, piece.queue, counts):
                 placed = with_offset(batch, offset)
                 yield placed if held is None else under_claim(placed, held)
         _warn(piece.queue, counts.set_aside)

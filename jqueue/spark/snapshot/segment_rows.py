@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -31,26 +31,35 @@ from jqueue.domain.segments import FOLDER, Segment, Span, joined
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import FleetQueue
-from jqueue.spark.snapshot.blob_lines import JobFilter
+from jqueue.spark.snapshot.blob_lines import BATCH_BYTES, JobFilter
 from jqueue.spark.snapshot.counted_rows import CountedRows
 from jqueue.spark.staging import absolute
 
-DEADLINE = 60.0
-"""Seconds for a read of a segment, with its repetitions. A task reads up to 16 MiB at once."""
+DEADLINE = 120.0
+"""Seconds for a read of a segment, with its repetitions. A task reads up to a whole segment at once: 48 MiB."""
+
+READ_FOR_ONE = 4
+"""Number of bytes that a task reads for one byte of the `size` of its rows: partitions with segments are larger."""
 
 PLAIN_LINES, CHANGED_LINES = -1, -2
 """Kinds of the lines of a chunk: those of jobs that wait, and those of which some are no longer true."""
+
+
+Texts = dict[int, memoryview]
+"""Bytes of chunks, by their numbers."""
 
 
 class Lines(NamedTuple):
     """Lines of jobs."""
 
     text: bytes
-    """The lines, joined as in the blob."""
+    """The lines, joined as in the blob, or as in a segment."""
     offset: int
     """Number to add to their sequence numbers."""
     held: Range | None = None
     """The claim under which they are in progress; None if the lines tell the whole state."""
+    as_stored: bool = False
+    """True if the text is that of a segment, with a line break behind each line."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +86,13 @@ class SegmentRows:
 
     @property
     def size(self) -> int:
-        """About the number of bytes to read."""
-        return (self.chunks[1] - self.chunks[0]) * self._bytes_of_a_chunk
+        """A fourth of about the number of bytes to read, as they do not travel with the partition."""
+        return (self.chunks[1] - self.chunks[0]) * self._share_of_a_chunk
 
     def split(self, size: int) -> tuple[SegmentRows, SegmentRows | None]:
         """Return the first chunks, of about `size` bytes and at least one, and all others."""
         first, last = self.chunks
-        middle = first + max(1, -(-size // self._bytes_of_a_chunk))
+        middle = first + max(1, -(-size // self._share_of_a_chunk))
         if middle >= last:
             return self, None
         return replace(self, chunks=(first, middle)), replace(self, chunks=(middle, last))
@@ -94,7 +103,7 @@ class SegmentRows:
         if not wanted:
             return
         try:
-            found: list[tuple[SegmentIndex, dict[int, bytes]]] = []  # `asyncio.run` makes a text of a returned value
+            found: list[tuple[SegmentIndex, Texts]] = []  # `asyncio.run` makes a text of a returned value
             asyncio.run(self._read(wanted, found))
             [(index, texts)] = found
             for number in wanted:
@@ -105,8 +114,9 @@ class SegmentRows:
                 if kind == CHANGED_LINES:
                     yield Lines(self._as_they_are(some, index), 0)
                     continue
-                whole = b"".join([text for _, text in some])[:-1].replace(b"\n", SEPARATOR)
-                yield Lines(whole, segment.offset, None if kind == PLAIN_LINES else self.ranges[kind])
+                held = None if kind == PLAIN_LINES else self.ranges[kind]
+                for text in _portions(text for _, text in some):
+                    yield Lines(text, segment.offset, held, as_stored=True)
         except DAMAGED as error:
             reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
             raise StorageFatalError(
@@ -115,8 +125,8 @@ class SegmentRows:
             ) from None
 
     @property
-    def _bytes_of_a_chunk(self) -> int:
-        return max(1, self.segment.index // self.segment.chunks)
+    def _share_of_a_chunk(self) -> int:
+        return max(1, self.segment.index // self.segment.chunks // READ_FOR_ONE)
 
     def counted(self) -> list[CountedRows]:
         """Return the same rows by the manifest alone. The chunks must be those of the whole segment."""
@@ -159,27 +169,27 @@ class SegmentRows:
         first = number * self.segment.chunk_rows
         return any(start < first + self.segment.chunk_rows and end > first for start, end in spans)
 
-    def _as_they_are(self, texts: list[tuple[int, bytes]], index: SegmentIndex) -> bytes:
+    def _as_they_are(self, texts: list[tuple[int, memoryview]], index: SegmentIndex) -> bytes:
         """Return the lines of the wanted jobs of chunks, with the changes that the manifest has."""
         names: dict[str, str] = {}
         found = [
             job_of_row(self.segment, self.ranges, *row)
             for number, text in texts
-            for row in decode_chunk(text, number, self.segment, index, names)
+            for row in decode_chunk(bytes(text), number, self.segment, index, names)
         ]
         wanted = [job for job in found if job is not None and (not self.statuses or job.status in self.statuses)]
         return SEPARATOR.join(map(encode_job, wanted))
 
-    async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, dict[int, bytes]]]) -> None:
+    async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, Texts]]) -> None:
         """Read the index, and the bytes of the wanted chunks."""
         storage = connect_storage(self.url)
         assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
         reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
 
-        async def read() -> tuple[SegmentIndex, dict[int, bytes]]:
+        async def read() -> tuple[SegmentIndex, Texts]:
             index, texts = await reader.index(self.name, self.segment), {}
             for first, last in joined((number, number + 1) for number in wanted):
-                data = await reader.text(self.name, index, first, last - 1)
+                data = memoryview(await reader.text(self.name, index, first, last - 1))
                 start = index.chunks[first].offset
                 for number in range(first, last):
                     begin, end = index.bytes_of(number, number)
@@ -193,6 +203,20 @@ class SegmentRows:
         finally:
             if isinstance(storage, SupportsRelease):
                 await storage.release()
+
+
+def _portions(texts: Iterable[memoryview]) -> Iterator[bytes]:
+    """Join texts that follow each other to texts of about the size of a batch."""
+    some: list[memoryview] = []
+    size = 0
+    for text in texts:
+        some.append(text)
+        size += len(text)
+        if size >= BATCH_BYTES:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)
 
 
 def rows_of(queue: FleetQueue, header: QueueState, job_filter: JobFilter) -> list[SegmentRows]:

@@ -1,0 +1,80 @@
+"""Lines of segments for tests: jobs of a few kinds, whole, damaged and edited."""
+
+from datetime import UTC, datetime
+
+from hypothesis import strategies as st
+
+from jqueue import Job, JobStatus
+from jqueue.core.blob.lines import encode_job, encode_plain_rows
+from jqueue.spark.plain_lines import ROWS_OF_A_KIND
+from tests.property.test_codec_properties import jobs, names
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+
+payloads = st.binary(max_size=9) | st.binary(min_size=6, max_size=6)
+waiting = st.builds(lambda job: job.evolve(status=JobStatus.QUEUED, entrypoint="x", payload_object=None), jobs)
+
+ROWS = st.tuples(names, payloads, st.integers(1, 2**50))
+
+
+@st.composite
+def alike(draw):
+    """The lines of jobs of one to three kinds. Those of a kind differ in their id, payload and sequence number only."""
+    kinds = draw(
+        st.lists(st.sampled_from([Job(entrypoint="x", payload=b"", created_at=NOW)]) | waiting, min_size=1, max_size=3)
+    )
+    least = ROWS_OF_A_KIND * len(kinds)
+    some = draw(st.lists(ROWS, min_size=1, max_size=least))
+    chosen = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=least, max_size=least))
+    return [
+        encode_job(kinds[kind].evolve(id=name, payload=payload, sequence=sequence))
+        for kind, (name, payload, sequence) in zip(chosen, some * least, strict=False)
+    ]
+
+
+def joined(lines):
+    return b"".join(line + b"\n" for line in lines)
+
+
+def plain(ids, contents, first=1, created_at=NOW, keep_result=None):
+    return joined(encode_plain_rows(ids, "resize", contents, range(first, first + len(ids)), created_at, keep_result))
+
+
+TEXTS = [  # added by edits
+    b'"',
+    b"\\",
+    b"\\u0061",
+    b"=",
+    b"==",
+    b",",
+    b"0",
+    b"0x",
+    b"-",
+    b"+",
+    b" ",
+    b"\n",
+    b"\r",
+    b"\0",
+    b"{",
+    b"}",
+    b"A",
+    b"A\xff",
+]
+TEXTS += [b"", b"\xed\xa0\x80", b', "payload": "eA=="', b', "sequence": 7', b', "\\u0073equence": 7', b"payload_object"]
+TEXTS += [
+    b', "status": "dead"',
+    b', "id": "a"',
+    b'": {"entrypoint": "x", "payload": "',
+    b'", "status": "queued", "sequence": ',
+]
+
+
+@st.composite
+def edited_lines(draw):
+    """A text in which some bytes were removed, and others added."""
+    text = joined(draw(alike()))
+    edits = st.tuples(st.integers(0, 99_999), st.integers(0, 3), st.sampled_from(TEXTS))
+    for place, removed, added in draw(st.lists(edits, min_size=1, max_size=3)):
+        place %= len(text)
+        text = text[:place] + added + text[place + removed :]
+    return text
