@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
+from jqueue.core.blob.segment_watch import WARNING, Damage, SegmentWatch, alerts
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_shown
@@ -33,6 +35,7 @@ class QueueInfo:
         rules: the rules of each entrypoint that has limits, or is paused.
         settings: the settings of the queue as a whole.
         schedules: its cron entries, the next one first.
+        warnings: sentences for the operator.
         now: the time by the queue's clock.
         one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
     """
@@ -42,6 +45,7 @@ class QueueInfo:
     rules: dict[str, EntrypointRules]
     settings: QueueSettings
     schedules: Sequence[Schedule]
+    warnings: Sequence[str]
     now: datetime
     one_object: bool
 
@@ -82,7 +86,7 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
         show("", _schedules(info))
     for line in _settings(info.settings):
         show(f"\n{line}")
-    for warning in figures.warnings:
+    for warning in info.warnings:
         show(Text(f"\nwarning: {printable(warning)}", "yellow"))
 
 
@@ -102,9 +106,16 @@ def _extent(info: QueueInfo) -> str:
 async def _read_info(opened: OpenedQueue) -> QueueInfo:
     state, now = opened.view.header, opened.now()
     schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
+    figures, damage = await opened.stats(), Damage()
+    if isinstance(opened.queue, BlobQueue):
+        watch = SegmentWatch(opened.queue.storage, opened.queue.options.entropy)
+        await watch.look(state, now)
+        damage = watch.damage
+    others = [each for each in figures.warnings if not each.startswith(WARNING)]
     return QueueInfo(
         name=opened.name,
-        stats=await opened.stats(),
+        stats=figures,
+        warnings=[*others, *alerts(state, figures, damage)],
         one_object=opened.queue.capabilities.size_limit,
         rules=dict(state.entrypoints),
         settings=state.settings,
@@ -125,7 +136,7 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
         "segment_jobs": figures.segment_jobs,
         "segment_bytes": figures.segment_bytes,
         "unreadable": figures.unreadable,
-        "warnings": list(figures.warnings),
+        "warnings": list(info.warnings),
         **_counts(figures),
         **totals_values(figures.totals),
         "workers": len(figures.workers),

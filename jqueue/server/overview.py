@@ -8,12 +8,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from jqueue.core.blob.segment_watch import WARNING, alerts
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.models import EntrypointRules, QueueState
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.domain.totals import Histogram, Rates, Totals, totals_of
-from jqueue.server.damage import WARNING, alerts
 from jqueue.server.view import View
 
 SCHEDULES_SHOWN = 1000

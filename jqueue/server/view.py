@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from jqueue.adapters.storage.names import describe
 from jqueue.core.blob.follower import Follower
+from jqueue.core.blob.segment_watch import Damage, SegmentWatch
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.view import QueueView
@@ -23,7 +24,6 @@ from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
-from jqueue.server.damage import Damage, SegmentWatch
 
 READ_EVERY = 0.5
 """Seconds between two reads of a queue, at least. Viewers that ask earlier get the last one."""
@@ -46,7 +46,7 @@ class View:
         entries: the jobs of the queue's object by id, some of them packed. Do not change it.
         stats: the figures.
         found: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
-        damage: segments that cannot be read, with the reasons: see `jqueue.server.damage`.
+        damage: segments that cannot be read, with the reasons: see `jqueue.core.blob.segment_watch`.
     """
 
     number: int

@@ -114,6 +114,8 @@ class RangeClaims(SingleClaims):
             self._state.has_outcomes.set()
             if not isinstance(error, JQueueError):
                 raise
-            logger.warning("%s of %s cannot be read, and is handed back: %s", counted(claim.rows, "job"), name, error)
+            logger.warning(
+                "%s of %s cannot all be read, and are handed back: %s", counted(claim.rows, "job"), name, error
+            )
             return False
         return True

@@ -1,4 +1,4 @@
-"""`jqueue doctor` on a queue with segments: they exist, or the queue is damaged."""
+"""`jqueue doctor` and `jqueue stats` on a queue with segments: they exist, or the queue is damaged."""
 
 import asyncio
 import json
@@ -171,3 +171,13 @@ def test_a_whole_segment_or_an_unknown_one_is_left_alone(path):
     assert "can be read: nothing was dropped" in refused("drop-segment", path, f".segments/{first.name}", "--yes")
     assert "the queue has no segment other" in refused("drop-segment", path, "other", "--yes")
     assert before == path.read_bytes()
+
+
+def test_the_statistics_name_a_missing_segment_in_one_line(path):
+    assert [] == values("stats", path)["warnings"]
+    lost = next(each for each in segments_of(path) if b'"entrypoint": "report"' in each.read_bytes())
+    lost.unlink()
+    [warning] = values("stats", path)["warnings"]
+    assert f"Segment .segments/{lost.name} (report) cannot be read, and 2 jobs in it wait until" in warning
+    assert warning.endswith("given up with `jqueue drop-segment`: it is missing. All other jobs go on.")
+    assert warning in " ".join(text("stats", path).split())

@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from jqueue import LocalFileSystemStorage
+from jqueue.core.blob import segment_watch
 from jqueue.operations import Enqueue
-from jqueue.server import damage, dashboard, waiting
+from jqueue.server import dashboard, waiting
 from jqueue.testing.faults import FaultyObjects
 from tests.server.asgi import act, get
 from tests.server.test_page_alone import read_by_script, viewed  # noqa: F401 - a fixture
@@ -120,7 +121,7 @@ async def test_a_missing_segment_is_named_on_the_page_and_all_other_jobs_are_lis
     await queue.pause("mail")
     assert 1 == len((await get(app, "/api/overview")).values["alerts"])
     lost.write_bytes(content)
-    monkeypatch.setattr(damage, "LIST_EVERY", timedelta(0))
+    monkeypatch.setattr(segment_watch, "LIST_EVERY", timedelta(0))
     await queue.resume("mail")
     await act(app, "cancel", {"id": "hot", "seen": (await get(app, "/api/job?id=hot")).values["seen"]})
     assert [] == (await get(app, "/api/overview")).values["alerts"]

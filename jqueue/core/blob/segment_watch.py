@@ -1,7 +1,7 @@
-"""Segments of a queue that are missing or damaged, as far as a dashboard can know without reading them all.
+"""Segments of a queue that are missing or damaged, as far as one can know without reading them all.
 
-A listing now and then tells which are missing or cut off. A changed row is noticed when a list of jobs needs it;
-`jqueue doctor` reads all rows.
+A listing tells which are missing or cut off. A dashboard repeats it now and then, and notices a changed row when a list
+of jobs needs it. `jqueue doctor` reads all rows.
 """
 
 from __future__ import annotations
