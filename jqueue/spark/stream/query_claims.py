@@ -183,7 +183,10 @@ class ClaimsOfQuery:
         """
         async with self._turn:
             try:
+                is_new = self._source != start.source
                 await self._find_claims(start.source)
+                if is_new and start.claim and start.claim not in self._held:
+                    await self._forget_outcomes(start.claim)  # an earlier process has ended it, or it was lost
                 end = await self._next(start, most)
             except BaseException:
                 self._source = None  # it may have been done: look again
@@ -275,9 +278,9 @@ class ClaimsOfQuery:
         return ends
 
     async def _forget_outcomes(self, claim: str) -> None:
-        assert self._outcomes is not None
         try:
-            await self._outcomes.remove(claim)
+            if self._outcomes is not None:
+                await self._outcomes.remove(claim)
         except JQueueError as error:
             logger.warning("the outcomes of a batch could not be removed; that is done later: %s", one_line(error))
 

@@ -147,6 +147,20 @@ def test_a_query_with_outcomes_can_be_killed_at_any_step(world, kill_at):
     assert [] == world.staged
 
 
+def test_outcomes_of_claims_that_were_lost_before_a_late_restart_are_removed(world):
+    def function(batch, rows):
+        world.tell(rows, [Outcome(row["id"], 0, "dead") for row in rows[:1]])
+
+    def step(name):
+        if name == "done" and world.staged:
+            raise Killed(name)
+
+    assert not world.live(function=function, audit=False, on_step=step)
+    world.have(lambda queue: queue.requeue_stale(0))
+    assert world.live(audit=False)
+    assert [] == world.staged
+
+
 def test_outcomes_of_an_earlier_run_of_a_batch_are_forgotten_when_it_is_repeated(world):
     runs = []
 
