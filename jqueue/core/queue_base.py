@@ -212,7 +212,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         operations = (operation,)
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         if self._writer.calls.has_space(operations):
-            return self._writer.enter(operations, seconds, True, None, convert).future
+            return self._writer.enter(operations, seconds, True, None, convert)
         return self._submit(operations, deadline, convert=convert)
 
     def _dequeues(self, entrypoint: object, options: Mapping[str, object]) -> tuple[Dequeue]:
@@ -288,7 +288,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         if answered_empty:
             request.seen_empty = request.waits_for_jobs
         try:
-            results = await request.future
+            results: list[Any] = await request
             if request.claims_jobs or operations[0].hands_out_jobs:
                 return await self._with_payloads(request, results)
         except (asyncio.CancelledError, NotLoadedError):

@@ -378,9 +378,9 @@ class StoreEngine(Engine):
             await super().commit(requests, read_first=read_first)
         finally:
             for request, jobs in list(self._batch_so_far.items()):
-                if request.future.done():
+                if not request.awaited:
                     del self._batch_so_far[request]
-                    if request.future.cancelled() or request.future.exception() is not None:
+                    if request.error is not None:
                         request.hand_back_claims([jobs])
 
     async def release(self) -> None:

@@ -173,7 +173,7 @@ async def test_a_finished_call_is_not_kept_in_memory(make):
         waiting = asyncio.create_task(queue.dequeue("nobody", wait=3600))
         await asyncio.sleep(1)
         request = queue._writer.enter(queue._dequeues("work", {}), 30)
-        await request.future
+        await request
         known = weakref.ref(request)
         await queue.enqueue("work", b"payload")
         del request

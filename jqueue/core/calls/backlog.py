@@ -79,11 +79,11 @@ class Backlog:
         """Remove the oldest pending calls, and return the ones that have not ended meanwhile."""
         batch: list[Request] = []
         if len(self.pending) <= limit:
-            batch = [request for request in self.pending if not request.future.done()]
+            batch = [request for request in self.pending if request.awaited]
             self.pending.clear()
         while self.pending and len(batch) < limit:
             request = self.pending.popleft()
-            if not request.future.done():
+            if request.awaited:
                 batch.append(request)
         self._admit(self._limit - len(self.pending))
         return batch

@@ -65,17 +65,17 @@ class ClaimRegistry:
 
     def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
         """Note the outcome that a caller gets: the result of each operation, or the error that undid all of them."""
-        if isinstance(outcome, JQueueError):
+        if outcome.__class__ is not list:
+            assert isinstance(outcome, JQueueError)
             self.lose(outcome)
             return
         place = 0
-        for operation in operations:
-            result = outcome[place]
-            place += 1  # noqa: SIM113 - `enumerate` costs more for one operation
+        for result in outcome:
             if isinstance(result, JQueueError):
                 self.lose(result)
             else:
-                operation.tell(self, result)
+                operations[place].tell(self, result)
+            place += 1  # noqa: SIM113 - `enumerate` costs more for one operation
 
     def lose(self, error: JQueueError) -> None:
         """Forget the claim that an error reports as lost."""
@@ -139,8 +139,13 @@ class ClaimRegistry:
 
     def end(self, claim: Claim) -> None:
         """Note that a claim was ended through this queue object, by an ack or a nack."""
-        ended = self._ended
-        ended[claim] = self.forget(claim)
+        ended, (job_id, attempt) = self._ended, claim
+        held = self._held.get(job_id)
+        if held is not None and held.attempt == attempt and held.older is None:
+            del self._held[job_id]  # as `forget` does
+            ended[claim] = held
+        else:
+            ended[claim] = self.forget(claim)
         if len(ended) > ENDED_KEPT + ENDED_KEPT // 4:
             _drop_oldest(ended, ENDED_KEPT)
 

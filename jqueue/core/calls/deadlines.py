@@ -23,7 +23,10 @@ class Alarms:
     """Acts on requests that are still awaited when their time comes.
 
     Args:
-        live: returns every request that may be awaited.
+        live: returns every request that may be awaited. Those with a `due` expire then.
+
+    Attributes:
+        first: the next time at which requests are looked at. It must be at most the `due` of each: see `arm`.
     """
 
     def __init__(self, live: Callable[[], Iterable[Request]]) -> None:
@@ -32,18 +35,7 @@ class Alarms:
         self._made = 0
         self._floor = FLOOR
         self._timer: asyncio.TimerHandle | None = None
-        self._due = math.inf
-
-    def expire(self, request: Request, when: float) -> None:
-        """Set the time at which a request expires, if that is later than the time of nearly all others: O(1).
-
-        Args:
-            request: one of the live requests.
-            when: time on the clock of the running event loop.
-        """
-        request.due = when
-        if when < self._due:
-            self._arm(when)
+        self.first = math.inf
 
     def set(self, request: Request, when: float, callback: Callable[[Request], None]) -> None:
         """Set a function to call with a request at any time: O(log n).
@@ -60,23 +52,24 @@ class Alarms:
             self._entries = [entry for entry in self._entries if _is_awaited(entry[2]())]
             heapq.heapify(self._entries)
             self._floor = max(FLOOR, 2 * len(self._entries))
-        if when < self._due:
-            self._arm(when)
+        if when < self.first:
+            self.arm(when)
 
     def clear(self) -> None:
         """Remove all entries."""
         self._entries.clear()
-        self._arm(math.inf)
+        self.arm(math.inf)
 
-    def _arm(self, when: float) -> None:
+    def arm(self, when: float) -> None:
+        """Wake up at a time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._due = when
+        self.first = when
         self._timer = asyncio.get_running_loop().call_at(when, self._on_timer) if when < math.inf else None
 
     def _on_timer(self) -> None:
-        now = max(self._due, asyncio.get_running_loop().time())  # a loop may fire early by its clock resolution
-        self._timer, self._due = None, math.inf
+        now = max(self.first, asyncio.get_running_loop().time())  # a loop may fire early by its clock resolution
+        self._timer, self.first = None, math.inf
         while self._entries and (self._entries[0][0] <= now or not _is_awaited(self._entries[0][2]())):
             _, _, reference, callback = heapq.heappop(self._entries)
             if (request := reference()) is not None and request.awaited:
@@ -87,8 +80,8 @@ class Alarms:
                 request.expire()
             elif request.awaited:
                 due = min(due, request.due)
-        if due < self._due:
-            self._arm(due)
+        if due < self.first:
+            self.arm(due)
 
 
 def _is_awaited(request: Request | None) -> bool:

@@ -14,6 +14,7 @@ from jqueue.core.calls.backlog import Backlog
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.calls.file_watch import FileWatch
 from jqueue.core.calls.object_calls import ObjectCalls
+from jqueue.core.engine.callers import Callers
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.requests import Request
 from jqueue.core.pacing.pace import BATCH_WHILE_PACED
@@ -55,13 +56,14 @@ class Writer:
         self.engine = engine
         self.note = claims.note
         self.reopen = claims.reopen
-        self._claims = claims
+        self.claims = claims
         self.deadline = deadline
         self._batch_limit = batch_limit
         self._max_pending = max_pending
         self._longest_poll = longest_poll
         self._forks = forks()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._callers: Callers  # once the loop is known
         self._begin(None)
 
     def _begin(self, closed: str | None) -> None:
@@ -84,7 +86,7 @@ class Writer:
         wait: float | None = None,
         convert: Callable[[list[Any]], Any] = list,
     ) -> Request:
-        """Enter operations for one commit; the future of the returned request gets their results.
+        """Enter operations for one commit. The caller awaits the returned request, and gets their results.
 
         Args:
             operations: prepared.
@@ -102,17 +104,19 @@ class Writer:
         calls = self.calls
         if calls.closed is not None:
             calls.check_open()
-        request = Request(operations, loop.create_future(), self, atomic, convert)
+        request = Request(operations, self._callers, self, atomic, convert)
         request.until = until = loop.time() + seconds
         if wait is not None:
             request.until = until + wait
             request.waits_for_jobs = True
             if self.engine.watched is not None:
-                request.future.add_done_callback(self._stopped_waiting)
+                request.add_done_callback(self._stopped_waiting)
             calls.alarms.set(request, until - seconds + wait, Request.stop_waiting)
             calls.alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
-            calls.alarms.expire(request, until)
+            request.due = until
+            if until < calls.alarms.first:
+                calls.alarms.arm(until)
         else:
             calls.alarms.set(request, until, Request.expire)
         calls.pending.append(request)
@@ -167,17 +171,17 @@ class Writer:
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
             loop = self._join_running_loop()
-            fence = Request([Fence()], loop.create_future(), self)
+            fence = Request([Fence()], self._callers, self)
             self.calls.alarms.set(fence, loop.time() + seconds, Request.expire)
             self._send(fence)  # sent even if the queue is closed: it belongs to an earlier call
             try:
-                await fence.future
+                await fence
             except StorageError as error:
                 request.last_error = error
         if request.verdict is Verdict.LANDED:
-            if isinstance(request.landed, JQueueError):
-                raise request.landed
-            pairs = list(zip(request.operations, request.landed or [], strict=True))
+            if isinstance(request.outcome, JQueueError):
+                raise request.outcome
+            pairs = list(zip(request.operations, request.outcome or [], strict=True))
             for operation, result in pairs:
                 if not operation.claims_jobs:
                     self.note([operation], [result])
@@ -203,7 +207,7 @@ class Writer:
                 "one queue object was used from two running event loops: make a queue object for each loop"
             )
         moved = self._loop is not None or self._forks != forks()
-        self._forks, self._loop = forks(), loop
+        self._forks, self._loop, self._callers = forks(), loop, Callers(loop)
         if moved:
             self._begin(self.calls.closed)
             self.engine.reset()
@@ -232,19 +236,18 @@ class Writer:
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Hand back claims that no caller received, with the next commit."""
         for claim in claims:
-            self._claims.forget(claim)
+            self.claims.forget(claim)
         self._send(self._own_request(HandBack(tuple(claims)), None))  # without a deadline
 
     def _own_request(self, operation: Operation, deadline: float | None) -> Request:
         """Create a request that no caller waits for."""
         loop = asyncio.get_running_loop()
-        request = Request([operation], loop.create_future(), self)
-        request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        request = Request([operation], self._callers, self)
         if deadline is not None:
             self.calls.alarms.set(request, loop.time() + deadline, Request.expire)
         return request
 
-    def _stopped_waiting(self, _: asyncio.Future[list[Any]]) -> None:
+    def _stopped_waiting(self, _: object) -> None:
         """Wake the task if this was the last waiting call, so that it stops watching the folders."""
         if self._idle and not any(request.awaited for request in self.calls.waiting):
             self._wake.set()
@@ -316,7 +319,7 @@ class Writer:
         calls.carried = requests
         await self.engine.commit(requests, read_first=read_first)
         self.engine.check_generation(generation)
-        calls.waiting = [request for request in requests if not request.future.done()]
+        calls.waiting = [request for request in requests if request.awaited]
         calls.carried = []
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         self.engine.check_generation(generation)

@@ -200,7 +200,7 @@ class Engine(ABC):
         self.draft.rollback()
         known = self.loaded and not (read_first or self.open_writes.writes or self._needs_read(requests))
         step = Step.APPLY if known else Step.READ
-        while pending := [request for request in requests if not request.future.done()]:
+        while pending := [request for request in requests if request.awaited]:
             self.check_generation(generation)
             try:
                 if step is Step.READ:
@@ -355,7 +355,7 @@ class Engine(ABC):
             some = pending[start : start + OPERATIONS_PER_SLICE]
             claiming += [request for request in some if request.claims_jobs]
             # of others, the deadline may have passed, or the caller left, just now
-            others = [request for request in some if not request.claims_jobs and not request.future.done()]
+            others = [request for request in some if request.awaited and not request.claims_jobs]
             for kind, run in groupby(others, _run_of):
                 for request in self._perform_run(kind, list(run), now, outcomes):
                     request.in_flight = True
@@ -369,7 +369,7 @@ class Engine(ABC):
             if start:
                 await asyncio.sleep(0)
             some = claiming[start : start + OPERATIONS_PER_SLICE]
-            for kind, run in groupby([request for request in some if not request.future.done()], _run_of):
+            for kind, run in groupby([request for request in some if request.awaited], _run_of):
                 self._perform_claiming(kind, list(run), now, outcomes, nothing_for)
         if not draft.changed and _may_still_land(outcomes):
             draft.touch()

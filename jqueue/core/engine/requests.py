@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
+from jqueue.core.engine.callers import Awaited, Callers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
@@ -19,7 +20,10 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Operation, perform
+from jqueue.domain.operations.base import ClaimLog
 from jqueue.domain.segment_rows import RowsMissingError
+
+LANDED = Verdict.LANDED
 
 Outcome = list[Any] | JQueueError
 """The outcome of a request in one try: a result or an error for each operation, or the error that undid them all."""
@@ -27,6 +31,10 @@ Outcome = list[Any] | JQueueError
 
 class RequestOwner(Protocol):
     """The owner of requests, with the functions that they call back."""
+
+    @property
+    def claims(self) -> ClaimLog:
+        """The claims that its callers hold."""
 
     def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
         """Note that a caller gets this outcome now."""
@@ -41,12 +49,12 @@ class RequestOwner(Protocol):
         """Return the results of a request whose outcome was unknown."""
 
 
-class Request:
-    """One call: operations that go into one commit, and the future that its caller awaits.
+class Request(Awaited):
+    """One call: operations that go into one commit. Its caller awaits it, and gets their results.
 
     Args:
         operations: prepared, in order.
-        future: awaited by the caller.
+        callers: wakes the caller.
         owner: the writer that carries the request.
         atomic: True if one refused operation undoes the others and is raised to the caller.
         convert: converts the results to the return value of the call, if the outcome becomes known only later.
@@ -61,7 +69,7 @@ class Request:
         open_writes: number of writes that carried it and whose fate is unknown.
         in_flight: True while a write that carries it is under way.
         verdict: its fate, once known.
-        landed: its outcome, if it landed.
+        outcome: its outcome, if it landed.
         last_error: the last error that kept it from being done.
     """
 
@@ -71,19 +79,23 @@ class Request:
     open_writes = 0
     in_flight = False
     verdict: Verdict | None = None
-    landed: Outcome | None = None
+    outcome: Outcome | None = None
     last_error: BaseException | None = None
 
     def __init__(
         self,
         operations: Sequence[Operation],
-        future: asyncio.Future[list[Any]],
+        callers: Callers,
         owner: RequestOwner,
         atomic: bool = True,
         convert: Callable[[list[Any]], Any] = list,
     ) -> None:
+        self._callers = callers  # as `Awaited` does, without one more call of a function for each call of a queue
+        self._loop = callers.loop
+        self.awaited = True
+        self.error = None
+        self.callback = None
         self.operations = operations
-        self.future = future
         self.atomic = atomic
         self._owner = owner
         self._convert = convert
@@ -93,11 +105,6 @@ class Request:
         else:
             self.claims_jobs = any(operation.claims_jobs for operation in operations)
             self.run_of = None
-
-    @property
-    def awaited(self) -> bool:
-        """True while the caller still awaits the result."""
-        return not self.future.done()
 
     @property
     def search_key(self) -> Hashable | None:
@@ -183,22 +190,30 @@ class Request:
 
     def settle(self, outcome: Outcome) -> None:
         """Finish the request with an outcome that was committed, or that needed no commit."""
-        self.verdict = Verdict.LANDED
-        self.landed = outcome
-        future = self.future
-        if not future.done():
-            self._owner.note(self.operations, outcome)
-            if isinstance(outcome, JQueueError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-        else:
+        self.verdict = LANDED
+        self.outcome = outcome
+        if not self.awaited:
             self.hand_back_claims(outcome)
+            return
+        operations = self.operations
+        if not isinstance(outcome, list):
+            self._owner.note(operations, outcome)
+            self.end(outcome)
+            return
+        if len(operations) == 1 and not isinstance(result := outcome[0], JQueueError):
+            operations[0].tell(self._owner.claims, result)  # as `note` does, and below as `end` does
+        else:
+            self._owner.note(operations, outcome)
+        self.awaited = False
+        answered = self._callers.answered
+        if not answered:
+            self._callers.wake_soon()
+        answered.append(self)
 
     def fail(self, error: BaseException) -> None:
         """Finish the request with an error."""
         if self.awaited:
-            self.future.set_exception(error)
+            self.end(error)
 
     def hand_back_claims(self, outcome: Outcome) -> None:
         """Hand back the claims of an outcome that no caller takes."""
@@ -210,18 +225,18 @@ class Request:
 
     def caller_cancelled(self) -> None:
         """Note that the caller was cancelled. If the request was answered just now, its claims are handed back."""
-        if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+        if not self.awaited and self.outcome is not None and self.error is None:
             self._owner.reopen(self.operations)
-            self.hand_back_claims(self.future.result())
+            self.hand_back_claims(self.outcome)
 
 
 async def sleep_while_awaited(requests: Sequence[Request], seconds: float) -> None:
     """Wait this number of seconds, but only while one of these requests is awaited."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    for request in requests:  # one by one: a wait for ten thousand futures at once would block the loop
+    for request in requests:  # one by one: a wait for ten thousand at once would block the loop
         if request.awaited and (left := until - loop.time()) > 0:
-            await asyncio.wait([request.future], timeout=left)
+            await request.wait(left)
 
 
 def is_empty(outcome: Outcome) -> bool:

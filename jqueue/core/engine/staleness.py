@@ -69,13 +69,23 @@ class StaleWatch:
             current = draft.jobs.claimed.keys() | draft.header.ranges.keys()
             self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in current}
         late = fresh, gap, store_time
-        claimed, entries, forget = draft.jobs.claimed, draft.jobs.entries, self._seen.pop
+        claimed, entries, seen, forget = draft.jobs.claimed, draft.jobs.entries, self._seen, self._seen.pop
+        dues: dict[float | None, float | None] = {}
         for job_id in draft.jobs.claims_moved:
-            if job_id in claimed:
-                job = unpacked(job_id, entries[job_id])
-                self._watch(job_id, (job.attempt, job.heartbeat_at), job.claim_timeout, *late)
-            else:
+            if job_id not in claimed:
                 forget(job_id, None)
+                continue
+            values = unpacked(job_id, entries[job_id]).__dict__  # of a model, much faster to read than its attributes
+            claim, claim_timeout = (values["attempt"], values["heartbeat_at"]), values["claim_timeout"]
+            if claim_timeout not in dues:
+                timeout = self._timeout(claim_timeout)
+                dues[claim_timeout] = None if fresh or gap > timeout else self._due_later(timeout)
+            due = dues[claim_timeout]
+            if due is None or job_id in seen:
+                self._watch(job_id, claim, claim_timeout, *late)
+            else:
+                seen[job_id] = claim, due
+                heapq.heappush(self._due, (due, job_id))
         draft.jobs.claims_moved.clear()
         for range_id in self._ranges - draft.header.ranges.keys():
             self._seen.pop(range_id, None)
@@ -100,12 +110,16 @@ class StaleWatch:
         if seen is not None and seen[0] == claim:
             return
         timeout = self._timeout(claim_timeout)
-        due = self._watched + timeout
+        due = self._due_later(timeout)
         if (fresh or gap > timeout) and store_time is not None:
-            due = min(due, self._watched + self._until_old(claim[1], timeout, store_time))
-        due = max(due, min(LONGEST_GRACE, timeout / 3))
+            old = self._watched + self._until_old(claim[1], timeout, store_time)
+            due = max(min(due, old), _grace(timeout))
         self._seen[name] = claim, due
         heapq.heappush(self._due, (due, name))
+
+    def _due_later(self, timeout: float) -> float:
+        """Return the time at which a claim is stale if it stands still from now on."""
+        return max(self._watched + timeout, _grace(timeout))
 
     def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
         """Return the claims that are stale by now, each with its last heartbeat."""
@@ -130,3 +144,8 @@ class StaleWatch:
     def _is_current(self, entry: tuple[float, str]) -> bool:
         due, job_id = entry
         return job_id in self._seen and self._seen[job_id][1] == due
+
+
+def _grace(timeout: float) -> float:
+    """Return the seconds for which a fresh process does not revoke a claim."""
+    return min(LONGEST_GRACE, timeout / 3)

@@ -44,7 +44,7 @@ class ConsumerVerbs(QueueBase, Consumer):
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         request = self._writer.enter(operations, seconds, True, None, first_of)
         try:  # as in `_submit`, which would cost every dequeue one more coroutine
-            jobs = await request.future
+            jobs = await request
             if self._objects is not None and holds_objects(jobs[0]):
                 jobs = await self._with_payloads(request, jobs)
         except (asyncio.CancelledError, NotLoadedError):
@@ -71,7 +71,7 @@ class ConsumerVerbs(QueueBase, Consumer):
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         request = self._writer.enter((Ack.of(self._claims.find(job_id)),), seconds, True, None, first_of)
         try:  # as in `_submit`, which would cost every ack one more coroutine
-            await request.future
+            await request
         except asyncio.CancelledError:
             request.caller_cancelled()
             raise

@@ -235,6 +235,7 @@ class Ack(_EndsClaim):
         A plain job keeps no result, unless its ack says so.
         """
         entries, finished, rows = draft.jobs.entries, draft.header.finished, draft.jobs.rows.of
+        in_progress = JobStatus.IN_PROGRESS
         done: dict[str, Job] = {}
         for operation in run:
             claim = operation.job
@@ -244,7 +245,7 @@ class Ack(_EndsClaim):
             if (
                 job.__class__ is not Job
                 or job.__pydantic_fields_set__ is not PLAIN_FIELDS
-                or job.status is not JobStatus.IN_PROGRESS
+                or job.status is not in_progress
                 or job.attempt != attempt
                 or operation.keep_result is not None
                 or job_id in done
