@@ -51,7 +51,7 @@ class LineWork:
 
     def __init__(self, monkeypatch):
         self.read = self.encoded = self.encoded_bytes = self.cut = 0
-        read_line, encode_job, splitting_lines = lines.read_line, lines.encode_job, lines.splitting_lines
+        read_line, encode_jobs, splitting_lines = lines.read_line, lines.encode_jobs, lines.splitting_lines
         read_entry = lines.read_entry
 
         def reading(line):
@@ -62,11 +62,11 @@ class LineWork:
             self.read += 1
             return read_entry(line, names, undated)
 
-        def encoding(job):
-            line = encode_job(job)
-            self.encoded += 1
-            self.encoded_bytes += len(line)
-            return line
+        def encoding(jobs):
+            encoded = encode_jobs(jobs)
+            self.encoded += len(encoded)
+            self.encoded_bytes += sum(map(len, encoded))
+            return encoded
 
         def cutting(part):
             for line in splitting_lines(part):
@@ -75,7 +75,7 @@ class LineWork:
 
         monkeypatch.setattr(codec, "read_line", reading)
         monkeypatch.setattr(codec, "read_entry", reading_packed)
-        monkeypatch.setattr(blob, "encode_job", encoding)
+        monkeypatch.setattr(blob, "encode_jobs", encoding)
         monkeypatch.setattr(codec, "splitting_lines", cutting)
 
     def forget(self):

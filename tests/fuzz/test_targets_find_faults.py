@@ -42,6 +42,11 @@ def plant(monkeypatch, name, function):
         monkeypatch.setattr(blob_module, name, function)
 
 
+def each(encode):
+    """Return a function that encodes several jobs from one that encodes a job."""
+    return lambda jobs: [encode(job) for job in jobs]
+
+
 def without_headers(job):
     return real_encode_job(job.evolve(headers={}))
 
@@ -73,10 +78,10 @@ def that_trusts_its_fields(line):
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("encode_job", without_headers),
-        ("encode_job", without_unknown_fields),
-        ("encode_job", with_a_line_end_inside),
-        ("encode_job", with_a_smaller_attempt),
+        ("encode_jobs", each(without_headers)),
+        ("encode_jobs", each(without_unknown_fields)),
+        ("encode_jobs", each(with_a_line_end_inside)),
+        ("encode_jobs", each(with_a_smaller_attempt)),
         ("encode_header", without_holds),
         ("read_line", that_trusts_its_fields),
     ],
@@ -150,7 +155,7 @@ def test_lines_that_are_not_written_back_are_found(monkeypatch, target):
 
 @pytest.mark.parametrize("target", ["hand-edit", "operations"])
 def test_an_attempt_that_shrinks_is_found(monkeypatch, target):
-    plant(monkeypatch, "encode_job", with_a_smaller_attempt)
+    plant(monkeypatch, "encode_jobs", each(with_a_smaller_attempt))
     assert_found(target)
 
 
@@ -249,7 +254,7 @@ def test_an_argument_that_is_no_positive_number_is_refused(capsys, argument):
 def test_a_finding_can_be_replayed(monkeypatch, capsys, tmp_path):
     path = tmp_path / "finding"
     path.write_bytes(blobs()[0])
-    plant(monkeypatch, "encode_job", without_headers)
+    plant(monkeypatch, "encode_jobs", each(without_headers))
     assert command.FOUND == command.main(["--replay", str(path), "--target", "decode"])
     assert "a finding" in capsys.readouterr().out
 

@@ -34,7 +34,7 @@ from jqueue.core.blob.lines import (
     WHITESPACE,
     dump_ascii,
     encode_asides,
-    encode_job,
+    encode_jobs,
     first_of,
     load_json,
     raw_line,
@@ -153,7 +153,7 @@ class Contents:
 
 def encode(state: QueueState) -> bytes:
     """Encode a state as the bytes of a blob."""
-    lines = [encode_job(job) for job in state.jobs]
+    lines = encode_jobs(state.jobs)
     return join_blob(encode_header(state), [*lines, *encode_asides(state.set_aside)])
 
 

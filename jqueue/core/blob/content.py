@@ -15,7 +15,7 @@ from jqueue.core.blob.codec import (
     join_blob,
     reading_lines,
 )
-from jqueue.core.blob.lines import encode_asides, encode_job
+from jqueue.core.blob.lines import encode_asides, encode_jobs
 from jqueue.core.blob.pages import Page, Pages
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.domain.counting import counted
@@ -73,15 +73,15 @@ class Blob:
         for start in range(0, len(dirty), LINES_PER_SLICE):
             if start:
                 yield
-            lines: dict[str, bytes] = {}
-            for job_id in dirty[start : start + LINES_PER_SLICE]:
-                entry = entries.get(job_id)
-                if entry is None or job_id in rows:
-                    pages.drop(job_id)
-                else:
-                    lines[job_id] = encode_job(entry if entry.__class__ is Job else unpacked(job_id, entry))
-            pages.put_all(lines)
-            self.lines_encoded += len(lines)
+            some = dirty[start : start + LINES_PER_SLICE]
+            there = [job_id for job_id in some if job_id in entries and job_id not in rows]
+            if len(there) < len(some):
+                pages.drop_all([job_id for job_id in some if job_id not in entries or job_id in rows])
+            changed = [
+                entry if (entry := entries[job_id]).__class__ is Job else unpacked(job_id, entry) for job_id in there
+            ]
+            pages.put_all(zip(there, encode_jobs(changed), strict=True))
+            self.lines_encoded += len(there)
         draft.jobs.dirty.clear()
         placed = []
         for jobs in draft.placed:

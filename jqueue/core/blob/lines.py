@@ -82,7 +82,10 @@ _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = tuple(
 
 _OFTEN = ("attempt", "failures", "heartbeat_at", "claim_timeout", "holder")
 _CLAIM = ("status", *_OFTEN, "claimed_at")
-_claim_of: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*_CLAIM)
+_never_shared: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter("id", "payload", "sequence")
+_often_shared: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(
+    "entrypoint", "priority", "created_at", *_CLAIM
+)
 _RARE = tuple((name, default) for name, default, _ in _OPTIONAL if name not in _OFTEN)
 _RARE_DEFAULTS = tuple(default for _, default in _RARE)
 _rare: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*(name for name, _ in _RARE))
@@ -91,7 +94,7 @@ _rare: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*(name for na
 def encode_job(job: Job) -> bytes:
     """Encode a job as its line: the id, the required fields, and all others that differ from their defaults."""
     if job.__pydantic_fields_set__ is PLAIN_FIELDS:
-        return _encode_plain(job)
+        return encode_jobs((job,))[0]
     line = (
         f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
         f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status._value_}", '
@@ -102,20 +105,23 @@ def encode_job(job: Job) -> bytes:
     return f"{line}}}".encode()
 
 
-def _encode_plain(job: Job) -> bytes:
-    values = job.__dict__
-    payload = b2a_base64(values["payload"], newline=False).decode("ascii")
-    status = values["status"]
-    rest = ""
-    if status is not JobStatus.QUEUED or values["attempt"] or values["failures"]:
-        rest = _plain_claim(*_claim_of(values))
-    if values["priority"]:
-        rest = f', "priority": {values["priority"]}{rest}'
-    return (
-        f'{_quote(values["id"])}: {{"entrypoint": {_quote(values["entrypoint"])}, "payload": "{payload}", '
-        f'"status": "{status._value_}", "sequence": {values["sequence"]}, '
-        f'"created_at": "{_time(values["created_at"])}"{rest}}}'
-    ).encode()
+def encode_jobs(jobs: Iterable[Job]) -> list[bytes]:
+    """Encode jobs as `encode_job` does. Plain jobs that follow one another and were changed together share texts."""
+    lines: list[bytes] = []
+    shared: tuple[Any, ...] = ()
+    first = middle = last = ""
+    for job in jobs:
+        if job.__pydantic_fields_set__ is not PLAIN_FIELDS:
+            lines.append(encode_job(job))
+            continue
+        values = job.__dict__
+        same = _often_shared(values)
+        if same != shared:
+            shared, (first, middle, last) = same, _shared_texts(*same)
+        job_id, payload, sequence = _never_shared(values)
+        text = b2a_base64(payload, newline=False).decode("ascii")
+        lines.append(f"{_quote(job_id)}{first}{text}{middle}{sequence}{last}".encode())
+    return lines
 
 
 def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
@@ -198,8 +204,11 @@ def _optional_fields(values: Mapping[str, Any]) -> str:
     return text if values["claimed_at"] is None else _with_claim_time(text, values)
 
 
-@lru_cache(maxsize=1024, typed=True)  # most claims of one commit have the same values
-def _plain_claim(
+@lru_cache(maxsize=1024, typed=True)  # most jobs of one commit have the same values
+def _shared_texts(
+    entrypoint: str,
+    priority: int,
+    created_at: datetime,
     status: JobStatus,
     attempt: int,
     failures: int,
@@ -207,13 +216,21 @@ def _plain_claim(
     claim_timeout: float | None,
     holder: str | None,
     claimed_at: datetime | None,
-) -> str:
-    """Encode the optional fields of a plain job without a priority."""
+) -> tuple[str, str, str]:
+    """Encode the parts of the line of a plain job: before its payload, its sequence number and its end."""
     values = dict(
         zip(_CLAIM, (status, attempt, failures, heartbeat_at, claim_timeout, holder, claimed_at), strict=True)
     )
-    text = _often_given_fields(values)
-    return text if claimed_at is None else _with_claim_time(text, values)
+    rest = _often_given_fields(values)
+    if claimed_at is not None:
+        rest = _with_claim_time(rest, values)
+    if priority:
+        rest = f', "priority": {priority}{rest}'
+    return (
+        f': {{"entrypoint": {_quote(entrypoint)}, "payload": "',
+        f'", "status": "{status._value_}", "sequence": ',
+        f', "created_at": "{_time(created_at)}"{rest}}}',
+    )
 
 
 def _often_given_fields(values: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ changed line in its place and adds new ones at the end, so that all writers have
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 
 from jqueue.domain.slices import Slices, exhaust
 
@@ -107,32 +107,48 @@ class Pages:
 
     def put(self, job_id: str, line: bytes) -> None:
         """Set the line of a job, in its place or at the end."""
-        self.put_all({job_id: line})
+        self.put_all([(job_id, line)])
 
-    def put_all(self, lines: Mapping[str, bytes]) -> None:
+    def put_all(self, lines: Iterable[tuple[str, bytes]]) -> None:
         """Set the lines of jobs, each in its place or at the end."""
+        of, pages = self._of, self._pages
         last: Page | None = None
         changed: dict[str, bytes] = {}
-        for job_id, line in lines.items():
-            page = self._of.get(job_id)
+        for job_id, line in lines:
+            page = of.get(job_id)
             if page is None:
-                page = self._pages[-1] if self._pages else None
-                if page is None or len(page) >= LINES_IN_PAGE:
-                    page = Page({})
-                    self._pages.append(page)
-                self._of[job_id] = page
+                page = last
+                if page is None or len(changed) >= LINES_IN_PAGE or page is not pages[-1]:
+                    page = self._with_room()
+                of[job_id] = page
             if page is not last:
                 self._open.pop(page, None)
                 self._open[page] = None  # the last one opened
                 last, changed = page, page.open()
             changed[job_id] = line
 
+    def _with_room(self) -> Page:
+        """Return the last page, or a new one behind it if that is full."""
+        if not self._pages or len(self._pages[-1]) >= LINES_IN_PAGE:
+            self._pages.append(Page({}))
+        return self._pages[-1]
+
     def drop(self, job_id: str) -> None:
         """Remove the line of a job, if it has one."""
-        page = self._of.pop(job_id, None)
-        if page is not None:
-            self._open[page] = None
-            del page.open()[job_id]
+        self.drop_all((job_id,))
+
+    def drop_all(self, job_ids: Iterable[str]) -> None:
+        """Remove the lines of these jobs. Some of them may have none."""
+        last: Page | None = None
+        changed: dict[str, bytes] = {}
+        for job_id in job_ids:
+            page = self._of.pop(job_id, None)
+            if page is None:
+                continue
+            if page is not last:
+                self._open[page] = None
+                last, changed = page, page.open()
+            del changed[job_id]
 
     def texts(self) -> list[bytes]:
         """Return the text of every page."""
