@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
@@ -17,6 +17,8 @@ from jqueue.testing.faults import FaultyObjects
 from tests.spark.stream.stream_driver import Checkpoint, Sink
 from tests.spark.stream.stream_world import LIMITS, StreamWorld
 from tests.tiny_segments import in_segments, spilled
+
+World = TypeVar("World", bound="DeepWorld")
 
 SIZES = BatchSizes(singles=1000, ranges=10, least=4)
 
@@ -77,3 +79,11 @@ class DeepWorld(StreamWorld):
         """A source of the query."""
         given = {**self.options, **{k: str(v) for k, v in options.items()}}
         return ClaimReader(given, SNAPSHOT_SCHEMA, opened=self.open, sizes=SIZES)
+
+
+def filled(world: World) -> World:
+    """Enqueue 25 jobs, of which some can be in ranges, and some cannot. Return the world."""
+    world.enqueue(12)
+    world.enqueue(2, keep_result=60)
+    world.enqueue(11)
+    return world

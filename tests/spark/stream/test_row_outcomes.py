@@ -17,7 +17,7 @@ from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.staging import PREFIX
 from jqueue.spark.stream.end_batch import FAILED, _failure_of, _narrow, _of_failure, _of_result, _result_of, _rows
 from jqueue.spark.stream.row_outcomes import OutcomeStore
-from tests.spark.stream.deep_world import DeepWorld
+from tests.spark.stream.deep_world import DeepWorld, filled
 from tests.spark.stream.stream_driver import Killed
 
 pytestmark = pytest.mark.wide
@@ -48,11 +48,7 @@ class TellingWorld(DeepWorld):
 
 @pytest.fixture
 def world(tmp_path):
-    world = TellingWorld(tmp_path)
-    world.enqueue(12)
-    world.enqueue(2, keep_result=60)
-    world.enqueue(11)
-    return world
+    return filled(TellingWorld(tmp_path))
 
 
 def found(world, job_id):

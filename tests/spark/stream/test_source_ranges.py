@@ -1,7 +1,6 @@
 """A streaming query on a deep queue: its batches have ranges, which tasks read, and jobs claimed one by one."""
 
 import logging
-import random
 
 import pyarrow as pa
 import pytest
@@ -14,15 +13,12 @@ from jqueue.spark.snapshot.reader import SnapshotPartition
 from jqueue.spark.stream.offsets import Offset
 from jqueue.spark.stream.shipping import ShippedRows, split_between
 from jqueue.spark.stream.source import ClaimReader
-from tests.spark.stream.deep_world import SIZES, DeepWorld
+from tests.spark.stream.deep_world import SIZES, DeepWorld, filled
 from tests.spark.stream.stream_driver import PICKLER
 
 pytestmark = pytest.mark.wide
 
 ALL, TEN = ReadAllAvailable(), ReadMaxRows(10)
-JOBS = 25
-STEPS = range(27)
-"""The steps of a run that delivers all jobs."""
 
 
 @pytest.fixture
@@ -35,14 +31,6 @@ def reader(world):
     reader = world.reader()
     yield reader
     reader.stop()
-
-
-def filled(world):
-    """Jobs of which some are in ranges, and some cannot be."""
-    world.enqueue(12)
-    world.enqueue(2, keep_result=60)
-    world.enqueue(11)
-    return world
 
 
 def begun(reader):
@@ -202,71 +190,8 @@ def test_limits_pauses_and_priorities_hold_for_ranges(world, reader):
 # Restarts
 
 
-def test_a_query_drains_a_deep_queue_in_batches_and_ends(world):
-    filled(world)
-    assert world.live()
-    world.audit_end()
-    assert [0, 10, 10, 5] == [len(world.sink.batches[batch]) for batch in sorted(world.sink.batches)]
-    assert len(STEPS) == len(world.steps)
-
-
 def test_a_query_ends_while_others_keep_enqueueing(world):
     ids = filled(world).enqueued[:]
     assert world.live(on_step=lambda name: name == "claimed" and world.enqueue(9))
     assert sorted(ids) == sorted(world.sink.ids)
     assert {JobStatus.QUEUED} == {job.status for job in world.jobs}
-
-
-@pytest.mark.parametrize("kill_at", STEPS)
-def test_a_query_on_ranges_can_be_killed_at_any_step(world, kill_at):
-    filled(world)
-    assert not world.live(kill_at=kill_at)
-    assert world.live()
-    world.audit_end()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("first", STEPS)
-def test_a_query_on_ranges_can_be_killed_twice_at_any_step(tmp_path, first):
-    for second in STEPS:
-        folder = tmp_path / str(second)
-        folder.mkdir()
-        world = filled(DeepWorld(folder))
-        assert not world.live(kill_at=first)
-        world.live(kill_at=second)
-        assert world.live()
-        world.audit_end()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_every_job_of_a_range_is_delivered_before_its_end_under_random_faults(world, seed):
-    """Kills at random steps, other workers that revoke claims and take jobs, and jobs that come late."""
-    chance = random.Random(seed)
-    filled(world)
-
-    def disturb(name):
-        if chance.random() < 0.15:
-            world.steal(chance.randrange(5))
-        if chance.random() < 0.15:
-            world.enqueue(chance.randrange(9))
-
-    for _ in range(6):
-        world.live(kill_at=chance.randrange(20), on_step=disturb)
-    for _ in range(JOBS):
-        assert world.live()
-        if not world.jobs:
-            break
-        world.have(lambda queue: queue.requeue_stale(0))
-    world.audit_end(once=False)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_repeated_batch_of_ranges_gains_no_jobs(world, seed):
-    chance = random.Random(seed)
-    filled(world)
-    while world.jobs:
-        world.live(kill_at=chance.randrange(12), on_step=lambda name: chance.random() < 0.05 and world.steal(3))
-    before: dict[int, set[str]] = {}
-    for batch, ids in world.sink.offered:
-        assert set(ids) <= before.setdefault(batch, set(ids))
-        before[batch] &= set(ids)
