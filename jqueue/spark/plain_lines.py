@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,8 +37,11 @@ _HEAD = re.compile(rb'"[^"\\\x00-\x1f]+(": \{"entrypoint": "[^"\\\x00-\x1f]+", "
 _MIDDLE = plain_row_texts("", datetime.min, None)[1]
 """Text between the payload and the sequence number of a queued job."""
 
-_DECIDING = (b'"payload', b'"sequence"', b"\\u")
-"""Texts that may not occur in the rest of a line: names that decide about what stands before, and escapes of names."""
+_DECIDING = (b'"payload', b'"sequence"', b"\\u", b"\n")
+"""Texts that may not be in the rest of a line: names that decide about what stands before, escapes, and line breaks."""
+
+_ID_END, _PAYLOAD_END, _NUMBER_END = 1, 9, 16
+"""Quotes of a line, counted from 0: the ends of its id and its payload, and the one behind its sequence number."""
 
 _NEWLINE, _QUOTE, _BACKSLASH, _SPACE, _PAD, _ZERO, _NINE, _FILLING = b'\n"\\ =09A'
 
@@ -98,13 +101,9 @@ def _read(text: bytes | memoryview, head: bytes) -> PlainLines:
         ValueError: they must be read one by one.
     """
     whole = _Text(text)
-    ends = np.flatnonzero(whole.codes == _NEWLINE)
-    _require(len(ends) > 0 and int(ends[-1]) == len(text) - 1)
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    quotes = _quotes(whole.codes, starts)
-    id_ends, payload_starts = quotes(1), quotes(1) + len(head)
-    payload_ends, number_ends = quotes(9), quotes(16) - len(b", ")
-    number_starts = payload_ends + len(_MIDDLE)
+    starts, ends, id_ends, payload_ends, number_ends = _places(whole.codes) or _found_places(whole.codes)
+    payload_starts, number_starts = id_ends + len(head), payload_ends + len(_MIDDLE)
+    _require(bool((whole.codes[starts] == _QUOTE).all()))
     # pieces must not overlap, even those of lines that turn out to be no lines of jobs
     _require(bool((starts < id_ends).all() and (payload_starts <= payload_ends).all()))
     _require(bool((number_starts < number_ends).all() and (number_ends < ends).all()))
@@ -141,20 +140,27 @@ class _Text:
         return every.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
-def _quotes(codes: Any, starts: Any) -> Callable[[int], Any]:
-    """Return a function that returns the place of a quote in each line, given its number in the line, from 0 on."""
-    places = np.flatnonzero(codes == _QUOTE)
-    each = len(places) // len(starts)
-    first = np.arange(0, each * len(starts), each) if each else starts
-    if len(places) != each * len(starts) or not bool((places[first] == starts).all()):
-        first = np.searchsorted(places, starts)
-        _require(int(first[-1]) < len(places) and bool((places[first] == starts).all()))
+def _places(codes: Any) -> Sequence[Any] | None:
+    """Return the places of `_found_places` for lines of one length, by the first line; None if there are others.
 
-    def nth(number: int) -> Any:
-        _require(int(first[-1]) + number < len(places))
-        return places[first + number]
+    That the other lines have the same texts at these places is for the caller to see.
+    """
+    width = int((codes == _NEWLINE).argmax()) + 1
+    if len(codes) % width or not bool((codes[width - 1 :: width] == _NEWLINE).all()):
+        return None
+    starts = np.arange(0, len(codes), width)
+    return [starts + place[0] for place in _found_places(codes[:width])]
 
-    return nth
+
+def _found_places(codes: Any) -> Sequence[Any]:
+    """Return where lines begin and end, and where their ids, payloads and sequence numbers end."""
+    ends = np.flatnonzero(codes == _NEWLINE)
+    _require(len(ends) > 0 and int(ends[-1]) == len(codes) - 1)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    quotes = np.flatnonzero(codes == _QUOTE)
+    first = np.searchsorted(quotes, starts)
+    _require(int(first[-1]) + _NUMBER_END < len(quotes))
+    return starts, ends, quotes[first + _ID_END], quotes[first + _PAYLOAD_END], quotes[first + _NUMBER_END] - len(b", ")
 
 
 def _offsets(values: pa.Array) -> Any:
@@ -223,10 +229,17 @@ def _payloads(values: pa.Array) -> pa.Array:
     content = np.frombuffer(a2b_base64(codes, strict_mode=True), np.uint8)
     _require(len(content) == len(codes) // 4 * 3)
     if pads.any():
-        ends = offsets[1:] // 4 * 3
-        kept = np.ones(len(content), bool)
-        kept[ends[pads > 0] - 1] = kept[ends[pads > 1] - 2] = False
-        content = content[kept]
+        content = _without_pads(content, offsets[1:] // 4 * 3, pads)
     bounds = np.zeros(len(values) + 1, np.int32)
     np.cumsum(lengths // 4 * 3 - pads, out=bounds[1:])
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(bounds), pa.py_buffer(content)])
+
+
+def _without_pads(content: Any, ends: Any, pads: Any) -> Any:
+    """Return the bytes of values without those that fillings have become, given the end of each value."""
+    width, pad = int(ends[0]), int(pads[0])
+    if width * len(ends) == len(content) and bool((pads == pad).all()) and bool((np.diff(ends) == width).all()):
+        return content.reshape(len(ends), width)[:, : width - pad].ravel()
+    kept = np.ones(len(content), bool)
+    kept[ends[pads > 0] - 1] = kept[ends[pads > 1] - 2] = False
+    return content[kept]

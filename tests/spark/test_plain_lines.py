@@ -47,9 +47,11 @@ def test_rows_of_a_bulk_enqueue_are_read_in_columns(size, keep_result):
     assert found.kinds is None
 
 
-def test_payloads_and_ids_of_any_length_are_read_in_columns():
+@pytest.mark.parametrize("sizes", [range(7), [4, 1, 7]], ids=["all", "with the same mean as the first"])
+def test_payloads_and_ids_of_any_length_are_read_in_columns(sizes):
     ids = ["é".encode() * (each % 5 + 1) for each in range(50)]
-    contents = [bytes(each % 7) for each in range(50)]
+    contents = [bytes([each] * sizes[each % len(sizes)]) for each in range(len(sizes) * 7)]
+    ids = ids[: len(contents)]
     found = check(plain(ids, contents))
     assert contents == found.payloads.to_pylist()
     assert ids == [each.encode() for each in found.ids.to_pylist()]
@@ -69,6 +71,11 @@ def test_lines_that_end_in_another_number_of_quotes_are_read_in_columns():
     )
     lines = [encode_job(job.evolve(id=f"{each}", error=job.error if each % 2 else None)) for each in range(16)]
     assert 2 == len(check(joined(lines)).examples)
+
+
+def test_a_line_break_within_a_line_as_long_as_the_others_ends_it():
+    line = plain([b"a"], [b"x"])
+    assert check(line * 15 + line.replace(b', "created', b',\n"created')) is None
 
 
 @SOME
