@@ -1,8 +1,8 @@
 """A streaming query on Spark in its own process, which may be killed.
 
-    python -m tests.spark.stream.spark_child queue.json checkpoint out
+    python -m tests.spark.stream.spark_child queue.json checkpoint out 100
 
-It prints its progress, and writes the ids of each batch into a file once.
+The last argument is the size of a batch. It prints its progress, and writes the ids of each batch into a file once.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from jqueue.spark.session import local_session
 
 
-def main(url: str, checkpoint: str, out: str) -> None:
+def main(url: str, checkpoint: str, out: str, size: str) -> None:
     """Run the query once."""
     spark = local_session("killed", "local[2]")
     spark.sparkContext.setLogLevel("OFF")
@@ -27,7 +27,7 @@ def main(url: str, checkpoint: str, out: str) -> None:
             aside.rename(path)
         print("written", flush=True)
 
-    stream = spark.readStream.format("jqueue").option("maxJobsPerTrigger", 100).load(url)
+    stream = spark.readStream.format("jqueue").option("maxJobsPerTrigger", size).load(url)
     writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     print("start", flush=True)

@@ -1,8 +1,9 @@
 """A streaming query without Spark in its own process, which may be killed. It records its work in a journal.
 
-    python -m tests.spark.stream.streaming_child queue.json journal
+    python -m tests.spark.stream.streaming_child queue.json journal 20
 
-It continues where earlier runs have ended, and ends when the queue is drained.
+The last argument is the size of a batch. The query continues where earlier runs have ended, and ends when the queue is
+drained.
 """
 
 import json
@@ -76,14 +77,14 @@ class _NotingCommits(set[int]):
         super().add(batch)
 
 
-def main(url: str, path: str) -> None:
+def main(url: str, path: str, size: str) -> None:
     """Run the query once."""
     journal = Journal(Path(path))
     checkpoint, sink = journal.checkpoint(), journal.sink()
     checkpoint.offsets = _Noting(journal, "offset", checkpoint.offsets)
     checkpoint.commits = _NotingCommits(journal, checkpoint.commits)
     sink.batches = _Noting(journal, "batch", sink.batches)
-    options = {"path": url, "maxJobsPerTrigger": "20"}
+    options = {"path": url, "maxJobsPerTrigger": size}
     print("begins", flush=True)
     Query(lambda: ClaimReader(options, SNAPSHOT_SCHEMA), checkpoint, sink).run()
 

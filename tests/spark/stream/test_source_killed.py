@@ -13,29 +13,45 @@ from pathlib import Path
 import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue
 from jqueue.spark.session import java_problem
+from jqueue.spark.stream.query_claims import BatchSizes
 from tests.spark.stream.streaming_child import Journal
 
 ROOT = Path(__file__).parents[3]
+RANGE = BatchSizes().least
+"""Number of jobs from which on a batch has ranges."""
 
 
-def _call_queue(url, work):
+def _call_queue(url, work, kind=DirectQueue, **options):
     async def do():
-        async with DirectQueue(LocalFileSystemStorage(url)) as queue:
+        async with kind(LocalFileSystemStorage(url), **options) as queue:
             return await work(queue)
 
     return asyncio.run(do())
 
 
-def _filled(url, count):
-    jobs = _call_queue(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * count))
-    return [job.id for job in jobs]
+def _filled(url, count, *, is_deep=False):
+    """Enqueue jobs, into segments if the queue is deep, and return their ids."""
+
+    async def work(queue):
+        return [job.id for job in await queue.enqueue_many([Enqueue("work", b"payload")] * count)]
+
+    limits = Limits(batch_size=100, hot_bytes=1) if is_deep else Limits(batch_size=count)
+    ids = _call_queue(url, work, BrokerQueue if is_deep else DirectQueue, limits=limits)
+    in_segments = _call_queue(url, lambda queue: queue.stats()).segment_jobs
+    assert (in_segments > count // 2) == is_deep
+    return ids
 
 
 def _left(url):
-    return _call_queue(url, lambda queue: queue.read_state()).jobs
+    async def work(queue):
+        return [job async for job in queue.iterate_jobs()]
+
+    return _call_queue(url, work)
 
 
 def _child(module, *arguments):
@@ -49,13 +65,14 @@ def _child(module, *arguments):
 
 
 @pytest.mark.full
-def test_a_driver_killed_at_random_moments_loses_no_job(tmp_path):
+@pytest.mark.parametrize(("count", "size"), [(2000, 20), pytest.param(30_000, 600, id="ranges")])
+def test_a_driver_killed_at_random_moments_loses_no_job(tmp_path, count, size):
     chance = random.Random(7)
     url, path = tmp_path / "queue.json", tmp_path / "journal"
-    ids = _filled(url, 2000)
+    ids = _filled(url, count, is_deep=size > RANGE)
     killed = 0
     while True:
-        child = _child("tests.spark.stream.streaming_child", url, path)
+        child = _child("tests.spark.stream.streaming_child", url, path, size)
         assert child.stdout is not None
         assert "begins\n" == child.stdout.readline()
         if killed < 12:
@@ -68,7 +85,7 @@ def test_a_driver_killed_at_random_moments_loses_no_job(tmp_path):
         assert set() == set(ids) - {job.id for job in _left(url)} - done
         if status == 0:
             break
-    assert () == _left(url)
+    assert [] == _left(url)
     assert sorted(ids) == sorted(Journal(path).sink().ids)
     assert killed > 5, "the processes ended before they could be killed"
 
@@ -91,16 +108,17 @@ def _kill_all(child, *, hard):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("spark")
-def test_no_job_is_lost_when_spark_is_killed_between_claim_sink_and_commit(tmp_path):
+@pytest.mark.parametrize(("count", "size"), [(800, 100), pytest.param(4000, 500, id="ranges")])
+def test_no_job_is_lost_when_spark_is_killed_between_claim_sink_and_commit(tmp_path, count, size):
     if (problem := java_problem()) is not None:
         pytest.skip(problem)
     chance = random.Random(11)
     url, out = tmp_path / "queue.json", tmp_path / "out"
     out.mkdir()
-    ids = _filled(url, 800)
+    ids = _filled(url, count, is_deep=size > RANGE)
     lives = [("start", 1), ("begun", 2), ("written", 2), ("begun", 1), (None, 0)]
     for life, (moment, wait) in enumerate(lives):
-        child = _child("tests.spark.stream.spark_child", url, tmp_path / "checkpoint", out)
+        child = _child("tests.spark.stream.spark_child", url, tmp_path / "checkpoint", out, size)
         assert child.stdout is not None
         for line in child.stdout:
             wait -= line.strip() == moment
@@ -111,6 +129,6 @@ def test_no_job_is_lost_when_spark_is_killed_between_claim_sink_and_commit(tmp_p
             _kill_all(child, hard=life % 2 == 0)
         assert (moment is None) == (0 == child.wait(120))
         child.stdout.close()
-    assert () == _left(url)
+    assert [] == _left(url)
     rows = [job_id for path in sorted(out.glob("batch-*.json")) for job_id in json.loads(path.read_text())]
     assert sorted(ids) == sorted(rows), "a job is in no batch or in several batches"
