@@ -11,6 +11,7 @@ from pyspark.sql.types import BinaryType, DoubleType, IntegerType, StringType
 from jqueue.core.blob.staged_object import StagedWriter
 from jqueue.domain.errors import InvalidJobError, StorageError
 from jqueue.domain.limits import Limits
+from jqueue.domain.models import JobStatus
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.encoding import RowEncoder
@@ -110,6 +111,18 @@ def test_bad_rows_become_dead_letters_in_the_same_commit(tmp_path, file, columns
     assert good == [job.payload for job in jobs if job.entrypoint != "rejected"]
     assert [*reasons] == [letter["row"] for letter in letters]
     assert [False, False, False, True] == ["bytes" in letter for letter in letters]  # the last does not fit
+
+
+def test_dead_letters_wait_like_any_job_without_the_options_of_the_write(tmp_path, file):
+    receipt = tmp_path / "receipt.json"
+    options = {"priority": "5", "delay": "60", "maxAttempts": "7", "keepResult": "99", "receiptPath": str(receipt)}
+    written(file, PLAIN, *PLAIN_ROWS, onBadRow="deadLetter", **options)
+    letters = [job for job in jobs_of(file) if job.entrypoint == "dead-letters"]
+    assert {(JobStatus.QUEUED, 0, None, None, None)} == {
+        (job.status, job.priority, job.run_at, job.max_attempts, job.keep_result) for job in letters
+    }
+    told = json.loads(receipt.read_text())
+    assert (len(letters), len(jobs_of(file))) == (told["bad"], told["added"])
 
 
 def test_the_default_fails_with_the_row_and_the_reason(file):
