@@ -8,6 +8,7 @@
 # CYCLES=...  number of processes that `make kill` kills at random moments
 # SECONDS=... how long `make fuzz` and `make soak` run; STORE=... which store `make soak` uses: seaweedfs, azurite or
 #             gcs_server
+# SPARK=...  version of Spark for `make test-spark`
 # ROWS=... which rows `make bench` runs, PEERS=... against whom (or none), RUNS=... how many times each; OUT=... where the
 #             figures go, a JSON file
 
@@ -24,6 +25,8 @@ STORE ?= seaweedfs
 ROWS ?=
 PEERS ?=
 RUNS ?= 5
+SPARK ?= 4.2.0
+CONSTRAINTS ?= constraints.txt
 OUT ?= benchmarks/results.json
 
 VERSIONS := 3.11 3.12 3.13 3.14
@@ -40,7 +43,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup servers test test-wide test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
+.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark simulate kill soak fuzz bench lint format check check-system constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +82,12 @@ test-all: ## run the fast tests on every supported Python that is present
 	done; \
 	echo "ran on:$${ran:- none}; absent:$${absent:- none}; failed on:$${failed:- none}"; \
 	test -n "$$ran" && test -z "$$failed"
+
+test-spark: ## run the tests of the pipeline on another Spark, SPARK=4.2.0: the oldest by default
+	@sed 's/^pyspark==.*/pyspark==$(SPARK)/' constraints.txt > .venv-spark-$(SPARK).txt
+	@$(MAKE) --no-print-directory setup VENV=.venv-spark-$(SPARK) CONSTRAINTS=.venv-spark-$(SPARK).txt
+	@.venv-spark-$(SPARK)/bin/python -m pytest -q --numprocesses=2 --dist=loadgroup \
+	    -m "not full and not system" tests/spark $(ARGS)
 
 simulate: $(STAMP) ## run many processes on one store under every fault, in virtual time, and audit them
 	@$(BIN)/python -m jqueue.testing.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
@@ -145,8 +154,8 @@ $(STAMPS): pyproject.toml constraints.txt
 	    echo "Building $(VENV) with $$("$$python" --version)"; \
 	    "$$python" -m venv --clear $(VENV); \
 	fi
-	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables setuptools
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[$(EXTRAS)]"
+	@$(BIN)/python -m pip install -q -c $(CONSTRAINTS) hatchling editables setuptools
+	@$(BIN)/python -m pip install -q -c $(CONSTRAINTS) --no-build-isolation -e ".[$(EXTRAS)]"
 	@touch $@
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
