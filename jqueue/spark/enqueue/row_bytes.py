@@ -13,8 +13,8 @@ BINARY = pa.large_binary()
 ID_DIGITS = 8
 """Number of hexadecimal digits of a 32-bit number."""
 
-FIRST_BYTES = 1 << 20
-"""Bytes of fresh memory. It is doubled when it is full."""
+FIRST_BYTES, GROWTH = 1 << 20, 8
+"""Bytes of fresh memory, and the factor by which it grows when it is full: the system hands out what is written to."""
 
 HEX_DIGITS = np.frombuffer(b"".join(b"%04x" % number for number in range(1 << 16)), np.uint32)
 """The four hexadecimal digits of each 16-bit number, in the bytes of one number."""
@@ -38,7 +38,7 @@ class GrowingBytes:
         """Add bytes, and return the array to write them to. It must be written before more are added."""
         start, self._size = self._size, self._size + size
         if self._size > len(self._memory):
-            larger = np.empty(max(self._size, 2 * len(self._memory)), np.uint8)
+            larger = np.empty(max(self._size, GROWTH * len(self._memory)), np.uint8)
             larger[:start] = self._memory[:start]
             self._memory = larger
         return self._memory[start : self._size]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jqueue.core.blob.segment_staging import SegmentStager
+from jqueue.core.blob.segment_staging import STAGED_BYTES, SegmentStager
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits
 from jqueue.spark.enqueue.plain_rows import ArrowStager, _table
@@ -90,6 +90,16 @@ def test_text_grows_beyond_its_memory_and_keeps_what_it_has():
     for part in (b"abc", b"", b"defghij", b"k" * 50):
         text.add(part)
     assert text.ended_by(b"end") == b"abcdefghij" + b"k" * 50 + b"end"
+
+
+def test_the_bytes_of_a_whole_segment_are_moved_at_most_twice():
+    text = GrowingBytes()
+    memories = [text.view().obj]
+    for _ in range(STAGED_BYTES >> 18):
+        text.room(1 << 18)
+        if text.view().obj is not memories[-1]:
+            memories.append(text.view().obj)
+    assert 3 == len(memories)
 
 
 def test_hashes_that_differ_in_their_last_bits_alone_are_in_order():
