@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AnySet
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 from jqueue.domain.models import Job
 
@@ -18,8 +18,12 @@ class Marks(Protocol):
     def __getitem__(self, place: slice, /) -> bytes | bytearray:
         """Return some of them."""
 
-    def __setitem__(self, place: int, mark: int, /) -> None:
-        """Change one of them."""
+    @overload
+    def __setitem__(self, place: int, mark: int, /) -> None: ...
+    @overload
+    def __setitem__(self, place: slice, marks: bytes, /) -> None: ...
+    def __setitem__(self, place: Any, marks: Any, /) -> None:
+        """Change one of them, or several, whose number stays the same."""
 
 
 class Rows:
@@ -72,8 +76,11 @@ class Rows:
     def begin(self, places: Iterable[int]) -> None:
         """Take these jobs for new, and have `places` yield them."""
         chosen = list(places)
-        for place in chosen:
-            self.marks[place] = NEW
+        if len(chosen) == len(self):
+            self.marks[:] = bytes(len(self))
+        else:
+            for place in chosen:
+                self.marks[place] = NEW
         self.places = iter(chosen)
 
 

@@ -230,24 +230,26 @@ def _little_endian(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
+def decode_index(data: bytes, segment: Segment, *, tables: bool = True) -> SegmentIndex:
     """Decode the index of a segment.
 
     Args:
         data: the bytes of the object from its index on.
         segment: its entry in the manifest.
+        tables: False to leave out the tables of ids and of keys, which take most of the time.
 
     Raises:
         InvalidBlobError: it is damaged.
     """
     if zlib.crc32(data) != segment.crc:
         raise InvalidBlobError("its index was changed or cut off: the checksum does not match")
-    head, _, tables = data.partition(b"\n")
+    head, _, rest = data.partition(b"\n")
     try:
         said = from_json(head)
         rows, keys = said["rows"], said["keys"]
         chunks = [Chunk(offset, crc, RowKey(*first), oldest) for offset, crc, *first, oldest in said["chunks"]]
-        numbers = _arrays(tables, (("Q", rows), ("I", rows), ("Q", keys), ("I", keys)))
+        sizes = (rows, rows, keys, keys) if tables else (0, 0, 0, 0)
+        numbers = _arrays(rest, zip("QIQI", sizes, strict=True))
         ids = HashTable(numbers[0], numbers[1], own=segment.own_ids)
         keys_of = HashTable(numbers[2], numbers[3])
         single = [(first, last) for first, last in said["single"]]
@@ -314,15 +316,40 @@ def decode_chunk(
     Raises:
         InvalidBlobError: it is damaged.
     """
-    if zlib.crc32(data) != index.chunks[number].crc:
-        raise InvalidBlobError(CHANGED)
+    check_chunk(data, number, index)
     if prefix and not _may_have(data, prefix):
         return []
     first = number * segment.chunk_rows
-    entries = read_waiting_lines(data, names) or _entries(data, first, names)
-    if segment.offset:
-        entries = [(job_id, _moved(packed, segment.offset)) for job_id, packed in entries]
+    entries = decode_lines(data, first, segment.offset, names)
     return [(row, job_id, packed) for row, (job_id, packed) in enumerate(entries, first)]
+
+
+def check_chunk(data: bytes | memoryview, number: int, index: SegmentIndex) -> None:
+    """Check the bytes of a chunk.
+
+    Raises:
+        InvalidBlobError: it is damaged.
+    """
+    if zlib.crc32(data) != index.chunks[number].crc:
+        raise InvalidBlobError(CHANGED)
+
+
+def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) -> list[tuple[str, Packed]]:
+    """Return the job id and the packed job of each row of a chunk, or of several that follow each other.
+
+    Args:
+        data: the bytes, whose checksums are right.
+        first: the number of the first row.
+        offset: that of the segment, to add to sequence numbers.
+        names: entrypoints seen before; all jobs that have one share it.
+
+    Raises:
+        InvalidBlobError: a row is not a queued job.
+    """
+    entries = read_waiting_lines(data, names) or _entries(data, first, names)
+    if not offset:
+        return entries
+    return [(job_id, _moved(packed, offset)) for job_id, packed in entries]
 
 
 def _entries(data: bytes, first: int, names: dict[str, str]) -> list[tuple[str, Packed]]:
@@ -389,8 +416,7 @@ def ids_in(data: bytes, number: int, segment: Segment, index: SegmentIndex) -> l
     Raises:
         InvalidBlobError: it is damaged.
     """
-    if zlib.crc32(data) != index.chunks[number].crc:
-        raise InvalidBlobError(CHANGED)
+    check_chunk(data, number, index)
     quoted = _ID.findall(data)
     try:
         ids = from_json(b"[%b]" % b",".join(quoted))

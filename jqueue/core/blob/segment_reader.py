@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
+from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
 from jqueue.domain.job_table import Packed
@@ -16,6 +16,9 @@ from jqueue.ports.storage import SupportsObjects
 
 Rows = list[tuple[int, str, Packed]]
 """The number, the job id and the packed job of each row of a chunk."""
+
+BYTES_IN_A_TURN = 1 << 20
+"""Bytes whose checksums are computed before the event loop has a turn."""
 
 DAMAGED = (ObjectMissingError, InvalidBlobError)
 """Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
@@ -41,15 +44,15 @@ class SegmentReader:
         self._call_timeout = call_timeout
         self._names: dict[str, str] = {}
 
-    async def index(self, name: str, segment: Segment) -> SegmentIndex:
-        """Return the index of a segment.
+    async def index(self, name: str, segment: Segment, *, tables: bool = True) -> SegmentIndex:
+        """Return the index of a segment, with or without its tables; see `decode_index`.
 
         Raises:
             InvalidBlobError: it is damaged.
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        return decode_index(await self._read(name, segment.index, segment.bytes), segment)
+        return decode_index(await self._read(name, segment.index, segment.bytes), segment, tables=tables)
 
     async def chunks(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
@@ -88,6 +91,19 @@ class SegmentReader:
             StorageError: the store failed.
         """
         return await self._read(name, *index.bytes_of(first, last))
+
+    async def checked_text(self, name: str, index: SegmentIndex, numbers: range) -> bytes:
+        """Return the bytes of chunks that follow each other. Errors are as for `chunks`."""
+        text = await self.text(name, index, numbers[0], numbers[-1])
+        whole, (origin, _) = memoryview(text), index.bytes_of(numbers[0], numbers[-1])
+        turn = origin
+        for number in numbers:
+            start, stop = index.bytes_of(number, number)
+            check_chunk(whole[start - origin : stop - origin], number, index)
+            if stop - turn >= BYTES_IN_A_TURN:
+                turn = stop
+                await asyncio.sleep(0)
+        return text
 
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]

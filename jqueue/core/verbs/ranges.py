@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.segment_reader import Rows
+from jqueue.core.blob.segment_reader import Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
@@ -16,8 +17,11 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
+from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, Span
 from jqueue.ports.queue import SupportsRanges
+
+T = TypeVar("T")
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks that are read at once."""
@@ -77,19 +81,53 @@ class RangeVerbs(QueueBase, SupportsRanges):
 
         It is much faster than `read_range`, and loads no payloads from objects of their own. Errors are the same.
         """
+        entry = claim.entry
+
+        def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> Awaitable[list[tuple[int, Rows]]]:
+            return reader.chunks(claim.segment, entry, index, numbers)
+
+        async for chunks in self._read_chunks(claim, deadline, CHUNKS_AT_ONCE, read):
+            for number, rows in chunks:
+                yield _rows_in(claim.held.spans, rows, number * entry.chunk_rows)
+
+    async def read_range_lines(
+        self, claim: RangeClaim, chunks: int, *, deadline: Duration | None = None
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Yield the lines of the chunks of a range, checked but not parsed: the number of the first row, and the bytes.
+
+        Lines of other rows of these chunks are among them. Errors are as for `read_range`.
+
+        Args:
+            claim: the claim of the range.
+            chunks: number of chunks to read at once.
+            deadline: as for `read_range`.
+        """
+
+        async def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> tuple[int, bytes]:
+            first = numbers[0] * claim.entry.chunk_rows
+            return first, await reader.checked_text(claim.segment, index, numbers)
+
+        async for found in self._read_chunks(claim, deadline, chunks, read):
+            yield found
+
+    async def _read_chunks(
+        self,
+        claim: RangeClaim,
+        deadline: Duration | None,
+        at_once: int,
+        read: Callable[[SegmentReader, SegmentIndex, range], Awaitable[T]],
+    ) -> AsyncGenerator[T, None]:
+        """Yield what `read` makes of the chunks of a range, given the numbers of a few of them."""
         self.capabilities.require("ranges")
         assert self._engine.segments is not None
         name, entry, held, seconds = claim.segment, claim.entry, claim.held, self._seconds(deadline)
         reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
-        spans = held.spans
         try:
-            index = await read_until(seconds, partial(reader.index, name, entry), entropy, what)
+            index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
             first, last = entry.chunk_of(held.first), entry.chunk_of(held.last - 1)
-            for start in range(first, last + 1, CHUNKS_AT_ONCE):
-                numbers = range(start, min(start + CHUNKS_AT_ONCE, last + 1))
-                read = partial(reader.chunks, name, entry, index, numbers)
-                for number, rows in await read_until(seconds, read, entropy, what):
-                    yield _rows_in(spans, rows, number * entry.chunk_rows)
+            for start in range(first, last + 1, at_once):
+                numbers = range(start, min(start + at_once, last + 1))
+                yield await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
         except InvalidBlobError as error:
             raise SegmentDamagedError(FOLDER + name) from error
 

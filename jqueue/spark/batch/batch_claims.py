@@ -38,6 +38,9 @@ LEAST = 0.1
 LEAST_ROWS = CHUNK_ROWS
 """Smallest number of jobs of a range. Fewer are claimed one by one."""
 
+MOST_ROWS = 100_000
+"""Largest number of jobs of a range. They are repeated together if its task fails."""
+
 MOST_RANGES = 200
 """Largest number of ranges of a batch."""
 
@@ -53,6 +56,17 @@ def queue_for(url: str, most: int) -> DirectQueue:
     return connect(url, DirectQueue, limits=Limits(batch_size=max(most, Limits().batch_size)), deadline=DEADLINE)
 
 
+def rows_of_range(jobs: int, parts: int) -> int:
+    """Return the largest number of jobs of a range, so that the ranges are about equal.
+
+    Args:
+        jobs: number of all jobs.
+        parts: the number of ranges is this, or a multiple of it.
+    """
+    most = parts * MOST_ROWS
+    return max(LEAST_ROWS, -(-jobs // (parts * -(-jobs // most))))
+
+
 class BatchClaims:
     """The work of the driver on the queue. All of it runs on one event loop.
 
@@ -62,7 +76,7 @@ class BatchClaims:
         most: largest number of jobs.
         claim_timeout: seconds that a claim lasts without a heartbeat; None: as the queue says.
         holder: kept with the jobs while they are claimed.
-        rows: largest number of jobs of a range; 0 for no ranges.
+        parts: least number of ranges of a batch that is large enough; 0 for no ranges.
 
     Attributes:
         queue: as given.
@@ -77,12 +91,12 @@ class BatchClaims:
         most: int,
         claim_timeout: float | None,
         holder: str,
-        rows: int = 0,
+        parts: int = 0,
     ) -> None:
         self.queue = queue
         self.jobs: list[Job] = []
         self.ranges: list[RangeClaim] = []
-        self._rows = rows
+        self._parts = parts
         self._claim = Dequeue(tuple(names), batch_size=most, claim_timeout=claim_timeout, holder=holder)
         self._names = names
         self._patience = DEFAULT_CLAIM_TIMEOUT.total_seconds() if claim_timeout is None else claim_timeout
@@ -95,8 +109,8 @@ class BatchClaims:
         crons = [cron for cron in worker.crons if cron.handler.entrypoint in self._names]
         await declare(self.queue, handlers, crons, self.queue.options.entropy)
         left = self._claim.batch_size
-        if self._rows and await self._is_deep():
-            left = await self._claim_ranges(worker, left)
+        if self._parts and (ready := await self._jobs_of_a_deep_queue()):
+            left = await self._claim_ranges(worker, left, rows_of_range(min(left, ready), self._parts))
         if left:
             self.jobs += (await self.queue.apply(replace(self._claim, batch_size=left)))[0]
         if self.jobs or self.ranges:
@@ -110,33 +124,43 @@ class BatchClaims:
         """Number of claimed jobs."""
         return len(self.jobs) + sum(claim.rows for claim in self.ranges)
 
-    async def _is_deep(self) -> bool:
-        """Return True if the queue has enough jobs in segments for a range."""
-        return self.queue.capabilities.ranges and (await self.queue.stats()).segment_jobs >= LEAST_ROWS
+    async def _jobs_of_a_deep_queue(self) -> int:
+        """Return the number of ready jobs of the entrypoints; 0 if the queue has not enough in segments for a range."""
+        if not self.queue.capabilities.ranges:
+            return 0
+        stats = await self.queue.stats()
+        if stats.segment_jobs < LEAST_ROWS:
+            return 0
+        return sum(known.depth for name, known in (stats.entrypoints or {}).items() if name in self._names)
 
-    async def _claim_ranges(self, worker: Worker, left: int) -> int:
-        """Claim ranges, and one by one the jobs before and between them. Return the number of jobs still to claim."""
+    async def _claim_ranges(self, worker: Worker, left: int, rows: int) -> int:
+        """Claim ranges, and one by one the jobs before and between them. Return the number of jobs still to claim.
+
+        Args:
+            worker: has the handlers.
+            left: largest number of jobs.
+            rows: largest number of jobs of a range.
+        """
         queue, claim = self.queue, self._claim
         whole = [name for name in self._names if worker.handlers[name].options.keep_result is None]
         singles = MOST_SINGLES
         while left and len(self.ranges) < MOST_RANGES and singles > 0:
             next_jobs = await queue.peek(claim.entrypoints, batch_size=1)
             name = next_jobs[0].entrypoint if next_jobs else ""
-            found: RangeClaim | None = None
+            found: list[RangeClaim] = []
             if name in whole and left >= LEAST_ROWS:
                 operation = ClaimRange(
                     name,
-                    min(left, self._rows),
+                    min(left, rows),
                     least=LEAST_ROWS,
                     inline=True,
                     claim_timeout=claim.claim_timeout,
                     holder=claim.holder,
                 )
-                [ranges] = await queue.apply(operation)
-                found = ranges[0] if ranges else None
-            if found is not None:
-                self.ranges.append(found)
-                left -= found.rows
+                [found] = await queue.apply(operation)  # several in one commit take longer: each reads rows anew
+            if found:
+                self.ranges += found
+                left -= sum(each.rows for each in found)
                 continue
             [jobs] = await queue.apply(replace(claim, batch_size=min(left, SINGLES)))
             self.jobs += jobs

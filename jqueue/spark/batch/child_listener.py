@@ -191,9 +191,16 @@ class _Listener:
                     is_gone = self._has_exited()  # it may have sent something since the last read
                 if self._is_too_late():
                     return
-        until = self._clock.monotonic() + self._timeouts.exit
+            self._await_exit(selector)
+
+    def _await_exit(self, selector: selectors.BaseSelector) -> None:
+        """Wait until the child exits. That closes its end of the pipe, unless a process that it started holds it."""
+        until, is_open = self._clock.monotonic() + self._timeouts.exit, True
         while not self._has_exited() and self._clock.monotonic() < until:
-            time.sleep(SHORT_PAUSE)
+            if not is_open:
+                time.sleep(SHORT_PAUSE)
+            elif selector.select(SHORT_PAUSE):
+                is_open = bool(os.read(self._reader, CHUNK))
 
     def end(self) -> int | None:
         """Kill the child, if it still runs, and all that it has started. Return its exit code, or None if unknown."""

@@ -10,10 +10,12 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AnySet
+from itertools import accumulate
 
-from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import RangeClaim, in_progress
+from jqueue.spark.batch.range_rows import Block, BlockList, block_of
 from jqueue.worker.rows import Marks, Rows
 
 
@@ -58,16 +60,29 @@ class PartitionRows(Rows):
         )
 
     @classmethod
-    def of_range(cls, claim: RangeClaim, found: Sequence[tuple[str, Packed]]) -> PartitionRows:
-        """Return the rows of a range, given the ids and the packed jobs of its segment."""
+    def of_range(cls, claim: RangeClaim, blocks: Sequence[Block]) -> PartitionRows:
+        """Return the rows of a range, given those of its segment. None has its payload in an object of its own."""
         held = claim.held
+        ends = list(accumulate(map(len, blocks)))
 
         def job(place: int) -> Job:
-            return in_progress(unpacked(*found[place]), held)
+            number = block_of(ends, place)
+            block = blocks[number]
+            return in_progress(unpacked(*block.entry(place - ends[number] + len(block))), held)
 
-        doubtful = {place for place, (_, packed) in enumerate(found) if packed[7] + held.failures > 1}
-        ids, payloads = [job_id for job_id, _ in found], [packed[1] for _, packed in found]
+        doubtful = {
+            end - len(block) + row
+            for end, block in zip(ends, blocks, strict=True)
+            for row in block.rows_where(lambda packed: packed[7] + held.failures > 1)
+        }
+        ids, payloads = BlockList(blocks, lambda block: block.ids()), BlockList(blocks, lambda block: block.payloads())
         return cls(ids, [claim.entrypoint] * len(ids), payloads, job, doubtful, claim)
+
+    def payloads_of(self, places: Sequence[int]) -> Sequence[bytes | None]:
+        """See `Rows`."""
+        if places and places[-1] - places[0] == len(places) - 1:  # places are in order
+            return self.payloads[places[0] : places[-1] + 1]
+        return super().payloads_of(places)
 
     def place_of(self, job_id: str) -> int:
         """Return the place of a job."""

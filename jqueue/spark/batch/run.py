@@ -29,7 +29,7 @@ from jqueue.spark.batch.progress import Progress, call_progress, finished, repor
 from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.report import BatchFailedError, BatchReport
 from jqueue.spark.batch.settling import best_of, best_results, settle_all
-from jqueue.spark.batch.spark_job import do_on_spark, rows_of, sizes_of
+from jqueue.spark.batch.spark_job import do_on_spark, parts_of, sizes_of
 from jqueue.spark.batch.task import BatchTask, marker_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.errors import one_line
@@ -84,7 +84,7 @@ def run_batch(
         entrypoint: one or several of the worker's entrypoints; all of them by default.
         max_jobs: largest number of jobs.
         partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
-            more, so that no partition has more than a thousand jobs; of a deep queue, 50,000 jobs.
+            more, so that no partition has more than a thousand jobs; of a deep queue, 100,000 jobs.
         claim_timeout: time that a claim lasts if the driver dies; by default as the worker says, or five minutes.
         timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
             handler that hangs then hangs the batch.
@@ -110,7 +110,7 @@ def run_batch(
     check_integer("max_jobs", max_jobs, 1, MOST)
     if partitions is not None:
         check_integer("partitions", partitions, 1, MOST)
-    rows = rows_of(spark, max_jobs, partitions)  # raises before any job is claimed
+    parts = parts_of(spark, partitions)  # raises before any job is claimed
     limit = None if timeout is None else to_seconds("timeout", timeout)
     lasts = worker.claim_timeout if claim_timeout is None else claim_timeout
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
@@ -118,7 +118,7 @@ def run_batch(
     staging, place = Staging(url, RETENTION, DEADLINE), None if results is None else os.fspath(results).rstrip("/")
     task = BatchTask(WorkerPickle.of(worker), url, staging, write_id, limit, place is not None)
     holder = f"{worker.name}@{process_name()} {write_id}"
-    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, rows)
+    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, parts)
     return _run(spark, _Batch(worker, claims, task, place), partitions, progress)
 
 

@@ -24,9 +24,6 @@ PER_CORE = 2
 MOST_IN_ONE = 1000
 """Largest number of jobs in a partition, unless the caller sets the number of partitions."""
 
-MOST_ROWS = 50_000
-"""Largest number of jobs in a partition that is a range. They are repeated together if its task fails."""
-
 
 def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int]:
     """Return the number of jobs in each partition.
@@ -41,10 +38,9 @@ def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int
     return [size + (place < more) for place in range(min(number, jobs))]
 
 
-def rows_of(spark: SparkSession, jobs: int, partitions: int | None) -> int:
-    """Return the largest number of jobs of a range, so that a batch has enough partitions; see `sizes_of`."""
-    number = PER_CORE * _cores_of(spark) if partitions is None else partitions
-    return min(MOST_ROWS, -(-jobs // number))
+def parts_of(spark: SparkSession, partitions: int | None) -> int:
+    """Return the least number of partitions for a batch that is large enough; see `sizes_of`."""
+    return PER_CORE * _cores_of(spark) if partitions is None else partitions
 
 
 def _cores_of(spark: SparkSession) -> int:

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits, connect
 from jqueue.domain.errors import StorageError, UnknownOutcomeError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack, Enqueue
-from jqueue.spark.batch.batch_claims import BatchClaims
+from jqueue.spark.batch.batch_claims import LEAST_ROWS, BatchClaims, rows_of_range
 from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.worker import Worker
 from tests.spark.batch.batch_scenes import make_worker, works
 
 
@@ -92,3 +93,56 @@ async def test_claims_without_an_outcome_are_handed_back():
     left = (await queue.read_state()).jobs
     assert [(JobStatus.QUEUED, 1, 0)] * 2 == [(job.status, job.attempt, job.failures) for job in left]
     assert {job.id for job in jobs} == {job.id for job in left}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "parts", "rows"),
+    [
+        (1_000_000, 4, 83_334),  # twelve ranges
+        (400_000, 4, 100_000),
+        (400_001, 4, 50_001),
+        (10_000_000, 200, 50_000),
+        (3000, 4, 750),
+        (300, 4, LEAST_ROWS),
+        (1, 1, LEAST_ROWS),
+    ],
+)
+def test_ranges_are_about_equal_and_not_too_large(jobs, parts, rows):
+    assert rows == rows_of_range(jobs, parts)
+
+
+def deep_claims(url, names, most, parts):
+    return BatchClaims(connect(url, DirectQueue), names, most, 60.0, "a test", parts)
+
+
+async def fill(url, *entrypoints, count):
+    async with connect(url, BrokerQueue, limits=Limits(batch_size=100, hot_bytes=1)) as queue:
+        for entrypoint in entrypoints:
+            await queue.enqueue_many(Enqueue(entrypoint, b"%d" % number) for number in range(count))
+
+
+def worker_of(*names):
+    worker = Worker()
+    for name in names:
+        worker.handler(name)(lambda: None)
+    return worker
+
+
+async def test_ranges_divide_the_ready_jobs_of_the_entrypoints_of_a_batch(tmp_path):
+    url = str(tmp_path / "queue.json")
+    await fill(url, "work", "other", count=4000)
+    claims = deep_claims(url, ("work",), 100_000, 4)
+    await claims.begin(worker_of("work"))
+    assert [1000] * 4 == [claim.rows for claim in claims.ranges]
+    assert not claims.jobs
+    await claims.close()
+
+
+async def test_ranges_among_several_entrypoints_follow_the_order_of_the_jobs(tmp_path):
+    url = str(tmp_path / "queue.json")
+    await fill(url, "work", "other", count=800)
+    claims = deep_claims(url, ("work", "other"), 1600, 4)
+    await claims.begin(worker_of("work", "other"))
+    assert ["work", "work", "other", "other"] == [claim.entrypoint for claim in claims.ranges]
+    assert ([], 1600) == (claims.jobs, claims.number)
+    await claims.close()

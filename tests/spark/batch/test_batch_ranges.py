@@ -10,6 +10,7 @@ from jqueue.domain.operations import Enqueue
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.range_results import RangeResult, end_ranges
+from jqueue.spark.batch.range_rows import Entries
 from jqueue.spark.batch.run import BatchFailedError
 from jqueue.spark.batch.settling import outcome_of_job
 from jqueue.worker import Context, Worker
@@ -69,7 +70,7 @@ def test_each_partition_is_a_range_and_each_job_has_its_own_outcome(url):
     fill(url, (number for number in range(NUMBER) if number != 10))
     session = Session()
     report = run_batch(session, url, make_worker(), max_jobs=2000)
-    assert [1] * 3 == session.partitions, "the claims alone were sent"
+    assert [1] * 4 == session.partitions, "the claims alone were sent"
     assert (1499, 1496, 3, 1) == (report.claimed, report.done, report.retried, report.killed)
     left = left_in(url)
     assert {b"7", b"8", b"1208", b"after 9"} == left.keys()
@@ -84,15 +85,15 @@ def test_a_failed_batch_acks_the_jobs_that_are_done_and_hands_back_the_others_un
     fill(url, range(100, NUMBER))
 
     def before(number):
-        if number == 4:  # the second range; the last 66 jobs, too few for a range, are in three partitions
+        if number == 5:  # the second range; the last 252 jobs, too few for a range, are in four partitions
             raise ConnectionError("an executor was lost")
 
     with pytest.raises(BatchFailedError) as caught:
-        run_batch(Session(before), url, make_worker(), max_jobs=2000, partitions=3)
+        run_batch(Session(before), url, make_worker(), max_jobs=1020, partitions=4)
     report = caught.value.report
-    assert (1400, 733, 667) == (report.claimed, report.done, report.handed_back)
+    assert (1020, 508, 512) == (report.claimed, report.done, report.handed_back)
     left = left_in(url)
-    assert {b"%d" % number for number in range(767, 1434)} == left.keys()
+    assert {b"%d" % number for number in (*range(356, 868), *range(1120, NUMBER))} == left.keys()
     assert {(JobStatus.QUEUED, 0)} == {(job.status, job.failures) for job in left.values()}
 
 
@@ -120,8 +121,9 @@ def test_the_driver_tells_an_end_that_the_task_has_told_already_and_nothing_chan
         async with connect(url, DirectQueue) as queue:
             claim = await queue.claim_range("work", 300)
             assert claim is not None
-            rows = PartitionRows.of_range(claim, [row async for some in queue.read_packed_range(claim) for row in some])
-            assert rows.payloads == [job.payload async for job in queue.read_range(claim)]
+            blocks = [Entries(rows) async for rows in queue.read_packed_range(claim)]
+            rows = PartitionRows.of_range(claim, blocks)
+            assert list(rows.payloads) == [job.payload async for job in queue.read_range(claim)]
             outcomes = [outcome_of_job(rows.job(place), None, worker, entropy) for place in range(200, 300)]
             result = RangeResult.decode(RangeResult.of(claim, rows, outcomes).encode())
             assert len(result.others) == 300
