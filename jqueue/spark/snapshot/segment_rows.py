@@ -36,7 +36,7 @@ from jqueue.spark.snapshot.counted_rows import CountedRows
 from jqueue.spark.staging import absolute
 
 DEADLINE = 120.0
-"""Seconds for a read of a segment, with its repetitions. A task reads up to a whole segment at once: 48 MiB."""
+"""Seconds for a read of a segment, with its repetitions. A task reads up to 64 MiB of one at once by default."""
 
 READ_FOR_ONE = 4
 """Number of bytes that a task reads for one byte of the `size` of its rows: partitions with segments are larger."""
