@@ -215,12 +215,16 @@ async def test_jobs_in_segments_move_in_their_order_and_those_of_a_damaged_one_s
         await source.enqueue("work", b"", job_id=f"{number:02}", priority=-number)
     await source.enqueue_many([Enqueue("late", b"", job_id=f"late-{each}", delay=3600) for each in range(3)])
     await source.enqueue_many([Enqueue("broken", b"", job_id=f"broken-{each}") for each in range(4)])
+    await source.enqueue_many([Enqueue("gone", b"", job_id=f"gone-{each}", delay=3600) for each in range(4)])
     await spilled(source)
     manifest = (await source.read_state()).segments
-    [broken] = [name for name, segment in manifest.items() if segment.entrypoint == "broken"]
-    await storage.remove_object(f".segments/{broken}")
-    with pytest.raises(JobsUnreadableError, match=broken):
+    lost = {f".segments/{name}" for name, segment in manifest.items() if segment.entrypoint in ("broken", "gone")}
+    for suffix in lost:
+        await storage.remove_object(suffix)
+    with pytest.raises(JobsUnreadableError) as caught:
         await migrate(source, dest)
+    assert 2 == len(lost)
+    assert lost == {*caught.value.segments}
     assert [*(f"{number:02}" for number in reversed(range(20)))] == [
         job.id for job in (await dest.read_state()).queued_jobs() if job.entrypoint == "work"
     ]

@@ -185,7 +185,7 @@ class Mover:
         self._held = dest.capabilities.holders
         self._report = MigrationReport()
         self._reasons_to_stay: dict[str, str] = {}
-        self._damage: JobsUnreadableError | None = None
+        self._damage: dict[str, str] = {}
 
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
         """Move all jobs, also jobs that are enqueued meanwhile.
@@ -213,8 +213,8 @@ class Mover:
             found = await self._look()
             if self._stop.is_set() or before == (self._report.moved, len(self._reasons_to_stay)):
                 break
-        if self._damage is not None:
-            raise self._damage
+        if self._damage:
+            raise JobsUnreadableError(self._damage)
         return self._completed_report(found)
 
     async def _look(self) -> Found:
@@ -242,7 +242,7 @@ class Mover:
         try:
             yield
         except JobsUnreadableError as error:
-            self._damage = error
+            self._damage |= error.segments
 
     def _planner(self, state: QueueState) -> Planner:
         can, now, staying = self.dest.capabilities, self._now(), self._reasons_to_stay
