@@ -101,6 +101,7 @@ def test_a_streaming_query_that_cannot_read_its_ranges_keeps_their_jobs(file, da
     with pytest.raises(StorageFatalError) as caught:
         [list(reader.read(each)) for each in partitions]
     assert is_told_of(segment, words, str(caught.value))
+    assert is_told_of(segment, "restore the segment .*drop-segment", str(caught.value))
     segment.write_bytes(content)
     assert JOBS == sum(rows.num_rows for each in partitions for rows in reader.read(each))
     reader.stop()

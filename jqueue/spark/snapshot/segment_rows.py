@@ -120,8 +120,9 @@ class SegmentRows:
         except DAMAGED as error:
             reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
             raise StorageFatalError(
-                f"{self.queue}: segment {FOLDER}{self.name} {reason}. If the table was loaded more than an hour ago, "
-                "load it again; otherwise restore the segment from a backup"
+                f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour ago "
+                "must be loaded again; otherwise restore the segment from a backup, or give up its jobs with `jqueue "
+                "drop-segment`"
             ) from None
 
     @property

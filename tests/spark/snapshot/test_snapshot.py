@@ -101,7 +101,7 @@ def test_jobs_in_segments_are_rows_of_the_snapshot_as_those_of_the_object_are(tm
     assert 5 == len(found(entrypoint="mail"))
     assert 2 == len(found(status="in_progress"))
     (path.parent / "queue.json.segments" / segment).unlink()
-    with pytest.raises(StorageFatalError, match=rf"queue\.json: segment \.segments/{segment} does not exist\. If the"):
+    with pytest.raises(StorageFatalError, match=rf"queue\.json: segment \.segments/{segment} does not exist\. A table"):
         found()
     assert 5 == len(found(entrypoint="mail"))
 
