@@ -306,9 +306,7 @@ class JobRunner:
             else:
                 results = await self._do_batch(work)
         except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            self.fail_all(work, error)
+            self._end_with(work, error)
             return
         self.finish(work, results)
 
@@ -319,11 +317,19 @@ class JobRunner:
             self._check_value(work, value)
             results = (value,) if work.batch is None else results_of(value, len(work.jobs))
         except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            self.fail_all(work, error)
+            self._end_with(work, error)
             return
         self.finish(work, results)
+
+    def _end_with(self, work: Work, error: BaseException) -> None:
+        """Report the error of a handler.
+
+        Raises:
+            KeyboardInterrupt: the error is one of the terminal, which ends the program.
+        """
+        if self.is_interrupt(error):
+            raise error
+        self.fail_all(work, error)
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Return True if an error is a KeyboardInterrupt of the terminal, which ends the program."""

@@ -88,12 +88,15 @@ def test_jobs_not_begun_when_a_process_ends_are_begun_once(diary):
 
 
 def test_the_handler_that_ended_its_process_is_found_by_running_suspects_alone(diary):
-    worker = Worker(concurrency=3)
+    worker, last_has_begun, never = Worker(concurrency=3), asyncio.Event(), asyncio.Event()
 
     @worker.handler("work")
     async def work(payload: bytes) -> None:
         diary.note(f"{payload.decode()} {os.getpid()}")
-        await asyncio.sleep(0.01 if payload == b"bad" else 0.3)
+        if worker.concurrency > 1 and payload != b"rest":  # three run side by side
+            if payload == b"last":
+                last_has_begun.set()
+            await (last_has_begun if payload == b"bad" else never).wait()
         if payload == b"bad":
             os._exit(1)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jqueue import BrokerQueue, DirectQueue, Limits, connect
 from jqueue.core.blob.lines import encode_job
-from jqueue.core.blob.segment_object import decode_lines
+from jqueue.core.blob.segment_object import decode_index, decode_lines
 from jqueue.domain.errors import InvalidBlobError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
@@ -146,6 +146,21 @@ async def test_rows_of_a_range_that_has_failed_before_are_doubtful(tmp_path):
     rows, jobs = await rows_and_jobs(url, 500)
     assert {place for place, job in enumerate(jobs) if job.failures > 1} == set(rows.doubtful)
     assert jobs == [rows.job(place) for place in range(len(rows))]
+
+
+async def test_an_index_can_be_read_without_its_tables(tmp_path):
+    url = str(tmp_path / "queue.json")
+    await queue_of(url, 1000)
+    async with connect(url, DirectQueue) as queue:
+        claim = await queue.claim_range("work", 700)
+    assert claim is not None
+    entry = claim.entry
+    content = (tmp_path / "queue.json.segments" / claim.segment).read_bytes()[entry.index : entry.bytes]
+    whole, part = decode_index(content, entry), decode_index(content, entry, tables=False)
+    assert (whole.chunks, whole.end) == (part.chunks, part.end)
+    assert (entry.rows, 0) == (len(whole.ids.rows), len(part.ids.rows))
+    with pytest.raises(InvalidBlobError, match="checksum"):
+        decode_index(content[:-1], entry, tables=False)
 
 
 async def test_a_damaged_chunk_is_refused_with_the_name_of_its_segment(tmp_path):

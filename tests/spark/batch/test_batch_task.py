@@ -1,7 +1,9 @@
 """A task does the jobs of its partition. The tests call it directly, without Spark."""
 
 import asyncio
+import gc
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -94,6 +96,20 @@ def test_outcomes_are_staged_under_the_returned_name(url, staging):
 def test_a_partition_without_jobs_returns_nothing(url, staging):
     assert [] == list(task_of(make_worker(), url, staging)(iter([])))
     assert [] == list(task_of(make_worker(), url, staging)(iter([batch_of([])])))
+
+
+def test_a_worker_of_spark_freezes_once_what_it_has_imported(url, staging, monkeypatch):
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: len(frozen))
+    task = task_of(make_worker(), url, staging)
+    list(task(iter([batch_of(jobs_of(b"one"))])))
+    assert [] == frozen, "this is a program of a user"
+    context = SimpleNamespace(get=lambda: SimpleNamespace(taskAttemptId=lambda: 7))
+    monkeypatch.setattr("jqueue.spark.batch.task.TaskContext", context)
+    for _ in range(2):
+        list(task(iter([batch_of(jobs_of(b"one"))])))
+    assert [1] == frozen
 
 
 def test_attempts_on_a_partition_have_different_names(url, staging):
