@@ -417,7 +417,7 @@ PLANTED = [
     Planted(segments.named_segment_collected, {17, 19}, 50, segments.SEGMENTED),
     Planted(segments.litter_aged_by_the_own_clock, {19}, 50, segments.TIMELESS),
     Planted(segments.segment_not_retired, {19}, 300, segments.SEGMENTED),
-    Planted(segments.jobs_spilled_by_two_writers, {9, 15, 19}, 50, segments.SEGMENTED),
+    Planted(segments.jobs_spilled_by_two_writers, {9, 15, 18, 19}, 50, segments.SEGMENTED),
     Planted(segments.changed_job_spilled, {0, 1, 4, 15}, 50, segments.SEGMENTED),
     Planted(segments.tombstone_lost, {19}, 50, segments.SEGMENTED),
     Planted(segments.unique_key_overlooked_in_a_segment, {4}, 50, segments.SEGMENTED),
