@@ -36,7 +36,7 @@ class Draws:
 
     def new_id(self):
         self.count += 1
-        return str(UUID(int=self.maker << 32 | self.count))
+        return str(UUID(int=self.maker << 96 | self.count << 64))  # its first half tells writers and segments apart
 
     def jitter(self, bound):
         return 0.0
