@@ -311,10 +311,11 @@ def _read_waiting(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | No
         return None
 
 
-def read_waiting_lines(data: bytes, names: dict[str, str]) -> list[tuple[str, Packed]] | None:
+def read_waiting_lines(data: bytes, names: dict[str, str]) -> tuple[list[str], list[Packed]] | None:
     """Parse lines that all match `_WAITING`, as `read_entry` does, in less than half of its time.
 
-    Return None if another line is among them, or an invalid value.
+    Return the job ids and the packed jobs, in two lists: pairs would be more objects for the garbage collector. Return
+    None if another line is among them, or an invalid value.
     """
     if _WAITING.match(data) is None:
         return None
@@ -324,12 +325,9 @@ def read_waiting_lines(data: bytes, names: dict[str, str]) -> list[tuple[str, Pa
     try:
         texts = {raw: names.setdefault(name := raw.decode(), name) for raw in {row[1] for row in found}}
         moments = {raw: _moment(raw.decode()) for raw in {row[4] for row in found}}
-        return [
-            (
-                job_id.decode(),
-                packed_waiting(texts[name], a2b_base64(payload, strict_mode=True), moments[at], int(place)),
-            )
-            for job_id, name, payload, place, at in found
+        return [job_id.decode() for job_id, *_ in found], [
+            packed_waiting(texts[name], a2b_base64(payload, strict_mode=True), moments[at], int(place))
+            for _, name, payload, place, at in found
         ]
     except ValueError:
         return None

@@ -192,17 +192,17 @@ def finished_segment(
 
 def _table(hashes: Iterable[tuple[int, int]], *, own: bool = False) -> Slices[HashTable]:
     """Return the table of some hashes with their rows: sorted in parts, as sorting them all at once takes long."""
-    parts: list[list[tuple[int, int]]] = [[] for _ in range(1 << PARTS_BITS)]
-    for number, pair in enumerate(hashes, 1):
-        parts[pair[0] >> (64 - PARTS_BITS)].append(pair)
+    parts: list[list[int]] = [[] for _ in range(1 << PARTS_BITS)]
+    for number, (hashed, row) in enumerate(hashes, 1):
+        parts[hashed >> (64 - PARTS_BITS)].append(hashed << 32 | row)  # pairs would keep the garbage collector busy
         if number % HASHES_PER_SLICE == 0:
             yield
     found = HashTable(array("Q"), array("I"), own=own)
     sorted_in_slice = 0
     for part in parts:
         part.sort()
-        found.hashes.extend([hashed for hashed, _ in part])
-        found.rows.extend([row for _, row in part])
+        found.hashes.extend([pair >> 32 for pair in part])
+        found.rows.extend([pair & 0xFFFF_FFFF for pair in part])
         sorted_in_slice += len(part)
         if sorted_in_slice >= HASHES_PER_SLICE:
             sorted_in_slice = 0
@@ -320,8 +320,8 @@ def decode_chunk(
     if prefix and not _may_have(data, prefix):
         return []
     first = number * segment.chunk_rows
-    entries = decode_lines(data, first, segment.offset, names)
-    return [(row, job_id, packed) for row, (job_id, packed) in enumerate(entries, first)]
+    ids, entries = decode_lines(data, first, segment.offset, names)
+    return list(zip(range(first, first + len(ids)), ids, entries, strict=True))
 
 
 def check_chunk(data: bytes | memoryview, number: int, index: SegmentIndex) -> None:
@@ -334,8 +334,8 @@ def check_chunk(data: bytes | memoryview, number: int, index: SegmentIndex) -> N
         raise InvalidBlobError(CHANGED)
 
 
-def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) -> list[tuple[str, Packed]]:
-    """Return the job id and the packed job of each row of a chunk, or of several that follow each other.
+def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) -> tuple[list[str], list[Packed]]:
+    """Return the job ids and the packed jobs of the rows of a chunk, or of several that follow each other.
 
     Args:
         data: the bytes, whose checksums are right.
@@ -346,27 +346,27 @@ def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) ->
     Raises:
         InvalidBlobError: a row is not a queued job.
     """
-    entries = read_waiting_lines(data, names) or _entries(data, first, names)
-    if not offset:
-        return entries
-    return [(job_id, _moved(packed, offset)) for job_id, packed in entries]
+    ids, entries = read_waiting_lines(data, names) or _read_entries(data, first, names)
+    return ids, [_moved(packed, offset) for packed in entries] if offset else entries
 
 
-def _entries(data: bytes, first: int, names: dict[str, str]) -> list[tuple[str, Packed]]:
-    """Return the job id and the packed job of each row of a chunk, given the number of its first row.
+def _read_entries(data: bytes, first: int, names: dict[str, str]) -> tuple[list[str], list[Packed]]:
+    """Return the job ids and the packed jobs of the rows of a chunk, given the number of its first row.
 
     Raises:
         InvalidBlobError: a row is not a queued job.
     """
-    found = []
+    ids, entries = [], []
     for row, line in enumerate(data.split(b"\n")[:-1], first):
         entry = read_entry(line, names)
         if isinstance(entry, SetAside):
             raise InvalidBlobError(f"row {row} of it cannot be read as a job: {entry.reason}")
-        if entry[1][2] != "queued":
-            raise InvalidBlobError(f"row {row} of it is a job that is {entry[1][2]}, and not queued")
-        found.append(entry)
-    return found
+        job_id, packed = entry
+        if packed[2] != "queued":
+            raise InvalidBlobError(f"row {row} of it is a job that is {packed[2]}, and not queued")
+        ids.append(job_id)
+        entries.append(packed)
+    return ids, entries
 
 
 def _moved(packed: Packed, offset: int) -> Packed:

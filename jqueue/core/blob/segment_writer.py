@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from jqueue.core.blob.lines import encode_job
@@ -300,13 +301,14 @@ class SegmentWriter:
         numbers, as_they_are = array("q"), not (segment.offset or segment.tried)
         async with aclosing(self._reader.lines(name, segment, known, chunks)) as several:
             async for found, lines in several:
-                kept = [(*row, line) for row, line in zip(found, lines, strict=True) if not segment.is_taken(row[0])]
-                numbers.extend([number for number, *_ in kept])
+                places = [place for place, (number, *_) in enumerate(found) if not segment.is_taken(number)]
+                numbers.extend([found[place][0] for place in places])
+                ids, entries = [found[place][1] for place in places], [found[place][2] for place in places]
                 if as_they_are:
-                    _add_entries(rows, [(job_id, entry, line) for _, job_id, entry, line in kept])
+                    _add_entries(rows, ids, entries, [lines[place] for place in places])
                     continue
-                for number, job_id, entry, _ in kept:
-                    rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(number)))))
+                for place, job_id, entry in zip(places, ids, entries, strict=True):
+                    rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(found[place][0])))))
         return numbers
 
 
@@ -329,44 +331,50 @@ class _Chosen:
 def _last_of(
     ids: Sequence[str], entries: Sequence[Job | Packed], number: int, aging: float | None, now: datetime
 ) -> Slices[_Chosen]:
-    """Return the last queued jobs of the entrypoint that has most, in slices. Few objects live longer than a slice."""
-    groups: dict[tuple[str, bool], list[tuple[float, ...]]] = {}
+    """Return the last queued jobs of the entrypoint that has most, in slices.
+
+    Few objects live longer than a slice, and those that do are numbers if that can be: a commit under way would wait
+    for the garbage collector to look at them.
+    """
+    groups: dict[tuple[str, bool], tuple[list[Any], list[int]]] = {}
     for place, (job_id, entry) in enumerate(zip(ids, entries, strict=True)):
         if (place + 1) % JOBS_PER_SLICE == 0:
             yield
-        job = None if entry.__class__ is tuple and waits_only(entry) else unpacked(job_id, entry)
-        if job is None:
-            entrypoint, scheduled = entrypoint_of(entry), False
-        elif job.status is JobStatus.QUEUED and not (job.error_dropped or job.result_dropped):  # figures count these
-            entrypoint, scheduled = job.entrypoint, job.run_at is not None and job.run_at > now
-        else:
-            continue
+        scheduled = False
+        if entry.__class__ is not tuple or not waits_only(entry):
+            job = unpacked(job_id, entry)
+            if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped:  # figures count these
+                continue
+            scheduled = job.run_at is not None and job.run_at > now
+        key, (priority, sequence) = None, _turn(entry)
         if scheduled or aging is not None:
-            order: tuple[float, ...] = _key(entry if job is None else job).place(aging, scheduled=scheduled)
-        elif job is not None:
-            order = job.priority, job.sequence
-        else:
-            assert isinstance(entry, tuple)
-            order = entry[3], entry[5]
-        groups.setdefault((entrypoint, scheduled), []).append((*order, place))
-    (entrypoint, scheduled), several = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
-    several.sort()
+            key = RowKey(priority, sequence, _since(entry)).place(aging, scheduled=scheduled)
+        keys, places = groups.setdefault((entrypoint_of(entry), scheduled), ([], []))
+        keys.append((priority << 64) + sequence if key is None else key)
+        places.append(place)
+    (entrypoint, scheduled), (keys, places) = max(
+        groups.items(), key=lambda group: len(group[1][1]), default=(("", False), ([], []))
+    )
     chosen = _Chosen(entrypoint, scheduled, SegmentColumns(0.0), {})
-    places = [int(where) for *_, where in several[-number:]] if number else []
-    for first in range(0, len(places), LINES_PER_SLICE):
-        some = {ids[place]: entries[place] for place in places[first : first + LINES_PER_SLICE]}
-        _add_entries(chosen.rows, [(job_id, entry, None) for job_id, entry in some.items()])
-        chosen.jobs.update(some)
+    order = sorted(range(len(keys)), key=keys.__getitem__)[-number:] if number else []
+    for first in range(0, len(order), LINES_PER_SLICE):
+        some = [places[each] for each in order[first : first + LINES_PER_SLICE]]
+        some_ids, some_entries = [ids[place] for place in some], [entries[place] for place in some]
+        _add_entries(chosen.rows, some_ids, some_entries)
+        chosen.jobs.update(zip(some_ids, some_entries, strict=True))
         yield
     return chosen
 
 
-def _key(entry: Job | Packed) -> RowKey:
-    """Return the place of a job, or of a packed job that only waits."""
-    if isinstance(entry, tuple):
-        _, _, _, priority, created_at, sequence, *_ = entry
-        return RowKey(priority, sequence, created_at.timestamp())
-    return RowKey(entry.priority, entry.sequence, (entry.run_at or entry.created_at).timestamp())
+def _turn(entry: Job | Packed) -> tuple[int, int]:
+    """Return the priority and the sequence number of a job, packed or not."""
+    return (entry[3], entry[5]) if isinstance(entry, tuple) else (entry.priority, entry.sequence)
+
+
+def _since(entry: Job | Packed) -> float:
+    """Return the time from which a job waits, or a packed job that only waits, in seconds since 1970."""
+    moment: datetime = entry[4] if isinstance(entry, tuple) else entry.run_at or entry.created_at
+    return moment.timestamp()
 
 
 def row_of(job: Job, line: bytes | None = None) -> Row:
@@ -379,7 +387,7 @@ def row_of(job: Job, line: bytes | None = None) -> Row:
     return Row(
         job.id,
         encode_job(job) if line is None else line,
-        _key(job),
+        RowKey(job.priority, job.sequence, _since(job)),
         job.unique_key,
         [stored.suffix for stored in objects_of(job)],
         single=is_single(job),
@@ -388,17 +396,24 @@ def row_of(job: Job, line: bytes | None = None) -> Row:
     )
 
 
-def _add_entries(rows: SegmentColumns, entries: Sequence[tuple[str, Job | Packed, bytes | None]]) -> None:
+def _add_entries(
+    rows: SegmentColumns,
+    ids: Sequence[str],
+    entries: Sequence[Job | Packed],
+    lines: Sequence[bytes] | None = None,
+) -> None:
     """Add the rows of jobs, packed or not, with their lines if these are known. Jobs that only wait are quicker."""
-    if not all(_is_plain(entry) for _, entry, _ in entries):
-        for job_id, entry, line in entries:
+    if not all(map(_is_plain, entries)):
+        for job_id, entry, line in zip(ids, entries, lines or repeat(None), strict=False):
             rows.add(row_of(unpacked(job_id, entry), line))
-    elif entries:
+    elif ids:
         rows.add_waiting(
-            [encode_job(unpacked(job_id, entry)) if line is None else line for job_id, entry, line in entries],
-            [job_id for job_id, _, _ in entries],
-            [_key(entry) for _, entry, _ in entries],
-            max(attempt_of(entry) for _, entry, _ in entries),
+            [encode_job(unpacked(*each)) for each in zip(ids, entries, strict=True)] if lines is None else lines,
+            ids,
+            [_turn(entry)[0] for entry in entries],
+            [_turn(entry)[1] for entry in entries],
+            map(_since, entries),
+            max(map(attempt_of, entries)),
         )
 
 

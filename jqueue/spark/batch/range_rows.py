@@ -164,7 +164,9 @@ def blocks_of(segment: Segment, spans: Sequence[Span], first: int, text: bytes, 
     Raises:
         InvalidBlobError: a row is not a queued job.
     """
-    block = _in_columns(segment, text, names) or Entries(decode_lines(text, first, segment.offset, names))
+    block: Block | None = _in_columns(segment, text, names)
+    if block is None:
+        block = Entries(list(zip(*decode_lines(text, first, segment.offset, names), strict=True)))
     parts = ((max(0, start - first), min(len(block), end - first)) for start, end in spans)
     return [block if (start, end) == (0, len(block)) else block.part(start, end) for start, end in parts if start < end]
 
