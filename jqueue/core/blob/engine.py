@@ -27,7 +27,7 @@ from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.open_writes import SentWrite
 from jqueue.core.engine.requests import Outcome, Request
-from jqueue.core.engine.slices import in_turns
+from jqueue.core.engine.slices import SpareTurns, in_turns
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
@@ -89,6 +89,7 @@ class CommitEngine(Engine):
         self.commits = 0
         self.recognised = 0
         self.observers = Observers(clock)
+        self._spare = SpareTurns()
         self.queue_id = ""
         self.existed = False
         self._first_id: str | None = None
@@ -96,7 +97,14 @@ class CommitEngine(Engine):
         self.segments: Segments | None = None
         if isinstance(storage, SupportsObjects):
             self.segments = Segments(
-                storage, clock, entropy, self.now, self._new_name, self.observers, call_timeout=call_timeout
+                storage,
+                clock,
+                entropy,
+                self.now,
+                self._new_name,
+                self.observers,
+                self._spare,
+                call_timeout=call_timeout,
             )
             self.segments.writer.sizes.hot_bytes = hot_bytes
         super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
@@ -110,6 +118,7 @@ class CommitEngine(Engine):
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
         self.history.forget()
+        self._spare.forget()
         if self.segments is not None:
             self.segments.forget()
 
@@ -322,7 +331,8 @@ class CommitEngine(Engine):
         sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:
-            etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
+            with self._spare.writing():
+                etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError(
                     "the storage adapter returned no etag for a write: its write must return the new etag"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
+from jqueue.core.engine.slices import Turn, one_turn
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.segment_index import SegmentIndex
@@ -76,10 +76,10 @@ class SegmentReader:
             return [(number, decode_chunk(data, number, segment, index, names, prefix)) async for number, data in parts]
 
     async def lines(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn
     ) -> AsyncGenerator[tuple[Rows, list[bytes]]]:
         """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
-        async with aclosing(self.parts(name, index, numbers)) as parts:
+        async with aclosing(self.parts(name, index, numbers, turn)) as parts:
             async for number, data in parts:
                 yield decode_chunk(data, number, segment, index, self._names), data.split(b"\n")[:-1]
 
@@ -102,7 +102,7 @@ class SegmentReader:
             check_chunk(whole[start - origin : stop - origin], number, index)
             if stop - turn >= BYTES_IN_A_TURN:
                 turn = stop
-                await asyncio.sleep(0)
+                await one_turn()
         return text
 
     async def ids(
@@ -112,7 +112,9 @@ class SegmentReader:
         async with aclosing(self.parts(name, index, numbers)) as parts:
             return [pair async for number, data in parts for pair in ids_in(data, number, segment, index)]
 
-    async def parts(self, name: str, index: SegmentIndex, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, bytes]]:
+    async def parts(
+        self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn
+    ) -> AsyncGenerator[tuple[int, bytes]]:
         """Iterate over chunks: the number and the bytes of each, unchecked. The event loop has a turn between two.
 
         Raises:
@@ -125,7 +127,7 @@ class SegmentReader:
             for number in range(first, last + 1):
                 start, stop = index.bytes_of(number, number)
                 yield number, data[start - origin : stop - origin]
-                await asyncio.sleep(0)
+                await turn()
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         async with self._observers.limited("fetch", self._call_timeout):

@@ -22,7 +22,7 @@ from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import in_turns
+from jqueue.core.engine.slices import SpareTurns, in_turns
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import Packed, attempt_of, entrypoint_of, objects_of, unpacked, waits_only
 from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus
@@ -151,6 +151,7 @@ class SegmentWriter:
         now: tells the time, by the store's clock if it has one.
         new_name: makes the name of a segment.
         observers: told of the calls to the store.
+        spare: gives turns to work that can wait.
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
@@ -166,6 +167,7 @@ class SegmentWriter:
         now: Callable[[], datetime],
         new_name: Callable[[], str],
         observers: Observers,
+        spare: SpareTurns,
         *,
         call_timeout: float,
     ) -> None:
@@ -175,6 +177,7 @@ class SegmentWriter:
         self._now = now
         self._new_name = new_name
         self._observers = observers
+        self._turn = spare.next
         self._call_timeout = call_timeout
         self.sizes = SegmentSizes()
         self.named_within = NAMED_WITHIN
@@ -240,7 +243,7 @@ class SegmentWriter:
     async def _spill(
         self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int, aging: float | None
     ) -> Stored | None:
-        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()))
+        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()), self._turn)
         are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
         if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
@@ -254,7 +257,7 @@ class SegmentWriter:
     ) -> EncodedSegment:
         size = self.sizes.chunk_rows
         return await in_turns(
-            encoding_columns(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=size)
+            encoding_columns(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=size), self._turn
         )
 
     # Merging
@@ -281,7 +284,7 @@ class SegmentWriter:
                 logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, error)
                 return None
         first, _ = next(iter(segments.values()))
-        order = iter(await in_turns(rows.sorting(aging, scheduled=first.scheduled)))
+        order = iter(await in_turns(rows.sorting(aging, scheduled=first.scheduled), self._turn))
         sources = []
         for name, (segment, _) in segments.items():
             places = array("q", [-1]) * segment.rows
@@ -299,7 +302,7 @@ class SegmentWriter:
         known = index if index is not None else await self._reader.index(name, segment)
         chunks = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)]
         numbers, as_they_are = array("q"), not (segment.offset or segment.tried)
-        async with aclosing(self._reader.lines(name, segment, known, chunks)) as several:
+        async with aclosing(self._reader.lines(name, segment, known, chunks, self._turn)) as several:
             async for found, lines in several:
                 places = [place for place, (number, *_) in enumerate(found) if not segment.is_taken(number)]
                 numbers.extend([found[place][0] for place in places])

@@ -10,6 +10,7 @@ from jqueue.core.blob.segment_loader import SegmentLoader
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob.segment_writer import SegmentWriter
 from jqueue.core.engine.observers import Observers
+from jqueue.core.engine.slices import SpareTurns
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER
@@ -27,6 +28,7 @@ class Segments:
         now: tells the time, by the store's clock if it has one.
         new_name: makes the name of a segment.
         observers: told of the calls to the store.
+        spare: gives turns to work that can wait.
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
@@ -41,13 +43,16 @@ class Segments:
         now: Callable[[], datetime],
         new_name: Callable[[], str],
         observers: Observers,
+        spare: SpareTurns,
         *,
         call_timeout: float,
     ) -> None:
         self.reader = SegmentReader(objects, observers, call_timeout=call_timeout)
         self.rows = RowSource(self.reader, entropy)
         self.loader = SegmentLoader(self.reader, clock)
-        self.writer = SegmentWriter(objects, self.reader, clock, now, new_name, observers, call_timeout=call_timeout)
+        self.writer = SegmentWriter(
+            objects, self.reader, clock, now, new_name, observers, spare, call_timeout=call_timeout
+        )
 
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop."""
