@@ -243,22 +243,21 @@ class SegmentWriter:
     async def _spill(
         self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int, aging: float | None
     ) -> Stored | None:
-        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()), self._turn)
+        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()))
         are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
         if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
-        encoded = await self._encoded(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
+        encoding = self._encoding(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
+        encoded = await in_turns(encoding)  # it does not stand back: the blob grows until it is done
         name, before, until = await self._store(encoded)
         return Stored(Spill(name, encoded.entry, chosen.jobs, before), encoded, until)
 
-    async def _encoded(
+    def _encoding(
         self, rows: SegmentColumns, queue: str, entrypoint: str, aging: float | None, *, scheduled: bool
-    ) -> EncodedSegment:
+    ) -> Slices[EncodedSegment]:
         size = self.sizes.chunk_rows
-        return await in_turns(
-            encoding_columns(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=size), self._turn
-        )
+        return encoding_columns(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=size)
 
     # Merging
 
@@ -291,7 +290,8 @@ class SegmentWriter:
             for number in numbers[name]:
                 places[number] = next(order)
             sources.append(MergedSegment(name, places, segment.tried))
-        encoded = await self._encoded(rows, queue, first.entrypoint, aging, scheduled=first.scheduled)
+        encoding = self._encoding(rows, queue, first.entrypoint, aging, scheduled=first.scheduled)
+        encoded = await in_turns(encoding, self._turn)
         name, before, until = await self._store(encoded)
         return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
 
