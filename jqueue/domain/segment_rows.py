@@ -220,11 +220,11 @@ class SegmentRows:
 
     @property
     def kept(self) -> int:
-        """Number of loaded rows: those that wait, and those in ranges."""
+        """Number of loaded rows: rows that wait, and rows in ranges."""
         return len(self.of) + len(self._claimed)
 
     def unload(self) -> None:
-        """Forget all loaded rows, and remove those that wait from the table of jobs. The draft must have no changes."""
+        """Forget all loaded rows. Waiting rows leave the table of jobs. The draft must have no changes."""
         for job_id in list(self.of):
             self._forget(job_id)
         self._claimed.clear()

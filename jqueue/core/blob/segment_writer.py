@@ -336,8 +336,8 @@ def _last_of(
 ) -> Slices[_Chosen]:
     """Return the last queued jobs of the entrypoint that has most, in slices.
 
-    Few objects live longer than a slice, and those that do are numbers if that can be: a commit under way would wait
-    for the garbage collector to look at them.
+    Values that live longer than a slice are numbers where possible. Python's garbage collector does not look at
+    numbers, and a commit under way waits for its runs.
     """
     groups: dict[tuple[str, bool], tuple[list[Any], list[int]]] = {}
     for place, (job_id, entry) in enumerate(zip(ids, entries, strict=True)):

@@ -140,7 +140,7 @@ class ComparedRows:
     async def _compared(
         self, new: NewSegment, name: str, segment: Segment, shared: SharedRows, *, of_keys: bool
     ) -> tuple[SharedRows, list[int]]:
-        """Return the rows whose job is there already, and those that must be looked at by themselves."""
+        """Return the rows whose job is in the other segment, and the rows that must be compared one by one."""
         mine = {
             row: (_text(job_id, entry, of_keys), entry[5])
             async for row, job_id, entry in self._new_rows(new, shared.rows)

@@ -68,7 +68,7 @@ class NewSegment:
         modes: `conflict_mode` of each row; empty if all are 0.
         taken: rows whose jobs are added one by one instead, or repeat other jobs of the call.
         taken_spans: the same rows as spans.
-        behind: number of jobs of the call before the first one that its row numbers count.
+        behind: number to add to a row number, for the number of the job in the call.
         created_at: the time of the enqueue of its jobs; None: that of the call.
         ids_as_own: the table of its ids with the hashes that segments with `own_ids` have, if `given`.
     """
@@ -323,7 +323,7 @@ class EnqueueSegments(Operation):
         return replace(self, segments=segments, one_by_one=one_by_one)
 
     def among_themselves(self) -> Slices[tuple[frozenset[Row], frozenset[Row]]]:
-        """Return the rows that share an id, and those that share a key, with other rows or with jobs one by one.
+        """Return the rows with the id of another row or single job of the call, and the rows with the key of one.
 
         It takes long, and yields between slices.
         """
