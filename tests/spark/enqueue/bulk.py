@@ -130,7 +130,8 @@ class Rough:
 
     Attributes:
         storage: the real storage.
-        told: faults of the next requests of each kind: `lost`, `refused`, `unanswered` or `late`.
+        told: faults of the next requests of each kind: `lost`, `refused`, `unanswered`, `late`, or `last`: late, and
+            all reads after it are refused.
         late: writes that have not landed yet, which the test can land.
         calls: kind and object of each request.
     """
@@ -182,9 +183,11 @@ class Rough:
         kind = f"{kind} beside" if self.suffix and kind != "list" else kind
         self.calls.append((kind, self.suffix))
         fault = self.told[kind].pop(0) if self.told.get(kind) else None
-        if fault in ("lost", "late"):
-            if fault == "late":
+        if fault in ("lost", "late", "last"):
+            if fault != "lost":
                 self.late.append(request)
+            if fault == "last":
+                self.told["read"] = ["refused"] * 99
             raise StorageError("the connection was reset")
         answer = await request()
         if fault == "refused":

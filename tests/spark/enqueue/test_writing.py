@@ -210,7 +210,7 @@ def test_an_abort_that_may_not_list_removes_only_reported_objects(file, copying)
 
 @WAYS
 class TestACommitWithAnUnknownOutcome:
-    """The write was sent, the store is unreachable, and Spark gives up."""
+    """The write was sent, the store refuses all reads, and Spark gives up."""
 
     @pytest.fixture
     def store(self, file):
@@ -219,9 +219,9 @@ class TestACommitWithAnUnknownOutcome:
     @pytest.fixture
     def given_up(self, file, store, copying, texts):
         write(file, b"before")
-        bulk = on(writer(file), store, deadline=1.0, copying=copying)
+        bulk = on(writer(file), store, deadline=30.0, copying=copying)
         report = bulk.stage([payloads(*texts)], task())
-        store.told |= {"write": ["late"], "read": [None, *["lost"] * 999]}
+        store.told |= {"write": ["last"]}
         with pytest.raises(StorageError):
             bulk.commit([report])
         store.told.clear()
@@ -247,7 +247,7 @@ class TestACommitWithAnUnknownOutcome:
 
     def test_the_abort_removes_nothing_and_raises_nothing_if_it_cannot_read(self, given_up, file, store, caplog):
         bulk, report = given_up
-        store.told |= {"read": ["lost"] * 999}
+        store.told |= {"read": ["refused"] * 99}
         bulk.abort([report])
         assert names_of(report) == staged_at(file)
         assert caplog.messages[-1].startswith("An aborted write leaves staged jobs behind, which are removed later")
