@@ -90,4 +90,4 @@ async def test_the_object_stays_small_while_jobs_are_enqueued_quickly():
                 await queue.enqueue("a", bytes(64))
 
         await asyncio.gather(*(work() for _ in range(100)))
-    assert max(storage.sizes) < 2 * HOT  # 100 jobs in each commit, 25 KB
+    assert max(storage.sizes) < 2.5 * HOT  # 100 jobs in each commit, 25 KB

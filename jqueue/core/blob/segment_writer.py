@@ -22,7 +22,7 @@ from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import SpareTurns, in_turns
+from jqueue.core.engine.slices import SpareTurns, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import Packed, attempt_of, entrypoint_of, objects_of, unpacked, waits_only
 from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus
@@ -44,6 +44,9 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 NAMED_WITHIN = timedelta(minutes=5)
 """Longest time from the creation of a segment to the commit that names it."""
+
+MOST_WAITING = 1.25
+"""Waiting jobs of the blob, as a part of `hot_bytes`, above which a spill no longer stands back for commits."""
 
 
 @dataclass(slots=True)
@@ -186,6 +189,7 @@ class SegmentWriter:
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
         self._spills, self._merges = _Background(self._clock), _Background(self._clock)
+        self._waiting = 0, 0.0
 
     def name_stored(self, draft: Draft, now: datetime) -> None:
         """Name the segments that were stored, in a commit that is made anyway."""
@@ -194,6 +198,7 @@ class SegmentWriter:
 
     def landed(self, draft: Draft, queue: str) -> None:
         """Note a commit that has landed, and begin to write segments if that is due."""
+        self._waiting = _waiting_in(draft)
         for background in (self._spills, self._merges):
             background.landed(draft)
         if self._spills.is_free and (work := self._spilling(draft, queue)) is not None:
@@ -229,27 +234,33 @@ class SegmentWriter:
         sizes, jobs = self.sizes, draft.jobs
         if sizes.hot_bytes is None or len(jobs.rows.segments) >= SEGMENTS_KEPT:
             return None
-        hot = len(jobs.entries) - len(jobs.rows.of)
-        waiting = hot - len(jobs.claimed) - len(jobs.order.ended)
-        if not waiting or draft.base_bytes * waiting < sizes.hot_bytes * hot:
+        waiting, taken = self._waiting
+        if not waiting or taken < sizes.hot_bytes:
             return None
-        number = math.ceil(waiting * (1 - sizes.hot_bytes / 4 / (draft.base_bytes * waiting / hot)))
+        number = math.ceil(waiting * (1 - sizes.hot_bytes / 4 / taken))
         rows, entries = jobs.rows.of, jobs.entries
         ids = [job_id for job_id in entries if job_id not in rows]
         several = [entries[job_id] for job_id in ids]
         aging = draft.header.settings.aging
         return lambda: self._spill(ids, several, queue, min(number, sizes.most_rows), aging)
 
+    async def _spill_turn(self) -> None:
+        """Stand back for a commit, but not for long: the blob grows until the spill is named."""
+        if self._waiting[1] <= MOST_WAITING * (self.sizes.hot_bytes or 0):
+            await self._turn()
+        else:
+            await one_turn()
+
     async def _spill(
         self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int, aging: float | None
     ) -> Stored | None:
-        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()))
+        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()), self._spill_turn)
         are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
         if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
         encoding = self._encoding(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
-        encoded = await in_turns(encoding)  # it does not stand back: the blob grows until it is done
+        encoded = await in_turns(encoding, self._spill_turn)
         name, before, until = await self._store(encoded)
         return Stored(Spill(name, encoded.entry, chosen.jobs, before), encoded, until)
 
@@ -313,6 +324,14 @@ class SegmentWriter:
                 for place, job_id, entry in zip(places, ids, entries, strict=True):
                     rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(found[place][0])))))
         return numbers
+
+
+def _waiting_in(draft: Draft) -> tuple[int, float]:
+    """Return the number of the waiting jobs that the blob holds, and about the number of bytes that they take."""
+    jobs = draft.jobs
+    hot = len(jobs.entries) - len(jobs.rows.of)
+    waiting = hot - len(jobs.claimed) - len(jobs.order.ended)
+    return waiting, draft.base_bytes * waiting / hot if hot else 0.0
 
 
 @dataclass(slots=True)
