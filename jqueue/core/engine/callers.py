@@ -67,14 +67,25 @@ class Awaited:
         context: the context of the callback.
     """
 
-    _asyncio_future_blocking = False
-    outcome: Any = None
+    __slots__ = (
+        "__weakref__",
+        "_asyncio_future_blocking",
+        "_callers",
+        "_loop",
+        "awaited",
+        "callback",
+        "context",
+        "error",
+        "outcome",
+    )
     context: contextvars.Context
 
     def __init__(self, callers: Callers) -> None:
+        self._asyncio_future_blocking = False
         self._callers = callers
         self._loop = callers.loop  # where a task looks for the loop of a future
         self.awaited = True
+        self.outcome: Any = None
         self.error: BaseException | None = None
         self.callback: Callback | None = None
 

@@ -73,14 +73,22 @@ class Request(Awaited):
         last_error: the last error that kept it from being done.
     """
 
-    due = until = math.inf
-    waits_for_jobs = False
-    seen_empty = False
-    open_writes = 0
-    in_flight = False
-    verdict: Verdict | None = None
-    outcome: Outcome | None = None
-    last_error: BaseException | None = None
+    __slots__ = (
+        "_convert",
+        "_owner",
+        "atomic",
+        "claims_jobs",
+        "due",
+        "in_flight",
+        "last_error",
+        "open_writes",
+        "operations",
+        "run_of",
+        "seen_empty",
+        "until",
+        "verdict",
+        "waits_for_jobs",
+    )
 
     def __init__(
         self,
@@ -92,9 +100,14 @@ class Request(Awaited):
     ) -> None:
         self._callers = callers  # as `Awaited` does, without one more call of a function for each call of a queue
         self._loop = callers.loop
+        self._asyncio_future_blocking = self.waits_for_jobs = self.seen_empty = self.in_flight = False
         self.awaited = True
-        self.error = None
-        self.callback = None
+        self.outcome: Outcome | None = None
+        self.error = self.callback = None
+        self.verdict: Verdict | None = None
+        self.last_error: BaseException | None = None
+        self.due = self.until = math.inf
+        self.open_writes = 0
         self.operations = operations
         self.atomic = atomic
         self._owner = owner
