@@ -57,14 +57,13 @@ def queue_for(url: str, most: int) -> DirectQueue:
 
 
 def rows_of_range(jobs: int, parts: int) -> int:
-    """Return the largest number of jobs of a range, so that the ranges are about equal.
+    """Return the largest number of jobs of a range.
 
     Args:
         jobs: number of all jobs.
-        parts: the number of ranges is this, or a multiple of it.
+        parts: least number of ranges, if they are large enough.
     """
-    most = parts * MOST_ROWS
-    return max(LEAST_ROWS, -(-jobs // (parts * -(-jobs // most))))
+    return max(LEAST_ROWS, min(MOST_ROWS, -(-jobs // parts)))
 
 
 class BatchClaims:
@@ -145,8 +144,10 @@ class BatchClaims:
         whole = [name for name in self._names if worker.handlers[name].options.keep_result is None]
         singles = MOST_SINGLES
         while left and len(self.ranges) < MOST_RANGES and singles > 0:
-            next_jobs = await queue.peek(claim.entrypoints, batch_size=1)
-            name = next_jobs[0].entrypoint if next_jobs else ""
+            name = self._names[0]
+            if len(self._names) > 1:
+                next_jobs = await queue.peek(claim.entrypoints, batch_size=1)
+                name = next_jobs[0].entrypoint if next_jobs else ""
             found: list[RangeClaim] = []
             if name in whole and left >= LEAST_ROWS:
                 operation = ClaimRange(

@@ -98,16 +98,15 @@ async def test_claims_without_an_outcome_are_handed_back():
 @pytest.mark.parametrize(
     ("jobs", "parts", "rows"),
     [
-        (1_000_000, 4, 83_334),  # twelve ranges
-        (400_000, 4, 100_000),
-        (400_001, 4, 50_001),
+        (1_000_000, 4, 100_000),
+        (300_000, 4, 75_000),
         (10_000_000, 200, 50_000),
         (3000, 4, 750),
         (300, 4, LEAST_ROWS),
         (1, 1, LEAST_ROWS),
     ],
 )
-def test_ranges_are_about_equal_and_not_too_large(jobs, parts, rows):
+def test_ranges_are_enough_and_neither_too_large_nor_too_small(jobs, parts, rows):
     assert rows == rows_of_range(jobs, parts)
 
 
