@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -71,7 +72,8 @@ class Queues:
         return frame
 
     def enqueue(self, url: str, frame: Any) -> float:
-        """Seconds of a bulk enqueue."""
+        """Seconds of a bulk enqueue. The disk is at rest when it begins: nobody pays for what others have written."""
+        os.sync()
         start = time.perf_counter()
         frame.write.format("jqueue").mode("append").option("entrypoint", ENTRYPOINT).save(url)
         return time.perf_counter() - start
