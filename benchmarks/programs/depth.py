@@ -1,11 +1,12 @@
 """A broker with many calls in flight, over jobs that stay where they are.
 
 Each worker enqueues a job, dequeues one and acks it, again and again; each call counts as one operation. The standing
-jobs have the same entrypoint and a worse priority, so that every dequeue has to choose among all of them. With
+jobs have the same entrypoint and a worse priority, so that every dequeue has to choose among all of them, or the
+entrypoint `standing`. With
 `round_trip`, the commits are also compared with bare writes of the same bytes to the same store, and with `limit`,
 the operations with what bare writes to the disk would allow if each carried every call in flight.
 
-Arguments: storage, depth, in_flight, seconds, warm_seconds, payload_bytes; round_trip, limit.
+Arguments: storage, depth, in_flight, seconds, warm_seconds, payload_bytes; standing, round_trip, limit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import os
 from typing import Any
 
-from shared import arguments, bare_commits, count_writes, cycle, fill, report, storage_of, work_for
+from shared import ENTRYPOINT, arguments, bare_commits, count_writes, cycle, fill, report, storage_of, work_for
 
 from jqueue import BrokerQueue
 
@@ -24,7 +25,7 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
     payload = os.urandom(given["payload_bytes"])
     storage = storage_of(given)
     async with BrokerQueue(storage) as queue:
-        await fill(queue, given["depth"], payload)
+        await fill(queue, given["depth"], payload, entrypoint=given.get("standing", ENTRYPOINT))
         await work_for(given["warm_seconds"], given["in_flight"], lambda: cycle(queue, payload))
         writes = count_writes(storage)
         rate = await work_for(given["seconds"], given["in_flight"], lambda: cycle(queue, payload))

@@ -81,18 +81,20 @@ def count_writes(storage: Any) -> Writes:
     return writes
 
 
-async def fill(queue: Any, depth: int, payload: bytes, priority: int = STANDING_PRIORITY) -> None:
+async def fill(
+    queue: Any, depth: int, payload: bytes, priority: int = STANDING_PRIORITY, entrypoint: str = ENTRYPOINT
+) -> None:
     """Enqueue `depth` jobs, in as few commits as the release can."""
     if is_first_release():
         for start in range(0, depth, CHUNK):
             count = min(CHUNK, depth - start)
-            await asyncio.gather(*(queue.enqueue(ENTRYPOINT, payload, priority) for _ in range(count)))
+            await asyncio.gather(*(queue.enqueue(entrypoint, payload, priority) for _ in range(count)))
         return
     from jqueue.domain.operations import Enqueue
 
     size = max(1, min(CHUNK, (8 << 20) // (len(payload) + 1)))
     for start in range(0, depth, size):
-        jobs = [Enqueue(ENTRYPOINT, payload, priority) for _ in range(min(size, depth - start))]
+        jobs = [Enqueue(entrypoint, payload, priority) for _ in range(min(size, depth - start))]
         await queue.enqueue_many(jobs, deadline=SETTING_UP_SECONDS)
 
 
