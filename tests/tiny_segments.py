@@ -54,3 +54,29 @@ async def spilled(queue: DirectQueue) -> None:
         if not any(job.status == "queued" for job in state.jobs):
             return
     raise AssertionError("jobs stay in the queue's object")
+
+
+async def change_row(storage: Any, name: str, text: bytes) -> bytes:
+    """Change the case of the line with a text in a segment, and return the segment as it was."""
+    segment = storage.beside(f".segments/{name}")
+    whole, etag = await segment.read()
+    line = next(line for line in whole.split(b"\n") if text in line)
+    await segment.write(whole.replace(line, line.swapcase()), etag)
+    assert isinstance(whole, bytes)
+    return whole
+
+
+async def remove_segment(storage: Any, name: str) -> bytes:
+    """Remove a segment, and return it as it was."""
+    segment = storage.beside(f".segments/{name}")
+    whole, _ = await segment.read()
+    await segment.remove()
+    assert isinstance(whole, bytes)
+    return whole
+
+
+async def restore_segment(storage: Any, name: str, whole: bytes) -> None:
+    """Write a segment as it was."""
+    segment = storage.beside(f".segments/{name}")
+    _, etag = await segment.read()
+    await segment.write(whole, etag)

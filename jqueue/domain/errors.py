@@ -265,14 +265,19 @@ class SegmentDamagedError(StorageFatalError):
 
     Attributes:
         suffix: the end of the segment's name, after the name of the queue's object.
+        rows: of a range: the rows that cannot be read, as spans, for `RangeClaim.without`. It is raised at the end,
+            after all other jobs. Otherwise empty.
     """
 
-    def __init__(self, suffix: str) -> None:
+    def __init__(self, suffix: str, rows: Sequence[tuple[int, int]] = ()) -> None:
+        jobs = counted(sum(last - first for first, last in rows), "job")
+        why = f"{jobs} of a range cannot be read" if rows else "it cannot be told whether the job is in it"
         super().__init__(
-            f"the segment {suffix!r} beside the queue is missing or was changed, and it cannot be told whether the job "
-            "is in it: restore it from a backup, or give up its jobs with `jqueue drop-segment`"
+            f"the segment {suffix!r} beside the queue is missing or was changed, and {why}: restore it from a backup, "
+            "or give up its jobs with `jqueue drop-segment`"
         )
         self.suffix = suffix
+        self.rows = tuple(rows)
 
 
 class JobsUnreadableError(StorageError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import ClassVar
@@ -12,7 +13,7 @@ from jqueue.domain.job_table import Packed, packed, unpacked
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Segment
+from jqueue.domain.segments import Segment, Span, joined, size_of, without
 
 
 def in_progress(job: Job, claim: Range) -> Job:
@@ -58,6 +59,7 @@ class RangeClaim:
         segment: name of the segment.
         entry: the entry of the segment in the manifest, at the time of the claim.
         held: the claim as the header keeps it.
+        unread: rows of the range that its holder cannot read. The end of the range gives them back.
         payload_object: None, so that a list may have jobs and ranges: payloads of a range are loaded with its jobs.
     """
 
@@ -67,11 +69,24 @@ class RangeClaim:
     segment: str
     entry: Segment = field(repr=False)
     held: Range = field(repr=False)
+    unread: tuple[Span, ...] = field(default=(), repr=False)
+
+    def without(self, rows: Iterable[Span]) -> RangeClaim:
+        """Return the claim of a holder that cannot read some rows: `SegmentDamagedError.rows`.
+
+        Its end gives the jobs of these rows back, uncharged. They wait until their segment is restored.
+        """
+        return replace(self, unread=tuple(joined([*self.unread, *rows])))
+
+    @property
+    def spans(self) -> list[Span]:
+        """The rows of the jobs, as far as their holder can read them."""
+        return without(self.held.spans, self.unread)
 
     @property
     def rows(self) -> int:
-        """Number of jobs."""
-        return self.held.rows
+        """Number of jobs, without those that cannot be read."""
+        return size_of(self.spans)
 
     @property
     def entrypoint(self) -> str:

@@ -7,6 +7,7 @@ keeps the numbers of their claims and failures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -77,9 +78,9 @@ class Range(BaseModel):
         changes = {"first": whole[0], "last": whole[1], "without": tuple(without([whole], spans))}
         return self.model_copy(update=changes)
 
-    def row_behind(self, jobs: int) -> int:
-        """Return the number of the row after the first `jobs` jobs of the range."""
-        for first, last in self.spans:
+    def row_behind(self, jobs: int, unread: Sequence[Span] = ()) -> int:
+        """Return the number of the row after the first `jobs` jobs of the range, without counting the unread rows."""
+        for first, last in without(self.spans, unread):
             if jobs <= last - first:
                 return first + jobs
             jobs -= last - first

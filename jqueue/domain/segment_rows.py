@@ -19,7 +19,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
-from jqueue.domain.segments import FOLDER, Segment, Span, numbers_in, without
+from jqueue.domain.segments import FOLDER, Segment, Span, joined, numbers_in, without
 
 NEVER = -float("inf")
 
@@ -96,6 +96,7 @@ class SegmentRows:
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
         self._loaded: dict[str, set[int]] = {}
         self._damaged: dict[str, set[int | None]] = {}
+        self._doubtful: dict[str, set[int | None]] = {}  # chunks that could not be read, until they are loaded
         self._head_of: dict[str, _Head | None] = {}
         self._ready: dict[str, list[_Head]] | None = None
         self._scheduled: dict[str, list[_Head]] = {}
@@ -130,7 +131,7 @@ class SegmentRows:
             for name in claimed:
                 self.reload(name)  # its rows were loaded as rows that wait
             for name in moved - segments.keys():
-                for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
+                for table in (self.indexes, self._loaded, self._damaged, self._doubtful, self._entrypoints):
                     table.pop(name, None)
             self._changed(moved)
         self._ready = None
@@ -210,6 +211,7 @@ class SegmentRows:
                 of[job_id] = name, row
         self._left[segment.entrypoint] += len(of) - before
         self._loaded.setdefault(name, set()).add(chunk)
+        self._doubtful.get(name, set()).difference_update((chunk, None))
         self._changed([name])
 
     def load_index(self, name: str, index: SegmentIndex) -> None:
@@ -307,17 +309,37 @@ class SegmentRows:
     def note_damaged(self, wanted: Wanted) -> None:
         """Note that a part of a segment is missing or damaged. Its rows wait until it is repaired."""
         self._damaged.setdefault(wanted.segment, set()).add(wanted.chunk)
+        self.doubt(wanted.segment, [wanted.chunk])
         self.changed()
 
+    def doubt(self, name: str, chunks: Iterable[int | None]) -> None:
+        """Note that chunks of a segment could not be read. No range has rows of them until they are loaded.
+
+        Args:
+            name: the segment.
+            chunks: the numbers of the chunks; None stands for all.
+        """
+        if name in self.segments:
+            self._doubtful.setdefault(name, set()).update(chunks)
+
+    def doubtful_spans(self, name: str) -> list[Span]:
+        """Return the rows of a segment that no range may have."""
+        doubtful, segment = self._doubtful.get(name), self.segments[name]
+        if not doubtful:
+            return []
+        size = segment.chunk_rows
+        chunks = range(segment.chunks) if None in doubtful else (each for each in doubtful if each is not None)
+        return joined((chunk * size, (chunk + 1) * size) for chunk in chunks)
+
     def forget_damage(self) -> None:
-        """Try damaged parts again when they are needed."""
+        """Try damaged parts again when an operation needs one. Until it is loaded, it stays out of ranges."""
         self._damaged.clear()
         self.changed()
 
     def next_chunks(self, name: str, number: int) -> list[int]:
         """Return the numbers of the next chunks of a segment that are not loaded, at most a certain number."""
         segment = self.segments.get(name)
-        if segment is None:
+        if segment is None or None in self._damaged.get(name, ()):
             return []
         damaged, loaded = self._damaged.get(name, ()), self._loaded.get(name, ())
         found = []
@@ -397,8 +419,7 @@ class SegmentRows:
                 table = index.keys if keys else index.ids
                 rows = table.find_hash(hashed_as_own if table.own else hashed)
                 chunks = {segment.chunk_of(row) for row in rows if self.is_there(name, segment, row)}
-            broken = self._damaged.get(name, set()) & chunks
-            if broken:
+            if any(self.is_damaged(Wanted(name, chunk)) for chunk in chunks):
                 damaged = name
             wanted += [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]
         if wanted:

@@ -234,6 +234,11 @@ def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     return found
 
 
+def common(spans: Sequence[Span], others: Iterable[Span]) -> list[Span]:
+    """Return the rows that are both in spans and in others."""
+    return without(spans, without(spans, others))
+
+
 def size_of(spans: Iterable[Span]) -> int:
     """Return the number of rows in spans that do not overlap."""
     return sum(last - first for first, last in spans)

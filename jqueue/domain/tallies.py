@@ -190,6 +190,8 @@ def _count_rows(move: BulkMove, sums: _Sums) -> None:
             sums.totals[kind] += move.jobs
     elif move.verb is Verb.PURGE:
         sums.totals[REMOVED] += move.jobs
+    elif move.verb is Verb.CANCEL:
+        sums.totals[CANCELLED] += move.jobs
 
 
 def ready_since(job: Job) -> datetime:

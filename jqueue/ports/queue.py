@@ -214,8 +214,10 @@ class SupportsRanges(Protocol):
             deadline: maximum time for each request to the store.
 
         Raises:
-            SegmentDamagedError: the segment was changed.
-            ObjectMissingError: it does not exist.
+            SegmentDamagedError: the segment is missing or was changed. It is raised at the end, after all jobs that can
+                be read. `claim.without(error.rows)` is the claim on these jobs alone: its end gives the others back,
+                which wait until the segment is restored. The next ranges of this queue object go around them.
+            ObjectMissingError: a payload in an object of its own does not exist.
             StorageError: the store failed.
         """
 
@@ -232,8 +234,10 @@ class SupportsRanges(Protocol):
     ) -> None:
         """End the claim on a range: its jobs are done, but for some. Repeating it soon after changes nothing.
 
+        A failed or kept job whose row can no longer be read is given back, as nothing can be noted with it.
+
         Args:
-            claim: as returned by `claim_range`.
+            claim: as returned by `claim_range`, or by `without` if not all jobs could be read.
             failed: errors by job id, each with a delay and more if it is a `RangeFailure`. These jobs are tried again,
                 or are dead, as after a nack.
             returned: ids of jobs that were not worked on. They wait again in their places, uncharged.

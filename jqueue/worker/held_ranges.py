@@ -53,7 +53,7 @@ class HeldRange:
         confirmed: time of the claim, on the loop's clock.
 
     Attributes:
-        claim: as given.
+        claim: as given, or without the jobs that cannot be read: the end of the range gives them back.
         jobs: its jobs, in order, once they are read.
         confirmed: time at which the store last confirmed the claim, on the loop's clock.
         cancelled: ids of jobs that were cancelled while they are in the range.

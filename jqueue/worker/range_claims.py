@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.errors import JQueueError, SegmentDamagedError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer, SupportsRanges
@@ -107,15 +107,25 @@ class RangeClaims(SingleClaims):
         held = HeldRange(claim, asyncio.get_running_loop().time())
         self._ranges.add(held)
         self._state.claimed.set()
+        jobs: list[Job] = []
         try:
-            held.jobs = [job async for job in self._owner.read_range(claim)]
+            async for job in self._owner.read_range(claim):
+                jobs.append(job)
+        except SegmentDamagedError as error:
+            held.claim = claim.without(error.rows)
+            logger.warning("not all jobs of %s can be done: %s", name, error)
         except BaseException as error:
-            held.closing = True
-            self._state.has_outcomes.set()
+            self._close(held)
             if not isinstance(error, JQueueError):
                 raise
-            logger.warning(
-                "%s of %s cannot all be read, and are handed back: %s", counted(claim.rows, "job"), name, error
-            )
+            logger.warning("%s of %s cannot be read, and are handed back: %s", counted(claim.rows, "job"), name, error)
             return False
-        return True
+        held.jobs = jobs
+        if not jobs:
+            self._close(held)
+        return bool(jobs)
+
+    def _close(self, held: HeldRange) -> None:
+        """Give the jobs of a range back."""
+        held.closing = True
+        self._state.has_outcomes.set()

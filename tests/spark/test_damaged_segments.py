@@ -8,7 +8,6 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.segments import CHUNK_ROWS
-from jqueue.spark.batch.run import BatchFailedError
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot.reader import SnapshotReader
 from jqueue.spark.stream.source import ClaimReader
@@ -77,17 +76,40 @@ def test_a_batch_leaves_jobs_waiting_that_cannot_be_read_and_does_the_others(fil
     assert waiting == run_batch(Session(), str(file), make_worker(), **RANGES).done
 
 
-@damaged
-def test_a_batch_that_cannot_read_its_ranges_hands_them_back_unharmed(file, damage, words):
+@pytest.mark.parametrize(("damage", "unread"), [(change, CHUNK_ROWS), (remove, JOBS)])
+def test_a_batch_that_cannot_read_jobs_of_its_ranges_hands_them_back_unharmed_and_does_the_others(
+    file, caplog, damage, unread
+):
     segment = segment_of(file)
     content = segment.read_bytes()
-    with pytest.raises(BatchFailedError) as caught:
-        run_batch(Session(lambda number: damage(segment)), str(file), make_worker(), **RANGES)
-    assert is_told_of(segment, words, str(caught.value))
-    assert (JOBS, 0, JOBS) == tuple(getattr(caught.value.report, name) for name in ("claimed", "done", "handed_back"))
+    session = Session(lambda number: None if number else damage(segment))
+    report = run_batch(session, str(file), make_worker(), **RANGES)
+    assert (JOBS, JOBS - unread, unread) == (report.claimed, report.done, report.handed_back)
+    [record] = caplog.records
+    assert is_told_of(segment, f"is missing or was changed, and {unread} jobs .* cannot be read", record.getMessage())
+    assert 0 == run_batch(Session(), str(file), make_worker(), **RANGES).claimed
     segment.write_bytes(content)
     left = left_in(str(file)).values()
-    assert [(JobStatus.QUEUED, 0)] * JOBS == [(job.status, job.failures) for job in left]
+    assert [(JobStatus.QUEUED, 0)] * unread == [(job.status, job.failures) for job in left]
+    assert unread == run_batch(Session(), str(file), make_worker(), **RANGES).done
+
+
+def test_a_batch_whose_segment_is_lost_before_its_ends_are_told_acks_all_jobs_but_a_failed_one(file):
+    segment, worker = segment_of(file), Worker(concurrency=5)
+    content = segment.read_bytes()
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        segment.unlink(missing_ok=True)
+        if number == 100:
+            raise ValueError("on purpose")
+
+    report = run_batch(Session(), str(file), worker, max_jobs=300, partitions=1)
+    assert 300 == report.claimed
+    segment.write_bytes(content)
+    left = left_in(str(file))
+    assert {b"%d" % number for number in (100, *range(300, JOBS))} == left.keys()
+    assert {JobStatus.QUEUED} == {job.status for job in left.values()}
 
 
 @damaged

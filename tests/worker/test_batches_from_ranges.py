@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, Limits
+from jqueue import BrokerQueue, InMemoryStorage, Limits
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
+from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import BatchContext, Discard, Retry, RunReport, Worker
+from tests.tiny_segments import change_row, remove_segment, restore_segment
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import CountingStorage, broker, until, working
 
@@ -203,3 +205,35 @@ async def test_a_worker_with_other_handlers_claims_one_batch_at_a_time():
     async with queue:
         await worker.run(queue, drain=True, signals=False)
         assert [1000, 1000, -1, 1000] == order
+
+
+@pytest.mark.parametrize("damage", [change_row, remove_segment])
+@in_virtual_time
+async def test_jobs_of_a_range_that_cannot_be_read_wait_and_all_others_are_done(damage, caplog):
+    storage, started = InMemoryStorage(clock=VirtualClock()), asyncio.Event()
+    first = await filled(storage)
+    [name] = (await first.read_state()).segments
+    queue, worker, done = broker(storage, limits=LIMITS), Worker(concurrency=2), list[int]()
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        done.extend(numbers)
+        started.set()
+        await asyncio.sleep(0.1)
+
+    async with queue, working(worker, queue):
+        await started.wait()
+        whole = await damage(storage, name, *(() if damage is remove_segment else (b'"sequence": 2501,',)))
+        await queue.enqueue("work", b"3000")
+        await asyncio.sleep(30)
+        assert len(done) == len(set(done))
+        assert 3000 in done
+        waiting = NUMBER + 1 - len(done)
+        assert damage is remove_segment or 256 == waiting
+        assert (len(done), waiting, 0, 0, 0) == await counts(queue)
+        assert "not all jobs of work can be done" in caplog.text
+        assert (await queue.read_state()).version < 60
+        await restore_segment(storage, name, whole)
+        await asyncio.sleep(120)
+        assert list(range(NUMBER + 1)) == sorted(done)
+        assert (NUMBER + 1, 0, 0, 0, 0) == await counts(queue)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import InvalidBlobError, JQueueError
+from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment
@@ -155,8 +155,8 @@ class SegmentLoader:
     def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: JQueueError) -> None:
         self._damaged_at = self._clock.monotonic()
         for each in wanted:
-            part = each if each.segment in rows.indexes else Wanted(each.segment, None)
-            rows.note_damaged(part)
+            is_whole = each.segment not in rows.indexes or isinstance(error, ObjectMissingError)
+            rows.note_damaged(Wanted(each.segment, None) if is_whole else each)
         name = wanted[0].segment
         if name not in self._reported:
             self._reported.add(name)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.segment_reader import Rows, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidBlobError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, SegmentDamagedError
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Span
+from jqueue.domain.segments import FOLDER, Span, common, joined
 from jqueue.ports.queue import SupportsRanges
 
 T = TypeVar("T")
@@ -88,24 +89,24 @@ class RangeVerbs(QueueBase, SupportsRanges):
 
         async for chunks in self._read_chunks(claim, deadline, CHUNKS_AT_ONCE, read):
             for number, rows in chunks:
-                yield _rows_in(claim.held.spans, rows, number * entry.chunk_rows)
+                yield _rows_in(claim.spans, rows, number * entry.chunk_rows)
 
     async def read_range_lines(
-        self, claim: RangeClaim, chunks: int, *, deadline: Duration | None = None
-    ) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Yield the lines of the chunks of a range, checked but not parsed: the number of the first row, and the bytes.
-
-        Lines of other rows of these chunks are among them. Errors are as for `read_range`.
+        self, claim: RangeClaim, chunks: int, parse: Callable[[int, bytes], T], *, deadline: Duration | None = None
+    ) -> AsyncGenerator[T, None]:
+        """Yield what `parse` makes of the lines of a few chunks of a range. Errors are as for `read_range`.
 
         Args:
             claim: the claim of the range.
             chunks: number of chunks to read at once.
+            parse: takes the number of their first row and their lines, whose checksums are right. Lines of rows that
+                are not in the range are among them. Chunks for which it raises InvalidBlobError cannot be read.
             deadline: as for `read_range`.
         """
 
-        async def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> tuple[int, bytes]:
-            first = numbers[0] * claim.entry.chunk_rows
-            return first, await reader.checked_text(claim.segment, index, numbers)
+        async def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> T:
+            text = await reader.checked_text(claim.segment, index, numbers)
+            return parse(numbers[0] * claim.entry.chunk_rows, text)
 
         async for found in self._read_chunks(claim, deadline, chunks, read):
             yield found
@@ -117,19 +118,45 @@ class RangeVerbs(QueueBase, SupportsRanges):
         at_once: int,
         read: Callable[[SegmentReader, SegmentIndex, range], Awaitable[T]],
     ) -> AsyncGenerator[T, None]:
-        """Yield what `read` makes of the chunks of a range, given the numbers of a few of them."""
+        """Yield what `read` makes of the chunks of a range, given the numbers of a few of them.
+
+        Chunks that cannot be read are left out. The error at the end tells their rows.
+        """
         self.capabilities.require("ranges")
         assert self._engine.segments is not None
-        name, entry, held, seconds = claim.segment, claim.entry, claim.held, self._seconds(deadline)
+        name, entry, seconds = claim.segment, claim.entry, self._seconds(deadline)
         reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
+        groups, damaged = _groups_of(claim, at_once), list[range]()
+        cause: JQueueError | None = None
         try:
             index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
-            first, last = entry.chunk_of(held.first), entry.chunk_of(held.last - 1)
-            for start in range(first, last + 1, at_once):
-                numbers = range(start, min(start + at_once, last + 1))
-                yield await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
-        except InvalidBlobError as error:
-            raise SegmentDamagedError(FOLDER + name) from error
+        except DAMAGED as error:
+            raise self._unreadable(claim, groups) from error
+        while groups:
+            numbers = groups.popleft()
+            try:
+                found = await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
+            except ObjectMissingError as error:
+                raise self._unreadable(claim, [*damaged, numbers, *groups]) from error
+            except InvalidBlobError as error:
+                if len(numbers) == 1:
+                    damaged, cause = [*damaged, numbers], error
+                else:
+                    groups.extendleft(range(each, each + 1) for each in reversed(numbers))
+            else:
+                yield found
+        if cause is not None:
+            raise self._unreadable(claim, damaged) from cause
+
+    def _unreadable(self, claim: RangeClaim, chunks: Iterable[range]) -> SegmentDamagedError:
+        """Return the error that tells which rows of a range cannot be read. The next ranges are claimed without them.
+
+        A missing segment need not be looked for again, as for a dequeue: while the claim lasts, the queue names it.
+        """
+        rows, found = claim.entry.chunk_rows, list(chunks)
+        self._engine.draft.jobs.rows.doubt(claim.segment, (number for numbers in found for number in numbers))
+        spans = [(numbers.start * rows, numbers.stop * rows) for numbers in found]
+        return SegmentDamagedError(FOLDER + claim.segment, common(claim.spans, spans))
 
     async def _with_payload(self, job: Job, seconds: float) -> Job:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""
@@ -138,6 +165,14 @@ class RangeVerbs(QueueBase, SupportsRanges):
             return job
         assert self._objects is not None
         return job.evolve(payload=await self._objects.read(stored, seconds))
+
+
+def _groups_of(claim: RangeClaim, most: int) -> deque[range]:
+    """Return the numbers of the chunks of a range, in order and in groups of at most a number of neighbours."""
+    entry, found = claim.entry, deque[range]()
+    for first, last in joined((entry.chunk_of(start), entry.chunk_of(end - 1) + 1) for start, end in claim.spans):
+        found += (range(start, min(start + most, last)) for start in range(first, last, most))
+    return found
 
 
 def _rows_in(spans: Sequence[Span], rows: Rows, first: int) -> list[tuple[str, Packed]]:

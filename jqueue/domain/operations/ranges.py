@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name, cut_error
 from jqueue.domain.models import COUNT_MAX, LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
@@ -25,7 +25,7 @@ from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.ranges import HOLES, RANGES_KEPT, Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import Segment, Span, joined, size_of, without
+from jqueue.domain.segments import Segment, Span, common, joined, size_of, without
 from jqueue.domain.transitions import BulkMove, Verb
 
 WorstRank = Callable[[str], float | None]
@@ -114,7 +114,7 @@ class ClaimRange(Operation):
             return None
         if segment is None or index is None:
             raise RowsMissingError([Wanted(name, None)])
-        spans = _spans_from(row, segment.rows, allowed, segment, index)
+        spans = _spans_from(row, allowed, segment, index, rows.doubtful_spans(name))
         if self._is_long_enough(spans, row) and (worst := worst_rank(name)) is not None:
             spans = without(spans, [(_row_behind(worst, row, segment, index), segment.rows)])
         if not self._is_long_enough(spans, row):
@@ -216,9 +216,17 @@ def _row_behind(worst: float, row: int, segment: Segment, index: SegmentIndex) -
     return segment.rows if low == segment.chunks else max(row, (low - 1) * segment.chunk_rows)
 
 
-def _spans_from(row: int, last: int, most: int, segment: Segment, index: SegmentIndex) -> list[Span]:
-    """Return the waiting rows for a range from a row up to a last. They may be in one, and were tried equally often."""
-    tries = segment.tries_of(row)
+def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex, doubtful: Sequence[Span]) -> list[Span]:
+    """Return the waiting rows for a range from a row on. They may be in one, and were tried equally often.
+
+    Args:
+        row: the first row.
+        most: largest number of rows.
+        segment: their segment.
+        index: its index.
+        doubtful: rows that could not be read.
+    """
+    tries, last = segment.tries_of(row), segment.rows
     for start, end, claims, failures in segment.tried:
         if start <= row < end:
             last = min(last, end)
@@ -228,7 +236,7 @@ def _spans_from(row: int, last: int, most: int, segment: Segment, index: Segment
     behind = near + HOLES + 2
     if behind < len(index.single):  # the range ends before, as it may have few gaps
         last = min(last, index.single[behind][0])
-    others = joined([(0, segment.next), *segment.taken, *index.single[near:behind]])
+    others = joined([(0, segment.next), *segment.taken, *index.single[near:behind], *doubtful])
     found: list[Span] = []
     for first, end in without([(row, last)], others)[: HOLES + 1]:
         found.append((first, min(end, first + most)))
@@ -253,6 +261,9 @@ def _last_of(spans: Sequence[Span], most: int) -> list[Span]:
 @dataclass(frozen=True, slots=True)
 class EndRange(Operation):
     """End the claim on a range, or on its first jobs: they are done, but for some that failed and some given back.
+
+    Jobs that the holder could not read are given back: see `RangeClaim.without`. So is a failed or kept job whose row
+    can no longer be read, as nothing can be noted with it.
 
     Repeating it soon after, with the same claim, changes nothing. The last `FINISHED_KEPT` done jobs are remembered as
     acked jobs are, unless jqueue made the ids of all jobs: then no caller can enqueue one of them again.
@@ -325,9 +336,11 @@ class EndRange(Operation):
             return
         segment = draft.header.segments[part.segment]
         cancelled = self._cancelled(part)
-        failed, kept = self._found(draft, {**self.failed, **cancelled}), self._found(draft, self.kept)
+        failed, lost = self._found(draft, part, {**self.failed, **cancelled})
+        kept, others_lost = self._found(draft, part, self.kept)
+        unread = joined([*common(part.spans, self.claim.unread), *((row, row + 1) for row in (*lost, *others_lost))])
         alone = [row for job in (*failed, *kept) for row in self._rows(draft, part, [job.id])]
-        rest = without(part.spans, [(row, row + 1) for row in alone])
+        rest = without(part.spans, [*unread, *((row, row + 1) for row in alone)])
         returned = [job_id for job_id in self.returned if job_id not in cancelled]
         back = rest if self.nothing_done else joined((row, row + 1) for row in self._rows(draft, part, returned))
         done = without(rest, back)
@@ -340,8 +353,11 @@ class EndRange(Operation):
             assert isinstance(failure, RangeFailure)
             given = Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, self.blob_bytes)
             given.change(draft, now)
-        if back:
-            return_rows(draft, claim.job_id, part, back, now, charge=False)
+        if back or unread:
+            return_rows(draft, claim.job_id, part, joined([*back, *unread]), now, charge=False)
+        if unread and part.cancelled:
+            gone = common(unread, [(row, row + 1) for row in self._rows(draft, part, part.cancelled)])
+            draft.drop_waiting((part.segment,), Verb.CANCEL, gone)
         draft.move_rows(bulk_move(Verb.ACK, part, JobStatus.COMPLETED, done, now))
         for job_id, attempt in finished:
             draft.note(draft.header.finished, job_id, attempt)
@@ -352,9 +368,9 @@ class EndRange(Operation):
 
     def _parts(self, draft: Draft, held: Range) -> tuple[Range | None, Range | None]:
         """Return the claim on the jobs that end, and the claim on the others; None for no jobs."""
-        if self.jobs is None:
+        if self.jobs is None or self._is_whole:
             return held, None
-        row = self.claim.held.row_behind(self.jobs)
+        row = self.claim.held.row_behind(self.jobs, self.claim.unread)
         part, others = held.among(0, row), held.among(row, held.last)
         if not held.cancelled or part is None or others is None:
             return part, others
@@ -371,15 +387,19 @@ class EndRange(Operation):
         given_back = {*held.cancelled} - {*self.kept} if self.nothing_done else {*held.cancelled} & {*self.returned}
         return dict.fromkeys(job_id for job_id in held.cancelled if job_id in given_back)
 
-    def _found(self, draft: Draft, job_ids: Iterable[str]) -> list[Job]:
-        """Return jobs of the range as they are in progress."""
-        found = []
+    def _found(self, draft: Draft, held: Range, job_ids: Iterable[str]) -> tuple[list[Job], list[int]]:
+        """Return jobs of the range as they are in progress, and the rows of those that can no longer be read."""
+        found, lost = [], list[int]()
         for job_id in job_ids:
-            job = draft.jobs.find(job_id)
+            try:
+                job = draft.jobs.find(job_id)
+            except SegmentDamagedError:
+                lost += self._rows(draft, held, [job_id])
+                continue
             if job is None or draft.jobs.rows.range_of(job_id) != self.claim.id:
                 raise JobNotFoundError(job_id)
             found.append(job)
-        return found
+        return found, lost
 
     def _index(self, draft: Draft, held: Range) -> SegmentIndex:
         """Return the index of the segment of the range.

@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from jqueue.core.blob.lines import encode_job, read_line
-from jqueue.domain.errors import InvalidBlobError, JQueueError
+from jqueue.domain.errors import InvalidBlobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.segments import FOLDER, Span, size_of
+from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker.rows import DONE
+
+logger = logger_of("jqueue.spark")
 
 Decide = Callable[[Job, Outcome], Outcome]
 """Returns the outcome of a job whose process ended, by the options of its handler."""
@@ -36,12 +40,14 @@ class RangeResult:
         done: number of jobs that are done, without the ones below.
         others: the outcomes of the other jobs.
         jobs: the jobs, without payloads, about which the driver must decide, or with which it enqueues others.
+        unread: the rows of the jobs that the task could not read. They are handed back.
     """
 
     range_id: str
     done: int
     others: tuple[Outcome, ...] = ()
     jobs: tuple[Job, ...] = ()
+    unread: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, claim: RangeClaim, rows: PartitionRows, outcomes: Iterable[Outcome]) -> RangeResult:
@@ -60,7 +66,7 @@ class RangeResult:
                 others.append(outcome)
                 if outcome.added or outcome.kind in ("killed", "overdue"):
                     open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
-        return cls(claim.id, done, tuple(others), tuple(open_jobs))
+        return cls(claim.id, done, tuple(others), tuple(open_jobs), claim.unread)
 
     @property
     def all_done(self) -> int:
@@ -74,6 +80,7 @@ class RangeResult:
             "done": self.done,
             "others": [outcome.plain() for outcome in self.others],
             "jobs": [encode_job(job).decode() for job in self.jobs],
+            "unread": self.unread,
         }
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -87,7 +94,8 @@ class RangeResult:
         try:
             said = json.loads(content)
             jobs = tuple(job for line in said["jobs"] if isinstance(job := read_line(line.encode()), Job))
-            return cls(said["range"], int(said["done"]), tuple(map(Outcome.of_plain, said["others"])), jobs)
+            unread = tuple((int(first), int(last)) for first, last in said["unread"])
+            return cls(said["range"], int(said["done"]), tuple(map(Outcome.of_plain, said["others"])), jobs, unread)
         except (ValueError, LookupError, TypeError, AttributeError):
             raise InvalidBlobError("an object with the outcomes of a range is damaged or incomplete") from None
 
@@ -114,12 +122,12 @@ class RangeResult:
             else:
                 charge = outcome.kind != "snoozed"
                 failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
-        return EndRange(claim, failed, returned, kept=kept)
+        return EndRange(claim.without(self.unread), failed, returned, kept=kept)
 
     def counts(self, decide: Decide) -> Counter[str]:
         """Return the number of jobs of each kind of outcome, without jobs that enqueue others."""
         whole = {job.id: job for job in self.jobs}
-        counts = Counter({"done": self.done})
+        counts = Counter({"done": self.done, "handed_back": size_of(self.unread)})
         for outcome in self.others:
             if outcome.kind in ("killed", "overdue"):
                 counts["killed"] += 1
@@ -150,6 +158,7 @@ async def end_ranges(
         result = results.get(claim.id)
         ended = None if result is None else result.operation(claim, decide)
         operations.append(ended or EndRange(claim, nothing_done=True))
+    _warn_of_unread(ranges, results)
     counts: Counter[str] = Counter()
     kept: list[Job] = []
     outcomes: list[Outcome] = []
@@ -165,3 +174,15 @@ async def end_ranges(
             kept += [job for job in result.jobs if job.id in added]
             outcomes += added.values()
     return counts, kept, outcomes
+
+
+def _warn_of_unread(ranges: Sequence[RangeClaim], results: Mapping[str, RangeResult]) -> None:
+    """Log which segments tasks could not read."""
+    unread: dict[str, list[Span]] = {}
+    for claim in ranges:
+        if claim.id in results and results[claim.id].unread:
+            unread.setdefault(claim.segment, []).extend(results[claim.id].unread)
+    for name, rows in unread.items():
+        logger.warning(
+            "jobs of a batch are handed back, and all others go on: %s", SegmentDamagedError(FOLDER + name, rows)
+        )

@@ -18,11 +18,10 @@ from pyspark import TaskContext
 from jqueue.connect import connect
 from jqueue.core.blob.lines import read_line
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidBlobError, JQueueError, SegmentDamagedError, StorageError
+from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim
-from jqueue.domain.segments import FOLDER
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.child import WorkInstructions
@@ -143,15 +142,17 @@ class BatchTask:
     def do_range(self, claim: RangeClaim, partition: int, attempt: int, done: list[Outcome] | None = None) -> str:
         """Read the jobs of a range, do them, and end the range. Return the name of the object with the outcomes.
 
+        Jobs that cannot be read are handed back.
+
         Raises:
             BatchTaskError: they could not be done.
         """
         self._check_batch()
         try:
-            rows = asyncio.run(self._read_range(claim))
+            claim, rows = asyncio.run(self._read_range(claim))
         except JQueueError as error:
             raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
-        outcomes, failure = self._outcomes(rows, done)
+        outcomes, failure = self._outcomes(rows, done) if len(rows) else ((), None)
         result = RangeResult.of(claim, rows, outcomes)
         name = self.staging.name(self.write_id, partition, attempt)
         asyncio.run(self._stage(name, result.encode()))
@@ -180,15 +181,21 @@ class BatchTask:
             done += [outcome for outcome in outcomes if outcome.kind == "done"]
         return [outcome.for_queue() for outcome in outcomes], failure
 
-    async def _read_range(self, claim: RangeClaim) -> PartitionRows:
+    async def _read_range(self, claim: RangeClaim) -> tuple[RangeClaim, PartitionRows]:
+        """Return the jobs of a range that can be read, and the claim on them."""
         segment, names, blocks = claim.entry, dict[str, str](), list[Block]()
+
+        def parse(first: int, text: bytes) -> list[Block]:
+            return blocks_of(segment, claim.spans, first, text, names)
+
+        readable = claim
         async with connect(self.url, DirectQueue) as queue:
-            async for first, text in queue.read_range_lines(claim, chunks_at_once(segment)):
-                try:
-                    blocks += blocks_of(segment, claim.held.spans, first, text, names)
-                except InvalidBlobError as error:
-                    raise SegmentDamagedError(FOLDER + claim.segment) from error
-        return PartitionRows.of_range(claim, blocks)
+            try:
+                async for found in queue.read_range_lines(claim, chunks_at_once(segment), parse):
+                    blocks += found
+            except SegmentDamagedError as error:
+                readable = claim.without(error.rows)
+        return readable, PartitionRows.of_range(readable, blocks)
 
     async def _end_range(self, ended: EndRange) -> None:
         async with connect(self.url, DirectQueue) as queue:

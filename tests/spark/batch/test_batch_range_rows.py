@@ -1,5 +1,6 @@
 """Rows of a range in columns are the rows that the codec reads one by one."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,8 +117,8 @@ async def rows_and_jobs(url, count):
         claim = await queue.claim_range("work", count)
         assert claim is not None
         blocks: list[Any] = []
-        async for first, text in queue.read_range_lines(claim, 2):
-            blocks += blocks_of(claim.entry, claim.held.spans, first, text, {})
+        async for found in queue.read_range_lines(claim, 2, partial(blocks_of, claim.entry, claim.spans, names={})):
+            blocks += found
         rows, jobs = PartitionRows.of_range(claim, blocks), [job async for job in queue.read_range(claim)]
         return rows, jobs
 
@@ -163,7 +164,7 @@ async def test_an_index_can_be_read_without_its_tables(tmp_path):
         decode_index(content[:-1], entry, tables=False)
 
 
-async def test_a_damaged_chunk_is_refused_with_the_name_of_its_segment(tmp_path):
+async def test_all_chunks_but_a_damaged_one_are_read_before_it_is_refused_with_the_name_of_its_segment(tmp_path):
     url = str(tmp_path / "queue.json")
     await queue_of(url, 1000)
     async with connect(url, DirectQueue) as queue:
@@ -173,5 +174,27 @@ async def test_a_damaged_chunk_is_refused_with_the_name_of_its_segment(tmp_path)
         content = bytearray(segment.read_bytes())
         content[content.index(b"payload") + 12] ^= 1
         segment.write_bytes(content)
-        with pytest.raises(SegmentDamagedError, match=claim.segment):
-            [None async for _ in queue.read_range_lines(claim, 2)]
+        found: list[int] = []
+        with pytest.raises(SegmentDamagedError, match=claim.segment) as caught:
+            async for first in queue.read_range_lines(claim, 2, lambda first, text: first):
+                found.append(first)
+        assert ([256, 512], ((0, 256),)) == (found, caught.value.rows)
+
+
+async def test_a_chunk_that_is_no_list_of_jobs_is_refused_as_one_that_was_changed(tmp_path):
+    url = str(tmp_path / "queue.json")
+    await queue_of(url, 1000)
+
+    def parse(first: int, text: bytes) -> int:
+        if b'"sequence": 300,' in text:
+            raise InvalidBlobError("a row is not a job")
+        return first
+
+    async with connect(url, DirectQueue) as queue:
+        claim = await queue.claim_range("work", 700)
+        assert claim is not None
+        found: list[int] = []
+        with pytest.raises(SegmentDamagedError) as caught:
+            async for first in queue.read_range_lines(claim, 3, parse):
+                found.append(first)
+        assert ([0, 512], ((256, 512),)) == (found, caught.value.rows)
