@@ -462,6 +462,17 @@ class SegmentRows:
         """Return the id of the range in which a job is in progress; None if it is in none whose row is loaded."""
         return None if self.claimed_job(job_id) is None else self._claimed[job_id][0]
 
+    def ranges_with(self, job_id: str) -> list[str]:
+        """Return the ids of the ranges that have the row of a job by the index; if none is known, that may have it."""
+        found, unknown = [], []
+        for range_id, each in self.ranges.items():
+            index = self.indexes.get(each.segment)
+            if index is None:
+                unknown.append(range_id)
+            elif any(each.has(row) for row in index.ids.find(job_id)):
+                found.append(range_id)
+        return found or unknown
+
     def jobs_of(self, range_id: str) -> list[Job]:
         """Return the jobs of a range.
 

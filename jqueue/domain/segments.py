@@ -164,6 +164,10 @@ class Segment(BaseModel):
         """Return the number of the chunk that has a row."""
         return row // self.chunk_rows
 
+    def chunks_of(self, spans: Iterable[Span]) -> Iterable[int]:
+        """Iterate over the numbers of the chunks that have some rows."""
+        return (chunk for first, last in spans for chunk in range(self.chunk_of(first), self.chunk_of(last - 1) + 1))
+
     def is_taken(self, row: int) -> bool:
         """Return True if a row is taken."""
         return row < self.next or any(first <= row < last for first, last in self.taken)

@@ -168,13 +168,25 @@ class StagedObjects:
         Raises:
             StorageError: the store failed until the deadline.
         """
+        await self.update(name, lambda _: content)
+
+    async def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace the content of an object of a known name by what `change` makes of it. No update is lost.
+
+        Args:
+            name: of the object.
+            change: takes the content; None if the object does not exist. Repeating it must change nothing.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
         place = self._anchor.beside(name)
 
         async def put() -> None:
             while True:
-                _, etag = await place.read()
+                content, etag = await place.read()
                 with suppress(CASConflictError):
-                    await place.write(content, etag)
+                    await place.write(change(None if etag is None else content), etag)
                     return
 
         await self._persist(put)

@@ -175,7 +175,7 @@ async def test_jobs_of_ranges_are_known_with_their_attempts_after_the_claim():
                 jobs = [job.id async for job in queue.read_range(claim)]
                 [found] = await queue.apply(JobsInRanges(tuple(jobs)))
                 assert [(claim.id, job_id, attempt) for job_id in jobs] == [
-                    (range_id, job.id, job.attempt) for range_id, job in found
+                    (range_id, job_id, job.attempt) for range_id, job_id, job in found if job.id == job_id
                 ]
                 failed = dict.fromkeys(jobs[:1] if attempt == 2 else (), "bad")
                 await queue.end_range(claim, failed=failed, nothing_done=True)

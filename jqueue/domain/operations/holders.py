@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.range_jobs import RangeClaim
@@ -63,7 +64,9 @@ class RangesHeldBy(Operation):
 
 @dataclass(frozen=True, slots=True)
 class JobsInRanges(Operation):
-    """Look up jobs by their ids. Its result has those that are in progress in a range, each with the range's id.
+    """Look up jobs by their ids. Its result has those that are in progress in a range: id of the range, id, and job.
+
+    If the row of a job can no longer be read, its result has None for each range that may have the job.
 
     Attributes:
         ids: the ids.
@@ -73,22 +76,25 @@ class JobsInRanges(Operation):
 
     ids: tuple[str, ...]
 
-    def change(self, draft: Draft, now: datetime) -> list[tuple[str, Job]]:
+    def change(self, draft: Draft, now: datetime) -> list[tuple[str, str, Job | None]]:
         """Return the jobs, and change nothing.
 
         Raises:
             RowsMissingError: rows are not loaded. It names those of all jobs.
         """
-        found, missing = [], set[Wanted]()
+        found, missing, rows = list[tuple[str, str, Job | None]](), set[Wanted](), draft.jobs.rows
         for job_id in self.ids:
             try:
                 job = draft.jobs.find(job_id)
+            except SegmentDamagedError:
+                found += [(range_id, job_id, None) for range_id in rows.ranges_with(job_id)]
+                continue
             except RowsMissingError as error:
                 missing |= error.wanted
                 continue
-            range_id = draft.jobs.rows.range_of(job_id)
+            range_id = rows.range_of(job_id)
             if job is not None and range_id is not None:
-                found.append((range_id, job))
+                found.append((range_id, job_id, job))
         if missing:
             raise RowsMissingError(missing)
         return found

@@ -335,6 +335,7 @@ class EndRange(Operation):
         if part is None:
             return
         segment = draft.header.segments[part.segment]
+        draft.jobs.rows.doubt(part.segment, segment.chunks_of(self.claim.unread))
         cancelled = self._cancelled(part)
         failed, lost = self._found(draft, part, {**self.failed, **cancelled})
         kept, others_lost = self._found(draft, part, self.kept)

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.lines import encode_job
@@ -23,7 +23,7 @@ from jqueue.core.blob.segment_object import CHANGED, decode_chunk
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.observers import Observers
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.models import JobStatus, QueueState
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -47,6 +47,13 @@ PLAIN_LINES, CHANGED_LINES = -1, -2
 
 Texts = dict[int, memoryview]
 """Bytes of chunks, by their numbers."""
+
+
+class NotesUnread(Protocol):
+    """Takes note of rows that a task cannot read. It may be pickled."""
+
+    def note(self, segment: str, rows: Sequence[Span]) -> None:
+        """Note rows of a segment."""
 
 
 class Lines(NamedTuple):
@@ -74,6 +81,7 @@ class SegmentRows:
         ranges: the current claims of its rows.
         statuses: the wanted statuses; empty for any.
         chunks: number of the first chunk, and of the chunk behind the last.
+        notes: takes note of rows that cannot be read, which are left out then. None: they are an error.
     """
 
     queue: str
@@ -83,6 +91,7 @@ class SegmentRows:
     ranges: tuple[Range, ...] = field(repr=False)
     statuses: frozenset[JobStatus]
     chunks: Span
+    notes: NotesUnread | None = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
@@ -98,32 +107,53 @@ class SegmentRows:
         return replace(self, chunks=(first, middle)), replace(self, chunks=(middle, last))
 
     def lines(self) -> Iterator[Lines]:
-        """Read the chunks, and yield the lines of the wanted jobs. Errors are as for `SegmentReader.index`."""
+        """Read the chunks, and yield the lines of the wanted jobs.
+
+        Raises:
+            StorageFatalError: rows cannot be read, and nothing takes note of them.
+            StorageError: the store failed.
+        """
         segment, wanted = self.segment, self._wanted()
         if not wanted:
             return
+        found: list[tuple[SegmentIndex, Texts]] = []  # `asyncio.run` makes a text of a returned value
         try:
-            found: list[tuple[SegmentIndex, Texts]] = []  # `asyncio.run` makes a text of a returned value
             asyncio.run(self._read(wanted, found))
-            [(index, texts)] = found
-            for number in wanted:
-                if zlib.crc32(texts[number]) != index.chunks[number].crc:
-                    raise InvalidBlobError(CHANGED)
-            for kind, numbers in groupby(wanted, self._kind):
-                some = [(number, texts[number]) for number in numbers]
-                if kind == CHANGED_LINES:
-                    yield Lines(self._as_they_are(some, index), 0)
-                    continue
-                held = None if kind == PLAIN_LINES else self.ranges[kind]
-                for text in _portions(text for _, text in some):
-                    yield Lines(text, segment.offset, held, as_stored=True)
         except DAMAGED as error:
-            reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
-            raise StorageFatalError(
-                f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour ago "
-                "must be loaded again; otherwise restore the segment from a backup, or give up its jobs with `jqueue "
-                "drop-segment`"
-            ) from None
+            self._leave_out(wanted, error)
+            return
+        [(index, texts)] = found
+        if changed := [number for number in wanted if zlib.crc32(texts[number]) != index.chunks[number].crc]:
+            self._leave_out(changed, InvalidBlobError(CHANGED))
+            wanted = [number for number in wanted if number not in changed]
+        for kind, numbers in groupby(wanted, self._kind):
+            some = [(number, texts[number]) for number in numbers]
+            if kind == CHANGED_LINES:
+                yield Lines(self._as_they_are(some, index), 0)
+                continue
+            held = None if kind == PLAIN_LINES else self.ranges[kind]
+            for text in _portions(text for _, text in some):
+                yield Lines(text, segment.offset, held, as_stored=True)
+
+    def _leave_out(self, chunks: Sequence[int], error: JQueueError) -> None:
+        """Note the rows of chunks that cannot be read.
+
+        Raises:
+            StorageFatalError: nothing takes note of them.
+            StorageError: they could not be noted.
+        """
+        if self.notes is None:
+            raise self._failed(error) from None
+        rows = self.segment.chunk_rows
+        self.notes.note(self.name, joined((number * rows, (number + 1) * rows) for number in chunks))
+
+    def _failed(self, error: JQueueError) -> StorageFatalError:
+        reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
+        return StorageFatalError(
+            f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour ago "
+            "must be loaded again; otherwise restore the segment from a backup, or give up its jobs with `jqueue "
+            "drop-segment`"
+        )
 
     @property
     def _share_of_a_chunk(self) -> int:
@@ -173,11 +203,14 @@ class SegmentRows:
     def _as_they_are(self, texts: list[tuple[int, memoryview]], index: SegmentIndex) -> bytes:
         """Return the lines of the wanted jobs of chunks, with the changes that the manifest has."""
         names: dict[str, str] = {}
-        found = [
-            job_of_row(self.segment, self.ranges, *row)
-            for number, text in texts
-            for row in decode_chunk(bytes(text), number, self.segment, index, names)
-        ]
+        try:
+            found = [
+                job_of_row(self.segment, self.ranges, *row)
+                for number, text in texts
+                for row in decode_chunk(bytes(text), number, self.segment, index, names)
+            ]
+        except InvalidBlobError as error:
+            raise self._failed(error) from None
         wanted = [job for job in found if job is not None and (not self.statuses or job.status in self.statuses)]
         return SEPARATOR.join(map(encode_job, wanted))
 

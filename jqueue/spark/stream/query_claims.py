@@ -26,19 +26,21 @@ from typing import Any
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import JobCancelledError, JQueueError
+from jqueue.domain.errors import JobCancelledError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.claim_batch import ClaimBatch
 from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence, RangesHeldBy
 from jqueue.domain.operations.lookup import Backlog, LookAtBacklog
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim
-from jqueue.domain.segments import CHUNK_ROWS
+from jqueue.domain.segments import CHUNK_ROWS, FOLDER
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
 from jqueue.spark.stream.row_outcomes import OutcomeStore, end_of_job, end_of_range
 from jqueue.spark.stream.source_options import MOST_SINGLES, SourceOptions
+from jqueue.spark.stream.unread_rows import Rows
 
 logger = logger_of("jqueue")
 
@@ -113,6 +115,14 @@ class Held:
 def one_line(error: BaseException) -> str:
     """Return the message of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _without_unread(start: Offset, held: Held, unread: Rows) -> Held:
+    """Return the claims of a batch without the rows that tasks could not read, and log which segments these are in."""
+    for name, rows in unread.items():
+        error = SegmentDamagedError(FOLDER + name, rows)
+        logger.warning("rows of batch %d are handed back, and all others go on: %s", start.batch, error)
+    return Held(held.jobs, [claim.without(unread.get(claim.segment, ())) for claim in held.ranges])
 
 
 class ClaimsOfQuery:
@@ -219,8 +229,8 @@ class ClaimsOfQuery:
 
     async def _next(self, start: Offset, most: int) -> Offset:
         held = self._held.get(start.claim, Held())
-        told = await self._outcomes.read(start.claim) if self._outcomes is not None and held.number else None
-        finished = await self._ends(start, held, told or ())
+        told, unread = await self._told_of(start.claim, held)
+        finished = await self._ends(start, _without_unread(start, held, unread), told or ())
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         operations = [operation for operation, _ in finished]
         claim = self.new_id()
@@ -231,9 +241,10 @@ class ClaimsOfQuery:
             ]
         began = asyncio.get_running_loop().time()
         results = await self._queue.apply_each(*operations)
+        await self._hand_back_unreadable(operations, results)
         self._held.pop(start.claim, None)
         self._without_outcomes.discard(start.claim)
-        if told is not None:
+        if told is not None or unread:
             await self._forget_outcomes(start.claim)
         self._log_refused(start, [jobs for _, jobs in finished], results[: len(finished)])
         if waiting is None:
@@ -249,6 +260,23 @@ class ClaimsOfQuery:
             self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
 
+    async def _told_of(self, claim: str, held: Held) -> tuple[Sequence[Outcome] | None, Rows]:
+        """Return the outcomes that were told of a batch, and the rows that tasks could not read."""
+        if self._outcomes is None or not held.number:
+            return None, {}
+        if not held.ranges:
+            return await self._outcomes.read(claim), {}
+        return await asyncio.gather(self._outcomes.read(claim), self._outcomes.unread(claim))
+
+    async def _hand_back_unreadable(self, operations: Sequence[Operation], results: Sequence[object]) -> None:
+        """Hand back the ranges whose ends were refused, as it cannot be told which of their rows have failed."""
+        pairs = zip(operations, results, strict=True)
+        refused = [(each, error) for each, error in pairs if isinstance(error, SegmentDamagedError)]
+        ends = [EndRange(each.claim, nothing_done=True) for each, _ in refused if isinstance(each, EndRange)]
+        if ends:
+            logger.warning("ranges are handed back, as outcomes of their jobs cannot be noted: %s", refused[0][1])
+            await self._queue.apply_each(*ends)
+
     async def _ends(self, start: Offset, held: Held, told: Iterable[Outcome]) -> list[tuple[Operation, int]]:
         """Return the operations that end the claims of a batch, each with its number of jobs.
 
@@ -259,13 +287,15 @@ class ClaimsOfQuery:
         """
         by_id = {outcome.job_id: outcome for outcome in told}
         ends: list[tuple[Operation, int]] = [(end_of_job(job, by_id.pop(job.id, None)), 1) for job in held.jobs]
-        in_ranges: dict[str, list[tuple[Job, Outcome]]] = {}
+        in_ranges: dict[str, list[tuple[Job | None, Outcome]]] = {}
         if by_id and held.ranges:
             [found] = await self._queue.apply(JobsInRanges(tuple(by_id)))
             ours = {claim.id for claim in held.ranges}
-            for range_id, job in found:
+            for range_id, job_id, job in found:
                 if range_id in ours:
-                    in_ranges.setdefault(range_id, []).append((job, by_id.pop(job.id)))
+                    in_ranges.setdefault(range_id, []).append((job, by_id[job_id]))
+            for job_id in {each.job_id for several in in_ranges.values() for _, each in several}:
+                del by_id[job_id]
         for claim in held.ranges:
             first, *more = end_of_range(claim, in_ranges.get(claim.id, ()))
             ends += [(first, claim.rows), *((operation, 0) for operation in more)]

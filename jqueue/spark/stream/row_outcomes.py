@@ -17,6 +17,8 @@ from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes, encode_outcomes
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
+from jqueue.spark.stream.unread_rows import Rows, read_notes
+from jqueue.spark.stream.unread_rows import name_of as name_of_notes
 
 RETENTION = 7 * 86400.0
 """Seconds after which outcomes are no longer needed: the claims of the batch are stale long before."""
@@ -58,13 +60,18 @@ class OutcomeStore:
         [content] = await self._objects.read([_name_of(claim)])
         return None if content is None else decode_outcomes(content)
 
+    async def unread(self, claim: str) -> Rows:
+        """Return the rows that tasks of a batch could not read. Errors are as for `read`."""
+        return await read_notes(self._objects, claim)
+
     async def remove(self, claim: str) -> None:
-        """Remove the outcomes of a batch, if there are any.
+        """Remove the outcomes of a batch and the notes of its unread rows, if there are any.
 
         Raises:
             StorageError: the store failed.
         """
         await self._objects.remove(_name_of(claim))
+        await self._objects.remove(name_of_notes(claim))
 
 
 def _name_of(claim: str) -> str:
@@ -76,24 +83,26 @@ def end_of_job(job: Job, outcome: Outcome | None) -> Operation:
     return Ack(job) if outcome is None else replace(outcome, attempt=job.attempt).operation()
 
 
-def end_of_range(claim: RangeClaim, told: Sequence[tuple[Job, Outcome]]) -> list[Operation]:
+def end_of_range(claim: RangeClaim, told: Sequence[tuple[Job | None, Outcome]]) -> list[Operation]:
     """Return the operations that end a range: its own end, and those of jobs whose results are kept.
 
     Args:
         claim: of the range.
-        told: jobs of the range with their outcomes. All others are done.
+        told: outcomes with the jobs of the range, as they are in progress; None for a job whose row can no longer be
+            read. All other jobs are done.
     """
     failed: dict[str, RangeFailure | BaseException | str | None] = {}
     returned: list[str] = []
+    ids: list[str] = []
     kept: list[Operation] = []
     for job, outcome in told:
         if outcome.kind == "done":
             if outcome.keep_result is not None:
-                kept.append(end_of_job(job, outcome))
+                ids.append(outcome.job_id)
+                kept += [] if job is None else [end_of_job(job, outcome)]
         elif outcome.kind == "handed_back":
-            returned.append(job.id)
+            returned.append(outcome.job_id)
         else:
             charge = outcome.kind != "snoozed"
-            failed[job.id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
-    ids = [job.id for job, outcome in told if outcome.kind == "done" and outcome.keep_result is not None]
+            failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
     return [EndRange(claim, failed, returned, kept=ids), *kept]

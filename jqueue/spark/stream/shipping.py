@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from jqueue.domain.models import JobStatus
 from jqueue.domain.range_jobs import RangeClaim
-from jqueue.spark.snapshot.segment_rows import SegmentRows
+from jqueue.spark.snapshot.segment_rows import NotesUnread, SegmentRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -61,18 +61,20 @@ def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = No
     return [ShippedRows(_written(rows.slice(first, size))) for first in range(0, rows.num_rows, size)]
 
 
-def rows_of_claim(queue: str, url: str, claim: RangeClaim) -> SegmentRows:
+def rows_of_claim(queue: str, url: str, claim: RangeClaim, notes: NotesUnread | None = None) -> SegmentRows:
     """Return the rows of a range, which any task can read.
 
     Args:
         queue: name of the queue.
         url: any process can open the queue by it.
         claim: of the range.
+        notes: takes note of rows that a task cannot read.
     """
     entry, held = claim.entry, claim.held
     nothing_waits = entry.model_copy(update={"next": entry.rows, "taken": (), "tried": ()})
     chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
-    return SegmentRows(queue, url, claim.segment, nothing_waits, (held,), frozenset([JobStatus.IN_PROGRESS]), chunks)
+    statuses = frozenset([JobStatus.IN_PROGRESS])
+    return SegmentRows(queue, url, claim.segment, nothing_waits, (held,), statuses, chunks, notes)
 
 
 def split_between(partitions: int | None, jobs: int, in_ranges: int) -> tuple[int | None, int | None]:

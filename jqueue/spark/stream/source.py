@@ -33,14 +33,18 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.ranges import RANGES_KEPT
+from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.fleet import name_of
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import SnapshotPartition, cut, read_pieces
-from jqueue.spark.staging import absolute
+from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.offsets import Offset
-from jqueue.spark.stream.query_claims import SIZES, BatchSizes, ClaimsOfQuery, Held, one_line
+from jqueue.spark.stream.query_claims import SIZES, BatchSizes, ClaimsOfQuery, one_line
+from jqueue.spark.stream.row_outcomes import DEADLINE as OUTCOMES_DEADLINE
+from jqueue.spark.stream.row_outcomes import RETENTION
 from jqueue.spark.stream.shipping import ShippedRows, rows_of_claim, shipped, split_between
 from jqueue.spark.stream.source_options import MOST_JOBS, MOST_SINGLES, SourceOptions
+from jqueue.spark.stream.unread_rows import UnreadNotes
 from jqueue.sync.background import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.open_queue import OpenQueue
@@ -150,7 +154,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end or not until.claim:
             return []
         if self._planned[0] != until:
-            self._planned = until, self._partitions_of(self._call_queue(lambda: self._claims.batch_of(until)))
+            self._planned = until, self._partitions_of(until)
         return list(self._planned[1])
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
@@ -193,14 +197,17 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(queue, DirectQueue)
         return queue
 
-    def _partitions_of(self, held: Held) -> list[InputPartition]:
+    def _partitions_of(self, until: Offset) -> list[InputPartition]:
         """Return the jobs of a batch as partitions: single jobs with their rows, and ranges to be read by tasks."""
+        held = self._call_queue(lambda: self._claims.batch_of(until))
         in_ranges = held.number - len(held.jobs)
         single, several = split_between(self._options.partitions, len(held.jobs), in_ranges)
         found: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
         if held.ranges:
             name, url = name_of(self._queue.storage), absolute(self._options.url)
-            pieces = [rows_of_claim(name, url, claim) for claim in held.ranges]
+            staging = Staging(url, RETENTION, OUTCOMES_DEADLINE)
+            notes = UnreadNotes(staging, until.claim) if isinstance(self._queue.storage, SupportsScratch) else None
+            pieces = [rows_of_claim(name, url, claim, notes) for claim in held.ranges]
             found += [SnapshotPartition(part) for part in cut(pieces, several)]
         return found
 

@@ -1,0 +1,87 @@
+"""Rows of ranges that tasks could not read, on their way from the tasks of a batch to the process of the source.
+
+A task that cannot read rows notes them in an object beside the queue, named by the claim of the batch, and leaves them
+out. The source reads the notes in the commit that ends the batch: it gives these rows back, and all others are done.
+If a task cannot write its note, it fails, so that no row is done which no task has read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.segments import Span, joined
+from jqueue.spark.staging import PREFIX, StagedObjects, Staging
+
+Rows = Mapping[str, Sequence[Span]]
+"""Rows by the names of their segments."""
+
+
+@dataclass(frozen=True)
+class UnreadNotes:
+    """The notes of one batch, as its tasks write them. It may be pickled.
+
+    Attributes:
+        staging: their place.
+        claim: the claim of the batch.
+    """
+
+    staging: Staging = field(repr=False)
+    claim: str
+
+    def note(self, segment: str, rows: Sequence[Span]) -> None:
+        """Note rows of a segment.
+
+        Raises:
+            InvalidBlobError: the notes are damaged.
+            StorageError: the store failed.
+        """
+
+        def add(content: bytes | None) -> bytes:
+            known = decode_notes(content)
+            return encode_notes({**known, segment: joined([*known.get(segment, ()), *rows])})
+
+        async def write() -> None:
+            async with self.staging.opened() as objects:
+                await objects.update(name_of(self.claim), add)
+
+        asyncio.run(write())
+
+
+async def read_notes(objects: StagedObjects, claim: str) -> Rows:
+    """Return the rows that tasks of a batch have noted.
+
+    Raises:
+        InvalidBlobError: the notes are damaged.
+        StorageError: the store failed.
+    """
+    [content] = await objects.read([name_of(claim)])
+    return decode_notes(content)
+
+
+def name_of(claim: str) -> str:
+    """Return the name of the object with the notes of a batch."""
+    return f"{PREFIX}stream-{claim}-unread"
+
+
+def encode_notes(rows: Rows) -> bytes:
+    """Return the notes as an object."""
+    return json.dumps({"unread": rows}).encode()
+
+
+def decode_notes(content: bytes | None) -> dict[str, Sequence[Span]]:
+    """Return the notes from their object; None stands for an object that does not exist.
+
+    Raises:
+        InvalidBlobError: the object is damaged.
+    """
+    if content is None:
+        return {}
+    try:
+        unread = json.loads(content)["unread"]
+        return {name: [(int(first), int(last)) for first, last in rows] for name, rows in unread.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InvalidBlobError("an object with the unread rows of a batch is damaged or incomplete") from None
