@@ -324,7 +324,7 @@ class Planted:
 
 
 PLANTED = [
-    Planted(no_commit_id, {1, 2, 3, 4, 10}, 50),
+    Planted(no_commit_id, {1, 2, 3, 4, 10, 18}, 50),
     Planted(certain_of_lost_answers, {1, 2, 3, 4, 10, 11}, 50),
     Planted(last_writer_only, {1, 2, 3, 4}, 50),
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
@@ -339,7 +339,7 @@ PLANTED = [
     Planted(stale_cache, {0, 3}, 50),
     Planted(cancelled_dequeue_kept, {2}, 100),
     Planted(abandoned_attempt_forgotten, {2}, 100),
-    Planted(exit_before_writes_are_known, {2}, 100),
+    Planted(exit_before_writes_are_known, {2}, 150),
     Planted(unconditional_create, {1, 2}, 50),
     Planted(partial_apply, {1, 2, 9}, 50),
     Planted(one_error_fails_the_commit, {8}, 50),

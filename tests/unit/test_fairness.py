@@ -55,6 +55,61 @@ def test_a_writer_five_times_slower_gets_its_turns():
     assert slow <= fast + 1 <= 3 * slow
 
 
+class OpenedLate(FaultyStorage):
+    """A store whose first read takes half a second longer, to open the connection, and each read `read_takes`."""
+
+    read_takes = 0.0
+
+    async def read(self):
+        await asyncio.sleep(self.read_takes if self.reads else 0.5 + self.read_takes)
+        return await super().read()
+
+
+async def enqueued(storage, seconds):
+    """Enqueue as fast as one process can, and return the number of commits within `seconds` after the first."""
+    clock = VirtualClock()
+    commits = 0
+    async with BrokerQueue(storage, clock=clock) as queue:
+        await queue.enqueue("t", b"")
+        end = clock.monotonic() + seconds
+        while clock.monotonic() < end:
+            await queue.enqueue("t", b"")
+            commits += 1
+    return commits
+
+
+@in_virtual_time
+async def test_a_connection_that_opens_slowly_does_not_lengthen_the_gaps_of_a_lone_writer():
+    usual = await enqueued(FaultyStorage(InMemoryStorage(), latency=0.02), 10)
+    assert usual == await enqueued(OpenedLate(InMemoryStorage(), latency=0.02), 10)
+
+
+@in_virtual_time
+async def test_a_process_that_committed_once_at_once_does_not_lengthen_the_gaps_of_a_lone_writer():
+    usual = await enqueued(FaultyStorage(InMemoryStorage(), latency=0.02), 10)
+    memory = InMemoryStorage()
+    await DirectQueue(OpenedLate(memory, latency=0.2), clock=VirtualClock()).enqueue("t", b"")
+    assert abs(usual - await enqueued(FaultyStorage(memory, latency=0.02), 10)) <= 2  # its version is another
+
+
+@in_virtual_time
+async def test_a_writer_shows_its_first_read_once_then_at_most_as_a_write_then_not_at_all():
+    clock, memory = VirtualClock(), InMemoryStorage()
+    storage = OpenedLate(memory, latency=0.02)
+    storage.read_takes = 0.01
+    queue, other = DirectQueue(storage, clock=clock), DirectQueue(memory, clock=clock)
+
+    async def shown():
+        await queue.enqueue("t", b"")
+        commits = (await other.read_state()).commits
+        return round(commits[queue._engine.writer_id].cycle, 3)
+
+    assert 0.53 == await shown()
+    assert [0.04, 0.04] == [await shown(), await shown()]
+    await other.enqueue("t", b"")
+    assert 0.05 == await shown()  # it lost the race, and so read again
+
+
 class FarObjects(FaultyObjects):
     """A store whose objects beside the queue take long to read."""
 

@@ -184,6 +184,11 @@ class WritePace:
 class CycleTime:
     """Moving averages of the seconds that this writer takes to read and to write the blob once.
 
+    The first read also opens the client and its connection. A process that reads once and then only writes would show
+    that time for ever, and all writers would leave gaps for it. So the first read counts for at most as much as a
+    write. If no write is known yet, it counts for a read and a write, as a connection takes a round trip or more. The
+    second read replaces it.
+
     A try that needs rows of segments reads them between the two. It takes longer, and so loses more races.
 
     Attributes:
@@ -197,18 +202,25 @@ class CycleTime:
     writers that make 2,000, not 400 beside 800."""
 
     def __init__(self) -> None:
-        self._read = self._write = self._rows = 0.0
+        self._first = self._read = self._write = self._rows = 0.0
         self.rows_of_try = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds for one read and one write, with the rows that are read between them."""
-        blob = (self._read or self._write) + (self._write or self._read)
+        if self._read or self._write:
+            read = self._read or min(self._first or self._write, self._write)
+            blob = read + (self._write or read)
+        else:
+            blob = self._first
         return blob + min(self._rows, self.MOST_ROWS * blob)
 
     def read(self, seconds: float) -> None:
         """Add the seconds that a read took."""
-        self._read += (seconds - self._read) * (self.WEIGHT if self._read else 1.0)
+        if not self._first:
+            self._first = seconds
+        else:
+            self._read += (seconds - self._read) * (self.WEIGHT if self._read else 1.0)
 
     def write(self, seconds: float) -> None:
         """Add the seconds that a write took."""

@@ -34,7 +34,8 @@ and one write. Without it, a newcomer of 150 ms beside one writer of 30 ms gets 
 
 RECENT = 1024
 """Number of versions for which the gaps of a lone writer last as long as the slowest writer needs that committed in
-them. Without it, in 3 of 100 runs of two minutes a writer five times slower than the other makes 2 commits or fewer."""
+them. Without it, in 3 of 100 runs of two minutes a writer five times slower than the other makes 2 commits or fewer.
+A writer whose only try landed does not count: it lost no race, and most such processes have ended."""
 
 LONGEST_PAUSE = 2.0
 """Maximum seconds that a writer leaves to others, whatever the commit table says. It is only a bound, not tuned."""
@@ -191,8 +192,10 @@ class Turns:
         if self._landings == FIRST_GAP:
             gap = max(gap, contenders.slowest, min(FIRST_GAP_CYCLES * contenders.slowest, FIRST_GAP_SECONDS))
         if alone and gap:
-            recent = (record.cycle for record in commits.values() if record.version > version - RECENT)
-            gap = ALONE_GAP * max(gap, *recent)
+            recent = (
+                record.cycle for record in commits.values() if record.version > version - RECENT and record.sequence > 1
+            )
+            gap = ALONE_GAP * max([gap, *recent])
         window = min(LONGEST_PAUSE, contenders.round + gap)
         self._last_access = self._clock.monotonic()
         self._due = self._last_access + window - (cycle / 2 if alone else cycle)
