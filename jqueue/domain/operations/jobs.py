@@ -128,13 +128,12 @@ def new_job(
         delay = given.pop("delay", None)
         on_conflict = given.pop("on_conflict", "return")
     kept, large = split_payload(payload, limits, preparation.object_bytes)
-    values: dict[str, Any] = {
-        **PLAIN,
-        "id": preparation.new_id() if job_id is None else job_id,
-        "entrypoint": check_name("entrypoint", entrypoint, limits),
-        "payload": kept,
-        **given,
-    }
+    values = PLAIN.copy()
+    values["id"] = preparation.new_id() if job_id is None else job_id
+    values["entrypoint"] = check_name("entrypoint", entrypoint, limits)
+    values["payload"] = kept
+    if given:
+        values.update(given)
     if priority.__class__ is not int or priority:
         values["priority"] = check_priority(priority)
     return NewJob(
