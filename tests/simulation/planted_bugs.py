@@ -434,6 +434,7 @@ PLANTED = [
     Planted(segments.kept_jobs_of_a_range_forgotten, {1, 6}, 50, segments.RANGED),
     Planted(segments.repeated_end_ends_the_next_jobs, {1, 3, 6}, 50, segments.RANGED),
     Planted(segments.damaged_rows_believed, {1}, 50, segments.DAMAGED),
+    Planted(segments.unread_rows_of_a_range_done, {1, 2, 6}, 300, segments.RANGED_AND_DAMAGED),
     Planted(runs.jobs_of_a_pass_given_to_two_callers, {4}, 50, runs.CROWDED),
     Planted(runs.jobs_finished_by_a_pass_forgotten, {2, 4, 5}, 50, runs.CROWDED),
     Planted(runs.pass_undone_in_part, {0, 1, 2, 4, 15}, 50, runs.CROWDED),

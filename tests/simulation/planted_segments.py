@@ -29,6 +29,10 @@ RANGED = replace(SEGMENTED, rate=0.3, processes=6, steps=5, ranges=1.0, history=
 """Segments in every seed, and jobs claimed by ranges."""
 
 
+RANGED_AND_DAMAGED = replace(RANGED, damage=1.0)
+"""Segments in every seed, jobs claimed by ranges, and damage."""
+
+
 def row_admitted_twice(patch):
     """The manifest does not mark the rows that a commit takes"""
     patch.setattr(SegmentRows, "manifest", lambda self: self.segments)
@@ -234,3 +238,13 @@ def repeated_end_ends_the_next_jobs(patch):
         return held.among(0, row), held.among(row, held.last)
 
     patch.setattr(EndRange, "_parts", careless)
+
+
+def unread_rows_of_a_range_done(patch):
+    """The end of a range takes the rows that its holder could not read for done"""
+    change = EndRange.change
+
+    def careless(self, draft, now):
+        return change(replace(self, claim=replace(self.claim, unread=())), draft, now)
+
+    patch.setattr(EndRange, "change", careless)

@@ -107,6 +107,7 @@ class AnswerAudit:
             "claim_range": self._check_range_claim,
             "end_range": self._check_range_end,
             "beat_range": self._check_range_beat,
+            "read_range": None,
             **dict.fromkeys(("work", "edit", "purge_job", "run_now", "create", *VERBS)),
             "redrive": self._check_redrive,
             "purge": self._check_purge,

@@ -367,7 +367,8 @@ class Auditor:
             self._check_end_state(claim, old, new, grown, after, call)
         elif failures_of(new) - grown < failures_of(old):
             ends = self.calls.carried("end_range", after) if in_range else []
-            if any(claim in call.claims and job_id in call.job_ids for call in ends):
+            is_unsure = job_id in after.unsure  # the end of a range gives back what can no longer be read
+            if any(is_unsure or (claim in call.claims and job_id in call.job_ids) for call in ends):
                 return
             if not self._nobody_was_told(claim, old):
                 raise Violation(6, f"{claim} was handed back, and its holder had been told of it", version=after)

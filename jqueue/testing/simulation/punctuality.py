@@ -113,7 +113,7 @@ class Punctuality:
         if (
             isinstance(call.error, DeadlineExceededError)
             and not call.verb.startswith("resolve")
-            and call.verb != "iterate"  # its deadline is that of each request
+            and call.verb not in ("iterate", "read_range")  # the deadline is that of each request
             and (self.tells_time or call.verb != "enqueue_staged")
             and not call.aged
             and took < call.limit - EARLY

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.models import Claim
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.testing.simulation.actors import CLAIM_TIMEOUTS, LOST
 from jqueue.testing.simulation.chain import jobs_of_range
 from jqueue.testing.simulation.network import HonestStore
-from jqueue.testing.simulation.workload import Actor
+from jqueue.testing.simulation.workload import DEADLINE, Actor
 
 LEFT = 0.25
 """Share of the ranges whose claims become stale. Some are ended when another actor has claimed their rows again."""
@@ -40,6 +41,7 @@ class Ranger(Actor):
     """Claims a range, keeps its claim alive for some time, and ends it."""
 
     held: RangeClaim
+    _places: dict[RangeJob, int]
 
     async def step(self) -> None:
         """Claim one range, and end it. If its claim becomes stale, claim its jobs again."""
@@ -66,22 +68,26 @@ class Ranger(Actor):
     async def _leaves(self, jobs: list[RangeJob]) -> bool:
         """Work on the jobs of the claimed range. Return True if the claim on them was left to become stale."""
         dice, tag = self.dice, self.held.held.claim_timeout
-        held, claims = self.held, tuple(job.claim for job in jobs)
+        held, jobs, unread = await self._readable(jobs)
+        claims = tuple(job.claim for job in [*jobs, *unread])
         self.world.claimed += [job.id for job in jobs]
         for _ in range(dice.choice([0, 0, 1, 3])):
             await asyncio.sleep(dice.choice([0.1, 0.5, 1.5]) * tag / 3)
             await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=claims)
         first = dice.randrange(1, len(jobs)) if len(jobs) > 1 and dice.random() < 0.4 else 0
         if first:
-            if not await self._end(held, jobs[:first], first):
+            until = self._places[jobs[first - 1]]
+            among = [job for job in unread if self._places[job] < until]
+            unread = [job for job in unread if job not in among]
+            if not await self._end(held, jobs[:first], first, unread=among):
                 return False  # perhaps it was not done: an end of the range would end these jobs otherwise
             await asyncio.sleep(dice.choice([0.0, 0.5, 1.5]) * tag / 3)
-            rest = tuple(job.claim for job in jobs[first:])
+            rest = tuple(job.claim for job in [*jobs[first:], *unread])
             await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=rest)
         if dice.random() > LEFT:
-            await self._end(held, jobs[first:])
+            await self._end(held, jobs[first:], unread=unread)
             return False
-        self.world.left_ranges.append((held, jobs[first:]))
+        self.world.left_ranges.append((held, jobs[first:], unread))
         return True
 
     async def _end_left_ranges(self) -> None:
@@ -89,7 +95,8 @@ class Ranger(Actor):
         claimed, left = self.held.held, self.world.left_ranges
         for each in [each for each in left if self.held.segment == each[0].segment and claimed.has(each[0].held.first)]:
             left.remove(each)
-            await self._end(*each)
+            claim, jobs, unread = each
+            await self._end(claim, jobs, unread=unread)
 
     async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[RangeJob]:
         found = await self.queue.claim_range(entrypoint, rows, claim_timeout=tag)
@@ -99,13 +106,41 @@ class Ranger(Actor):
         assert isinstance(store, HonestStore)
         return [RangeJob(*each) for each in jobs_of_range(found.held.model_dump(), store.created)]
 
-    async def _end(self, held: RangeClaim, jobs: list[RangeJob], first: int | None = None) -> bool:
+    async def _readable(self, jobs: list[RangeJob]) -> tuple[RangeClaim, list[RangeJob], list[RangeJob]]:
+        """Read the jobs of the claimed range, if its segment was ever damaged.
+
+        Returns:
+            The claim on the jobs that can be read, these jobs, and the others.
+        """
+        self._places = {job: place for place, job in enumerate(jobs)}
+        damage = self.world.damage
+        if damage is None or self.held.segment not in damage.names:
+            return self.held, jobs, []
+        found = await self.call("read_range", self._read(), limit=10 * DEADLINE)
+        if not isinstance(found, set):
+            return self.held, jobs, []
+        return self.held, [job for job in jobs if job.id in found], [job for job in jobs if job.id not in found]
+
+    async def _read(self) -> set[str]:
+        """Return the ids of the jobs of the claimed range that can be read. From now on, the claim is on these."""
+        found: set[str] = set()
+        try:
+            async for rows in self.queue.read_packed_range(self.held):
+                found |= {job_id for job_id, _ in rows}
+        except SegmentDamagedError as error:
+            self.held = self.held.without(error.rows)
+        return found
+
+    async def _end(
+        self, held: RangeClaim, jobs: list[RangeJob], first: int | None = None, unread: Sequence[RangeJob] = ()
+    ) -> bool:
         """End the claim: most jobs are done, some have failed, some are given back, and some are kept for a moment.
 
         Args:
             held: the claim.
             jobs: the ended jobs.
             first: their number, if others are left in the range.
+            unread: the jobs beside them that could not be read: they are given back.
 
         Returns:
             True if the queue has answered.
@@ -124,10 +159,11 @@ class Ranger(Actor):
         failed = {job.id: failure for job, end in ends.items() if end == "failed"}
         back = tuple(job.id for job, end in ends.items() if end == "returned")
         kept = [job for job, end in ends.items() if end == "kept"]
-        ended = tuple(job.claim for job in jobs if job not in kept)
+        ended = tuple(job.claim for job in [*jobs, *unread] if job not in kept)
         details: dict[str, Any] = {"claims": ended, "tag": tag, "given": given}
         details["results"] = {job.claim: None for job, end in ends.items() if end == "done"}
-        details |= {"job_ids": tuple(sorted(back)), "delayed": given["delay"] is not None, "operations": len(jobs)}
+        given_back = sorted([*back, *(job.id for job in unread)])
+        details |= {"job_ids": tuple(given_back), "delayed": given["delay"] is not None, "operations": len(jobs)}
         answered = False
         for _ in range(dice.choice([1, 2] if first else [1, 1, 1, 2])):  # repeating it changes nothing
             work = self.queue.end_range(
