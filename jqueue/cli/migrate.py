@@ -20,7 +20,7 @@ from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.cli.progress import jobs_counted
 from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.migration.mover import MigrationReport
+from jqueue.core.migration.mover import MigrationReport, SourceDamagedError
 from jqueue.core.migration.mover import migrate as move
 from jqueue.core.migration.plan import Tally
 from jqueue.core.sets.same_place import is_same_place
@@ -74,6 +74,8 @@ def migrate(
         raise refusal(str(error), as_json=as_json) from None
     try:
         report = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
+    except SourceDamagedError as error:  # all others have moved
+        report = error.report
     except StorageError as error:
         raise refusal(f"{error}. Run the command again to finish the move", as_json=as_json) from None
     except (JQueueError, ImportError, RefusedError) as error:
@@ -118,6 +120,7 @@ def as_values(report: MigrationReport, source: str, dest: str) -> dict[str, Any]
         "dry_run": report.dry_run,
         "complete": report.complete,
         "stopped": report.stopped,
+        "damaged": report.damaged,
         "moved": report.moved,
         "resumed": report.resumed,
         "lost": _tallies(report.lost),
@@ -160,6 +163,12 @@ def _show(report: MigrationReport, source: str, dest: str) -> None:
         show(f"{would}copied to DEST: {_listed(report.rules_taken)}")
     if report.rules_kept:
         show(f"not copied, as DEST has its own or cannot store them: {_listed(report.rules_kept)}")
+    for suffix, why in report.damaged.items():
+        show(f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}")
+    if report.damaged:
+        show(
+            "restore what is damaged from a backup, or give it up with `jqueue drop-segment`, and run the command again"
+        )
     if report.stopped:
         show("stopped before all jobs were moved: run the command again to finish")
 

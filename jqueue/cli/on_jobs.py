@@ -18,7 +18,7 @@ import typer
 
 from jqueue.cli.chosen_jobs import chosen_jobs, one_job
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
-from jqueue.cli.printing import jobs, note, refusal, show, show_json
+from jqueue.cli.printing import UNUSABLE, jobs, note, refusal, show, show_json
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
@@ -93,11 +93,13 @@ class Chosen(NamedTuple):
         jobs: number of jobs that can be changed, by entrypoint.
         others: number of jobs that match, and cannot be changed.
         last: largest sequence number of the jobs that can be changed: jobs that come later are left alone.
+        damage: the error if segments are missing or damaged: jobs of theirs are not counted.
     """
 
     jobs: Counter[str]
     others: int = 0
     last: int = 0
+    damage: JobsUnreadableError | None = None
 
     @property
     def number(self) -> int:
@@ -170,7 +172,7 @@ def change_jobs(
 
     async def find(opened: OpenedQueue) -> Chosen:
         opened.queue.capabilities.require(*_needs(change, opened))
-        now, able, others, last = opened.now(), Counter[str](), 0, 0
+        now, able, others, last, damage = opened.now(), Counter[str](), 0, 0, None
         try:
             with reading(opened.view, "counting", names=selection.entrypoints) as (view, _):
                 async for job in chosen_jobs(view, selection if counts_others else within, now):
@@ -179,14 +181,17 @@ def change_jobs(
                         last = max(last, job.sequence)
                     else:
                         others += 1
-        except JobsUnreadableError:
-            if dry_run or not able:
+        except JobsUnreadableError as error:  # all others were found
+            if not able:
                 raise
-        return Chosen(able, others, last)
+            damage = error
+        return Chosen(able, others, last, damage)
 
     chosen = on_queue(url, find, as_json=as_json)
     if dry_run or not chosen.jobs:
         _show_chosen(chosen, change, dry_run=dry_run, as_json=as_json)
+        if chosen.damage is not None:
+            raise typer.Exit(UNUSABLE) if as_json else refusal(str(chosen.damage))
         return
     if change.question and not yes:
         ask(chosen.jobs, change.question, as_json=as_json)
@@ -335,7 +340,8 @@ def ask(found: Counter[str], question: str, *, as_json: bool) -> None:
 def _show_chosen(chosen: Chosen, change: JobChange, *, dry_run: bool, as_json: bool) -> None:
     number = chosen.number
     if as_json:
-        show_json({"matched": number, change.done: 0, **({"dry_run": True} if dry_run else {})})
+        values = {"matched": number, change.done: 0, **({"dry_run": True} if dry_run else {})}
+        show_json(values if chosen.damage is None else {**values, "error": printable(str(chosen.damage))})
         return
     if number:
         show(f"{jobs(number)} would be {change.done}")

@@ -221,7 +221,13 @@ def test_jobs_of_segments_are_changed_in_chunks_and_a_damaged_segment_is_named_a
     folder = tmp_path / "queue.json.segments"
     [lost] = [each for each in folder.iterdir() if b'"entrypoint": "report"' in each.read_bytes()]
     lost.unlink()
-    assert lost.name in refused("cancel", path, "--all", "--dry-run")
+    shown = run("cancel", path, "--all", "--dry-run")
+    assert (2, "13 jobs would be cancelled\n", 1) == (shown.exit_code, shown.stdout, shown.stderr.count("\n"))
+    assert lost.name in shown.stderr
+    found = values("cancel", path, "--all", "--dry-run", status=2)
+    assert (13, 0, True) == (found["matched"], found["cancelled"], found["dry_run"])
+    assert lost.name in found["error"]
+    assert lost.name in refused("cancel", path, "--entrypoint", "report", "--dry-run")
     assert "13 jobs were cancelled before" in refused("cancel", path, "--all", "--yes")
     assert {"ready": 0, "scheduled": 0} == {
         name: values("stats", path)["entrypoints"]["mail"][name] for name in ("ready", "scheduled")

@@ -12,7 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from jqueue import DirectQueue, connect_queue
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.cli.app import app
+from jqueue.domain.operations import Enqueue
+from tests.tiny_segments import spilled, tiny_queue
 
 pytestmark = pytest.mark.wide
 
@@ -194,3 +197,25 @@ def test_ctrl_c_ends_the_move_after_the_current_batch(source, tmp_path):
     assert json.loads(result.stdout)["stopped"]
     on(source, lambda queue: queue.requeue_stale(0))
     assert values(source, f"{tmp_path}/dest.json")["complete"]
+
+
+def test_a_damaged_segment_is_named_with_the_number_of_the_jobs_that_moved(source, tmp_path):
+    async def fill():
+        async with tiny_queue(LocalFileSystemStorage(source)) as queue:
+            for name in ("work", "lost"):
+                await queue.enqueue_many([Enqueue(name, b"") for _ in range(8)])
+                await spilled(queue)
+            return [name for name, each in (await queue.read_state()).segments.items() if each.entrypoint == "lost"]
+
+    [name] = asyncio.run(fill())
+    os.unlink(f"{source}.segments/{name}")
+    dest = f"{tmp_path}/dest.json"
+    assert f"8 jobs would be moved not moved: jobs of segment .segments/{name} " in text(
+        source, dest, "--dry-run", status=1
+    )
+    found = values(source, dest, status=1)
+    assert (8, False, [f".segments/{name}"]) == (found["moved"], found["complete"], [*found["damaged"]])
+    assert f"0 jobs moved not moved: jobs of segment .segments/{name} that cannot be read" in text(
+        source, dest, status=1
+    )
+    assert 8 == len(ids(dest))

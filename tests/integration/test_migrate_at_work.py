@@ -8,13 +8,12 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JQueueError, StorageError, migrate
 from jqueue.core.migration import mover
-from jqueue.core.migration.mover import Mover
-from jqueue.domain.errors import JobsUnreadableError
+from jqueue.core.migration.mover import Mover, SourceDamagedError
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import PAIRS, audit, drained, jobs_of, open_at
-from tests.tiny_segments import spilled, tiny_queue
+from tests.tiny_segments import remove_segment, restore_segment, spilled, tiny_queue
 from tests.virtual_world import in_virtual_time
 
 pytestmark = pytest.mark.wide
@@ -221,10 +220,11 @@ async def test_jobs_in_segments_move_in_their_order_and_those_of_a_damaged_one_s
     lost = {f".segments/{name}" for name, segment in manifest.items() if segment.entrypoint in ("broken", "gone")}
     for suffix in lost:
         await storage.remove_object(suffix)
-    with pytest.raises(JobsUnreadableError) as caught:
+    with pytest.raises(SourceDamagedError) as caught:
         await migrate(source, dest)
     assert 2 == len(lost)
     assert lost == {*caught.value.segments}
+    assert (23, False) == (caught.value.report.moved, caught.value.report.complete)
     assert [*(f"{number:02}" for number in reversed(range(20)))] == [
         job.id for job in (await dest.read_state()).queued_jobs() if job.entrypoint == "work"
     ]
@@ -243,3 +243,28 @@ async def test_jobs_in_progress_in_a_range_stay_with_their_worker_and_are_counte
     assert (12 - claim.rows, claim.rows, False) == (report.moved, report.in_progress, report.complete)
     await source.end_range(claim)
     assert (await migrate(source, dest)).complete
+
+
+async def test_a_move_that_was_interrupted_goes_on_beside_a_damaged_segment_and_is_finished_after_its_repair():
+    class Interrupted(Mover):
+        def step(self, done):
+            if done == "removed":
+                raise ConnectionError("interrupted")
+
+    storage, dest = InMemoryStorage(), DirectQueue(InMemoryStorage())
+    source = tiny_queue(storage)
+    await source.enqueue("first", b"")
+    with pytest.raises(ConnectionError):
+        await Interrupted(source, dest).run()
+    await source.enqueue_many([Enqueue("broken", b"") for _ in range(4)])
+    await spilled(source)
+    [name] = (await source.read_state()).segments
+    whole = await remove_segment(storage, name)
+    await source.enqueue("second", b"")
+    with pytest.raises(SourceDamagedError) as caught:
+        await migrate(DirectQueue(storage), dest)
+    assert 1 == caught.value.report.moved
+    assert ["second"] == [job.entrypoint for job in await dest.dequeue(batch_size=9)]
+    await restore_segment(storage, name, whole)
+    assert 4 == (await migrate(DirectQueue(storage), dest)).moved
+    assert {"first", "broken"} == {job.entrypoint for job in await dest.dequeue(batch_size=9)}

@@ -88,6 +88,7 @@ class MigrationReport:
         rules_taken: limits, settings and cron entries that are in force at the other queue now.
         rules_kept: limits, settings and cron entries that differ at the other queue, or that it cannot have.
         stopped: True if the move was stopped before its end.
+        damaged: segments of the source that are missing or damaged, with the reason. Jobs of theirs stay.
     """
 
     dry_run: bool = False
@@ -102,11 +103,24 @@ class MigrationReport:
     rules_taken: tuple[str, ...] = ()
     rules_kept: tuple[str, ...] = ()
     stopped: bool = False
+    damaged: dict[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
         """True if no job stays that could have been worked on at the other queue."""
-        return not (self.stopped or self.refused or self.in_progress or self.unreadable)
+        return not (self.stopped or self.refused or self.in_progress or self.unreadable or self.damaged)
+
+
+class SourceDamagedError(JobsUnreadableError):
+    """Segments of the source are missing or damaged. All other jobs have moved.
+
+    Attributes:
+        report: the result of the move.
+    """
+
+    def __init__(self, report: MigrationReport) -> None:
+        super().__init__(report.damaged)
+        self.report = report
 
 
 async def migrate(
@@ -135,7 +149,8 @@ async def migrate(
 
     Raises:
         InvalidJobError: both are the same queue.
-        JobsUnreadableError: segments of the source are missing or damaged. All other jobs have moved.
+        SourceDamagedError: segments of the source are missing or damaged. All other jobs have moved. It is a
+            `JobsUnreadableError` with the report.
         StorageError: a store failed. The next move finishes the interrupted one.
     """
     if is_same_place(source, dest):
@@ -185,13 +200,12 @@ class Mover:
         self._held = dest.capabilities.holders
         self._report = MigrationReport()
         self._reasons_to_stay: dict[str, str] = {}
-        self._damage: dict[str, str] = {}
 
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
         """Move all jobs, also jobs that are enqueued meanwhile.
 
         Raises:
-            JobsUnreadableError: at the end, if segments of the source are missing or damaged.
+            SourceDamagedError: at the end, if segments of the source are missing or damaged.
         """
         self._report.dry_run = dry_run
         await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
@@ -213,9 +227,10 @@ class Mover:
             found = await self._look()
             if self._stop.is_set() or before == (self._report.moved, len(self._reasons_to_stay)):
                 break
-        if self._damage:
-            raise JobsUnreadableError(self._damage)
-        return self._completed_report(found)
+        report = self._completed_report(found)
+        if report.damaged:
+            raise SourceDamagedError(report)
+        return report
 
     async def _look(self) -> Found:
         """Read the source, and find the jobs that are served first of those that move."""
@@ -242,7 +257,7 @@ class Mover:
         try:
             yield
         except JobsUnreadableError as error:
-            self._damage |= error.segments
+            self._report.damaged |= error.segments
 
     def _planner(self, state: QueueState) -> Planner:
         can, now, staying = self.dest.capabilities, self._now(), self._reasons_to_stay
@@ -336,8 +351,11 @@ class Mover:
         running = self.dest.iterate_jobs(JobStatus.IN_PROGRESS)
         held = {job.id: job.claim async for job in running if is_moving(job) and job.holder == self._from}
         if held:
-            async for job in self.source.iterate_jobs():
-                held.pop(job.id, None)
+            with self._noting_damage():
+                async for job in self.source.iterate_jobs():
+                    held.pop(job.id, None)
+            if self._report.damaged:
+                return  # a row that cannot be read may hold one of them
             await self._release(self.dest, list(held.values()))
 
     async def _move(self, batch: Sequence[Move]) -> None:
