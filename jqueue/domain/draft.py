@@ -59,6 +59,8 @@ class Draft:
         added_bytes: estimate of the bytes that the changes since then add.
         placed: jobs that were encoded elsewhere; the draft has only their lines. Once they are committed, a draft that
             has the jobs is opened from the blob.
+        finished_rewritten: True if an entry of `header.finished` was changed or removed, by an undo too, and not only
+            added at its end. The keeper of the table's text resets it.
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
@@ -69,6 +71,7 @@ class Draft:
         self.base_bytes = 0
         self.added_bytes = 0
         self.placed: tuple[PlacedJobs, ...] = ()
+        self.finished_rewritten = False
         self._journal = Journal()
         self.load(state.jobs)
 
@@ -243,10 +246,14 @@ class Draft:
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table in the header."""
+        if table is self.header.finished and key in table:
+            self.finished_rewritten = True
         self._journal.set(table, key, value)
 
     def forget(self, table: MutableMapping[str, Any], key: str) -> None:
         """Drop an entry of a table in the header."""
+        if table is self.header.finished:
+            self.finished_rewritten = True
         self._journal.drop(table, key)
 
     def spill(self, job_id: str) -> None:
@@ -445,6 +452,8 @@ class Draft:
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
             if place is header.segments or place is header.ranges:
                 self.jobs.rows.changed()
+            elif place is header.finished or (place is self and key == "finished"):
+                self.finished_rewritten = True
         self._journal.changed = changed
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:

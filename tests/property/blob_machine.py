@@ -289,7 +289,10 @@ class BlobMachine(RuleBasedStateMachine):
         draft.touch()
         header = next_header(draft, CommitId("w", 1, draft.header.version), "q", NOW, 0.1)
         content = self.blob.encode(header)
-        assert ranked(codec.decode(content).jobs) == ranked(draft.freeze().jobs)
+        read = codec.decode(content)
+        assert ranked(read.jobs) == ranked(draft.freeze().jobs)
+        assert header_of(read) == header_of(header)
+        assert list(read.finished.items()) == list(header.finished.items())
         if outcome < 2:
             self.store = content
         if outcome == 0:

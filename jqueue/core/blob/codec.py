@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -168,53 +168,79 @@ def decode(data: bytes) -> QueueState:
     return exhaust(reading_state(parse_blob(data)))
 
 
-FINISHED_RUN = 32
-"""Number of finished jobs whose text is kept in one piece."""
+FINISHED_RUN = 64
+"""Largest number of finished jobs whose text is kept in one piece."""
 
 
 class FinishedTexts:
     """The table of finished jobs as text.
 
-    A commit adds entries at the end and drops the oldest. So the text is kept in runs, and only new runs are encoded.
+    A commit adds entries at the end and drops the oldest. So the text is kept in runs, and only new entries are
+    encoded. The known entries of a table are compared only if it is another object, or after `doubt`.
 
     Attributes:
         encoded: total number of entries that were encoded, for tests.
+        compared: total number of known entries that were compared, for tests.
     """
 
     def __init__(self) -> None:
-        self.encoded = 0
+        self.encoded = self.compared = 0
+        self._table: Mapping[str, int] | None = None
         self._ids: list[str] = []
         self._attempts: list[int] = []
         self._runs: deque[tuple[int, bytes]] = deque()  # number of entries, and their text
+        self._text = b""
+
+    def doubt(self) -> None:
+        """Note that the last table was changed otherwise than by new entries at its end."""
+        self._table = None
 
     def encode(self, finished: Mapping[str, int]) -> bytes:
-        """Return the table as a JSON object."""
-        before, self._ids, self._attempts = (self._ids, self._attempts), list(finished), list(finished.values())
-        known = self._keep_runs(*before)
-        for start in range(known, len(finished), FINISHED_RUN):
-            self._runs.append(self._run(start, min(start + FINISHED_RUN, len(finished))))
-        return b"{%b}" % b", ".join([text for _, text in self._runs])
+        """Return the table as the members of a JSON object."""
+        table: Any = finished  # a dict, whose end can be read alone
+        if table is not self._table:
+            self._keep_runs(list(table), list(table.values()))
+            self._table, self._text = table, b""
+        if new := len(table) - len(self._ids):
+            self._add(list(islice(reversed(table), new))[::-1], list(islice(reversed(table.values()), new))[::-1])
+            self._text = b""
+        if not self._text:
+            self._text = b", ".join([text for _, text in self._runs])
+        return self._text
 
-    def _keep_runs(self, ids: list[str], attempts: list[int]) -> int:
-        """Keep the runs of the table before that are still right, and return the number of their entries."""
+    def _keep_runs(self, ids: list[str], attempts: list[int]) -> None:
+        """Keep the runs that are still right for a table with these entries."""
         runs = self._runs
-        dropped = ids.index(self._ids[0]) if self._ids and self._ids[0] in ids else len(ids)
-        known = len(ids) - dropped
-        if ids[dropped:] != self._ids[:known] or attempts[dropped:] != self._attempts[:known]:
+        dropped = self._ids.index(ids[0]) if ids and ids[0] in self._ids else len(self._ids)
+        known = len(self._ids) - dropped
+        self.compared += known
+        if self._ids[dropped:] != ids[:known] or self._attempts[dropped:] != attempts[:known]:
             runs.clear()
-            return 0
+            known = 0
+        self._ids, self._attempts = ids[:known], attempts[:known]
         while runs and dropped >= runs[0][0]:
             dropped -= runs.popleft()[0]
-        if dropped:
-            runs.appendleft(self._run(0, runs.popleft()[0] - dropped))
-        if runs and runs[-1][0] < FINISHED_RUN:
-            known -= runs.pop()[0]
-        return known
+        if runs and dropped:
+            rest = runs.popleft()[0] - dropped
+            runs.appendleft((rest, self._run(ids[:rest], attempts[:rest])))
 
-    def _run(self, start: int, end: int) -> tuple[int, bytes]:
-        self.encoded += end - start
-        entries = zip(self._ids[start:end], self._attempts[start:end], strict=True)
-        return end - start, ", ".join([f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in entries]).encode()
+    def _add(self, ids: list[str], attempts: list[int]) -> None:
+        """Encode new entries."""
+        runs = self._runs
+        self._ids += ids
+        self._attempts += attempts
+        for start in range(0, len(ids), FINISHED_RUN):
+            some = ids[start : start + FINISHED_RUN]
+            number, text = len(some), self._run(some, attempts[start : start + FINISHED_RUN])
+            if runs and runs[-1][0] + number <= FINISHED_RUN:
+                before, known = runs.pop()
+                number, text = before + number, b"%b, %b" % (known, text)
+            runs.append((number, text))
+
+    def _run(self, ids: list[str], attempts: list[int]) -> bytes:
+        self.encoded += len(ids)
+        entries = zip(ids, attempts, strict=True)
+        return ", ".join([f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in entries]).encode()
 
 
 class TableTexts(Generic[Row]):
@@ -276,8 +302,8 @@ def _segment_text(segment: Segment | Range) -> str:
     return dump_ascii(_row(segment))
 
 
-def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
-    """Encode everything but the jobs as the blob's first line, which is open at its end.
+def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> list[bytes]:
+    """Encode everything but the jobs as the blob's first line, which is open at its end. Return it in pieces.
 
     Args:
         state: its jobs are ignored.
@@ -310,8 +336,8 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> bytes:
     if state.history is not None:
         opening, events, closing = history_pieces(state.history)
         pieces += (f', "history": {opening}'.encode(), events.encode(), closing.encode())
-    pieces += (b', "finished": ', texts.finished.encode(state.finished), b", ", JOBS_OPEN)
-    return b"".join(pieces)  # in one step: the events are long
+    pieces += (b', "finished": {', texts.finished.encode(state.finished), b"}, ", JOBS_OPEN)
+    return pieces
 
 
 def _header_fields(state: QueueState) -> dict[str, Any]:
@@ -332,14 +358,15 @@ def _row(row: BaseModel, *but: str) -> dict[str, Any]:
     return row.model_dump(mode="json", exclude_defaults=True, exclude=set(but))
 
 
-def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
-    """Join a whole blob from its header and its lines, or from runs of lines that are joined already."""
-    pieces = [header, b"\n"]
+def join_blob(header: Iterable[bytes], lines: Iterable[bytes]) -> bytes:
+    """Join a whole blob from the pieces of its header and its lines, or from runs of lines that are joined already."""
+    pieces = [*header, b"\n"]
+    before = b""
     for line in lines:
-        pieces += (line, SEPARATOR)
-    if len(pieces) > 2:
-        pieces.pop()
-    return b"".join((*pieces, b"\n", JOBS_CLOSE, b"\n"))  # in one step, as the runs have many megabytes
+        pieces += (before, line)
+        before = SEPARATOR
+    pieces += (b"\n", JOBS_CLOSE, b"\n")
+    return b"".join(pieces)  # in one step, as the runs and the table of finished jobs are long
 
 
 def parse_blob(data: bytes) -> ParsedBlob:

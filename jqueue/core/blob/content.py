@@ -87,8 +87,11 @@ class Blob:
         for jobs in draft.placed:
             placed.append(jobs.text)
             yield
+        if draft.finished_rewritten:
+            self._texts.finished.doubt()
+            draft.finished_rewritten = False
         first = encode_header(header, self._texts)
-        self._header_bytes = len(first)
+        self._header_bytes = sum(map(len, first))
         return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
 
     def look(self, parsed: ParsedBlob) -> QueueState:
