@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from jqueue.worker import Worker
 from tests.kill.children import at_most
 from tests.spark.batch import stepped_stores
 from tests.spark.batch.batch_scenes import Frame, Session
+from tests.spark.batch.parquet_job import ParquetJob, files_of, rows_of
 
 PLAN = "BATCH_KILLS_PLAN"
 """Name of the variable that has the plan for the processes of Spark."""
@@ -48,8 +49,8 @@ class Step(NamedTuple):
     """A step of a batch.
 
     Attributes:
-        actor: "driver", "task" or "job".
-        name: the call of the store, or the number of the job.
+        actor: "driver", "task" or "job"; "spark" for the steps of an imitation of Spark in the driver.
+        name: the call of the store, the step of the write of results, or the number of the job.
     """
 
     actor: str
@@ -61,12 +62,13 @@ class Plan:
 
     Args:
         folder: of this life. Its processes leave notes there.
-        mode: "all", "driver", "task", "last-task" or "executor": see `batch_kills`.
+        mode: "all", "driver", "task", "last-task", "executor" or "refused": see `batch_kills`.
         at: number of the step before which to kill; 0 to kill nothing.
+        results: path of the folder for results; None for no results.
     """
 
-    def __init__(self, folder: str, mode: str, at: int) -> None:
-        self.folder, self.mode, self.at = Path(folder), mode, at
+    def __init__(self, folder: str, mode: str, at: int, results: str | None = None) -> None:
+        self.folder, self.mode, self.at, self.results = Path(folder), mode, at, results
         self.actor = "driver"
         self._alive = -1
 
@@ -86,7 +88,11 @@ class Plan:
         stepped_stores.tell(self.take)
 
     def take(self, name: str, actor: str | None = None) -> None:
-        """Take a step, or be killed before it."""
+        """Take a step, or be killed before it.
+
+        Raises:
+            OSError: the step fails, by the plan.
+        """
         with self._file("steps").open("a+") as notes:
             fcntl.flock(notes, fcntl.LOCK_EX)
             notes.seek(0)
@@ -96,6 +102,8 @@ class Plan:
             self._kill(os.getppid() if actor == "job" else os.getpid())
 
     def _kill(self, task: int) -> None:
+        if self.mode == "refused":
+            raise OSError("there is no space left")
         driver = int(self._file("driver").read_text())
         if self.mode == "all":
             os.killpg(driver, signal.SIGKILL)
@@ -106,17 +114,18 @@ class Plan:
         if self.mode != "driver":
             signal.pause()  # until this process has ended, too
 
-    def do(self, number: int) -> None:
-        """Do a job."""
+    def do(self, number: int) -> dict[str, int] | None:
+        """Do a job. Return its result, if results are wanted: each process has another."""
         if number in MOMENTS:
             self.take(str(number), "job")
         with self._file("diary").open("a") as diary:
             diary.write(f"{number}\n")
+        return None if self.results is None else {"number": number, "process": os.getpid()}
 
     def run(self, session: Any, url: str) -> None:
         """Run the batch."""
         try:
-            run_batch(session, url, worker, max_jobs=JOBS, partitions=2, claim_timeout=TIMEOUT)
+            run_batch(session, url, worker, max_jobs=JOBS, partitions=2, claim_timeout=TIMEOUT, results=self.results)
         except BatchFailedError as error:
             self._file("failure").write_text(str(error))
         self.take("end")
@@ -161,9 +170,9 @@ worker = Worker(concurrency=4)
 
 @worker.handler("few")
 @worker.handler("work")
-async def work(number: int) -> None:
+async def work(number: int) -> dict[str, int] | None:
     """Do a job."""
-    plan.do(number)
+    return plan.do(number)
 
 
 class ForkingSession(Session):
@@ -180,38 +189,99 @@ class ForkingSession(Session):
     def createDataFrame(self, table):
         return ForkingFrame(self, table)
 
+    @property
+    def read(self):
+        return SimpleNamespace(schema=lambda ddl: SimpleNamespace(parquet=Committed))
+
+
+class Committed:
+    """The rows of a folder of results."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def select(self, column):
+        return self
+
+    def distinct(self):
+        return self
+
+    def collect(self):
+        plan.take("read", "spark")
+        rows = [row for file in files_of(self.folder) for row in rows_of(file)]
+        return [SimpleNamespace(staged=name) for name in {row["staged"] for row in rows}]
+
 
 class ForkingFrame(Frame):
+    """An imitation of a DataFrame: see `ForkingSession`."""
+
+    @property
+    def write(self):
+        return SimpleNamespace(parquet=self.write_parquet)
+
     def collect(self):
-        staged = []
+        return [SimpleNamespace(staged=name) for names in self.run(_names) for name in names]
+
+    def write_parquet(self, folder):
+        """Write the answers of tasks to a folder, as Spark does."""
+
+        def step(name):
+            plan.take(f"spark {name}", "spark" if plan.actor == "driver" else None)
+
+        job = ParquetJob(Path(folder), step)
+        try:
+            job.begin()
+            self.run(job.write)
+            job.commit()
+        except Exception:
+            job.abort()
+            raise
+
+    def run(self, use):
+        """Run each task in a process of its own, as often as it is tried.
+
+        Args:
+            use: called there with the number of the partition, that of the attempt, and the answers of the task.
+
+        Returns:
+            The values that it has returned, one for each partition.
+        """
+        found = []
         for number in range(self.count):
             mask = [value == number for value in self.table.column("partition").to_pylist()]
             batches = self.table.filter(mask).to_batches()
-            answers = (_in_a_process(self.task, batches) for _ in range(self.session.tries))
-            if (found := next(filter(None, answers), None)) is None:
+            for attempt in range(self.session.tries):
+                received = _in_a_process(self.task, batches, number, attempt, use)
+                if received:
+                    break
+            else:
                 raise RuntimeError("Job aborted due to stage failure: a task was lost")
-            staged += [SimpleNamespace(staged=name) for name in found]
-        return staged
+            found += received
+        return found
 
 
-def _in_a_process(task: Callable, batches: list) -> list[str] | None:
-    """Return the answer of a task; None if its process ended early."""
+def _names(partition: int, attempt: int, answers: Iterable) -> list[str]:
+    return [name for rows in answers for name in rows.column(0).to_pylist()]
+
+
+def _in_a_process(task: Callable, batches: list, number: int, attempt: int, use: Callable) -> list[Any]:
+    """Return a list with what was made of the answers of a task; an empty list if its process ended early."""
     ours, theirs = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_run_task, args=(theirs, task, batches))
+    process = _FORK.Process(target=_run_task, args=(theirs, task, batches, number, attempt, use))
     process.start()
     theirs.close()
     try:
-        return list(ours.recv())
+        return [ours.recv()]
     except EOFError:
-        return None
+        return []
     finally:
         ours.close()
         process.join()
 
 
-def _run_task(answer: Any, task: Callable, batches: list) -> None:
+def _run_task(answer: Any, task: Callable, batches: list, number: int, attempt: int, use: Callable) -> None:
     plan.actor = "task"
-    answer.send([name for rows in task(iter(batches)) for name in rows.column(0).to_pylist()])
+    answer.send(use(number, attempt, task(iter(batches))))
 
 
 def imitate(mode: str) -> ForkingSession:

@@ -26,6 +26,14 @@ def killed(*arguments):
     }
 
 
+def on(request, store):
+    """Return the arguments for a store. Skip the test if there is none."""
+    if store == "seaweedfs":
+        request.getfixturevalue("seaweedfs")  # the program starts its own
+        return ["--seaweedfs"]
+    return []
+
+
 @pytest.mark.timeout(SECONDS)
 def test_a_batch_killed_at_some_of_its_steps_does_each_job_and_acks_it_once():
     found = killed("--mode", "all", "--mode", "task", "--every", "16", "--first", "8")
@@ -34,14 +42,28 @@ def test_a_batch_killed_at_some_of_its_steps_does_each_job_and_acks_it_once():
     assert found["task"]["kills"] == found["task"]["acked"] > 0
 
 
+@pytest.mark.timeout(SECONDS)
+def test_a_killed_batch_with_results_acks_no_job_before_all_rows_are_committed():
+    modes = ["--mode", "all", "--mode", "task", "--mode", "last-task"]
+    found = killed("--results", *modes, "--every", "16", "--first", "8")
+    assert found["all"]["kills"] >= 2
+    assert found["task"]["kills"] == found["task"]["acked"] > 0
+    assert found["last-task"]["kills"] == found["last-task"]["failed"] > 0
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_batch_whose_results_cannot_be_committed_hands_its_jobs_back():
+    found = killed("--results", "--mode", "refused", "--every", "6")["refused"]
+    assert found["kills"] == found["failed"] >= 2
+    assert 0 == found["acked"] == found["claimed"]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("store", ["file", "seaweedfs"])
 @pytest.mark.parametrize("mode", ["all", "driver", "task", "last-task"])
 def test_a_batch_killed_at_any_step_does_each_job_and_acks_it_once(request, store, mode):
-    if store == "seaweedfs":
-        request.getfixturevalue("seaweedfs")  # skips if there is none; the program starts its own
-    found = killed("--mode", mode, *(["--seaweedfs"] if store == "seaweedfs" else []))[mode]
+    found = killed("--mode", mode, *on(request, store))[mode]
     assert found["kills"] > 20
     assert found["kills"] > max(found["acked"] if mode != "task" else 0, found["claimed"] if mode == "all" else 0)
     assert (mode in ("all", "driver")) == (found["claimed"] > 0)
@@ -51,10 +73,27 @@ def test_a_batch_killed_at_any_step_does_each_job_and_acks_it_once(request, stor
 
 @pytest.mark.full
 @pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("store", ["file", "seaweedfs"])
+@pytest.mark.parametrize("mode", ["all", "driver", "task", "last-task", "refused"])
+def test_a_batch_with_results_killed_at_any_step_has_a_committed_row_for_each_ack(request, store, mode):
+    found = killed("--results", "--mode", mode, *on(request, store))[mode]
+    assert found["kills"] > (5 if mode == "refused" else 20)
+    assert (mode in ("all", "driver")) == (found["claimed"] > 0)
+    assert (mode in ("last-task", "refused")) == (found["failed"] == found["kills"])
+    assert (mode in ("all", "refused")) == (found["committed"] > 0)
+    assert (mode in ("all", "task")) == (found["acked"] > 0)
+    assert found["repeated"] > 0
+
+
+@pytest.mark.full
+@pytest.mark.timeout(SECONDS)
 @pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("results", [False, True], ids=["no results", "results"])
+@pytest.mark.parametrize("store", ["file", "seaweedfs"])
 @pytest.mark.parametrize("mode", ["all", "driver", "task", "last-task", "executor"])
-def test_a_batch_on_spark_killed_at_some_of_its_steps_does_each_job_and_acks_it_once(mode):
+def test_a_batch_on_spark_killed_at_some_of_its_steps_does_each_job_and_acks_it_once(request, mode, store, results):
     if (problem := java_problem()) is not None:
         pytest.skip(problem)
-    found = killed("--spark", "--mode", mode, "--every", "10", "--first", "4")[mode]
-    assert found["kills"] >= 2
+    arguments = [*on(request, store), *(["--results"] if results else [])]
+    found = killed("--spark", "--mode", mode, "--every", "20", "--first", "4", *arguments)[mode]
+    assert found["kills"] >= 1
