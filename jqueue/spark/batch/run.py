@@ -92,7 +92,8 @@ def run_batch(
             and of all jobs.
         results: path of a folder, as Spark writes it, to which executors add what handlers return, as Parquet: a row
             with `job_id`, `entrypoint`, `attempt` and `result` (JSON) for each job that is done. The jobs are acked
-            once Spark has committed all rows. If it cannot, none is written, and these jobs are handed back.
+            once Spark has committed all rows. If it cannot, these jobs are handed back, and done again in another
+            batch. If a job has several rows, the one with the newest `attempt` counts.
 
     Returns:
         A report of what became of the jobs.
