@@ -81,7 +81,7 @@ class RangeClaim:
     @property
     def spans(self) -> list[Span]:
         """The rows of the jobs, as far as their holder can read them."""
-        return without(self.held.spans, self.unread)
+        return without(self.held.spans, self.unread) if self.unread else self.held.spans
 
     @property
     def rows(self) -> int:

@@ -219,6 +219,22 @@ def test_a_row_is_not_done_if_the_note_that_no_task_has_read_it_cannot_be_writte
     stream.reader.stop()
 
 
+def test_a_task_that_does_not_see_the_queue_fails_and_leaves_no_row_out(file):
+    """As on a machine without the disk of the driver."""
+    stream, elsewhere = Stream(file), file.with_name("elsewhere")
+    partitions = stream.claim()
+    elsewhere.mkdir()
+    for path in [*file.parent.glob(f"{file.name}*")]:
+        path.rename(elsewhere / path.name)
+    with pytest.raises(StorageFatalError, match="does not exist"):
+        stream.ids(partitions)
+    assert [] == stream.staged
+    for path in [*elsewhere.iterdir()]:
+        path.rename(file.parent / path.name)
+    assert JOBS == len(stream.ids(partitions))
+    stream.reader.stop()
+
+
 async def refused(*_):
     raise StorageFatalError("no space is left")
 

@@ -52,8 +52,8 @@ Texts = dict[int, memoryview]
 class NotesUnread(Protocol):
     """Takes note of rows that a task cannot read. It may be pickled."""
 
-    def note(self, segment: str, rows: Sequence[Span]) -> None:
-        """Note rows of a segment."""
+    def note(self, segment: str, rows: Sequence[Span]) -> bool:
+        """Note rows of a segment. Return False if the note would not be read."""
 
 
 class Lines(NamedTuple):
@@ -140,12 +140,12 @@ class SegmentRows:
 
         Raises:
             StorageFatalError: nothing takes note of them.
-            StorageError: they could not be noted.
+            JQueueError: they could not be noted.
         """
-        if self.notes is None:
-            raise self._failed(error) from None
         rows = self.segment.chunk_rows
-        self.notes.note(self.name, joined((number * rows, (number + 1) * rows) for number in chunks))
+        spans = joined((number * rows, (number + 1) * rows) for number in chunks)
+        if self.notes is None or not self.notes.note(self.name, spans):
+            raise self._failed(error) from None
 
     def _failed(self, error: JQueueError) -> StorageFatalError:
         reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"

@@ -23,7 +23,7 @@ from jqueue.domain.limits import Limits, check_result, cut_error
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
 from jqueue.spark.staging import absolute
-from jqueue.spark.stream.offsets import HOLDERS
+from jqueue.spark.stream.offsets import HOLDERS, claim_of
 from jqueue.spark.stream.row_outcomes import OutcomeStore
 from jqueue.sync.background import background
 from jqueue.sync.calls import Call
@@ -201,7 +201,7 @@ async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) ->
                 None,
                 "the queue has no claim of this batch: is the URL that of the stream, and its claim not stale?",
             )
-        await store.write(holder.rpartition("/")[2], outcomes)
+        await store.write(claim_of(holder), outcomes)
 
 
 def _wait_for(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:

@@ -61,3 +61,8 @@ def holder_prefix(source: str) -> str:
 def holder_of(source: str, claim: str) -> str:
     """Return the holder of the jobs that one claim took."""
     return holder_prefix(source) + claim
+
+
+def claim_of(holder: str) -> str:
+    """Return the claim that took the jobs of a holder: see `holder_of`."""
+    return holder.rpartition("/")[2]

@@ -38,7 +38,7 @@ from jqueue.spark.fleet import name_of
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import SnapshotPartition, cut, read_pieces
 from jqueue.spark.staging import Staging, absolute
-from jqueue.spark.stream.offsets import Offset
+from jqueue.spark.stream.offsets import Offset, holder_of
 from jqueue.spark.stream.query_claims import SIZES, BatchSizes, ClaimsOfQuery, one_line
 from jqueue.spark.stream.row_outcomes import DEADLINE as OUTCOMES_DEADLINE
 from jqueue.spark.stream.row_outcomes import RETENTION
@@ -205,11 +205,16 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
         if held.ranges:
             name, url = name_of(self._queue.storage), absolute(self._options.url)
-            staging = Staging(url, RETENTION, OUTCOMES_DEADLINE)
-            notes = UnreadNotes(staging, until.claim) if isinstance(self._queue.storage, SupportsScratch) else None
+            notes = self._notes_of(until, url)
             pieces = [rows_of_claim(name, url, claim, notes) for claim in held.ranges]
             found += [SnapshotPartition(part) for part in cut(pieces, several)]
         return found
+
+    def _notes_of(self, until: Offset, url: str) -> UnreadNotes | None:
+        """Return the place for notes of rows that tasks cannot read; None if the store cannot hold them."""
+        if not isinstance(self._queue.storage, SupportsScratch):
+            return None
+        return UnreadNotes(url, holder_of(until.source, until.claim), Staging(url, RETENTION, OUTCOMES_DEADLINE))
 
     def _call_queue(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.

@@ -12,9 +12,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.operations.holders import RangesHeldBy
 from jqueue.domain.segments import Span, joined
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
+from jqueue.spark.stream.offsets import claim_of
 
 Rows = Mapping[str, Sequence[Span]]
 """Rows by the names of their segments."""
@@ -25,30 +29,39 @@ class UnreadNotes:
     """The notes of one batch, as its tasks write them. It may be pickled.
 
     Attributes:
-        staging: their place.
-        claim: the claim of the batch.
+        url: of the queue.
+        holder: the holder of the claims of the batch.
+        staging: the place of the notes.
     """
 
+    url: str = field(repr=False)
+    holder: str
     staging: Staging = field(repr=False)
-    claim: str
 
-    def note(self, segment: str, rows: Sequence[Span]) -> None:
-        """Note rows of a segment.
+    def note(self, segment: str, rows: Sequence[Span]) -> bool:
+        """Note rows of a segment. Return False if this process sees another queue than the source does.
+
+        A file on the disk of another machine has neither the segment nor the claim. A note there would not be read.
 
         Raises:
-            InvalidBlobError: the notes are damaged.
-            StorageError: the store failed.
+            JQueueError: the notes are damaged, or the store failed.
         """
+        seen: list[bool] = []
+
+        async def write() -> None:
+            async with connect(self.url, DirectQueue, deadline=self.staging.deadline) as queue:
+                [claims] = await queue.apply(RangesHeldBy(self.holder))
+            seen.append(any(claim.segment == segment for claim in claims))
+            if seen[0]:
+                async with self.staging.opened() as objects:
+                    await objects.update(name_of(claim_of(self.holder)), add)
 
         def add(content: bytes | None) -> bytes:
             known = decode_notes(content)
             return encode_notes({**known, segment: joined([*known.get(segment, ()), *rows])})
 
-        async def write() -> None:
-            async with self.staging.opened() as objects:
-                await objects.update(name_of(self.claim), add)
-
         asyncio.run(write())
+        return seen[0]
 
 
 async def read_notes(objects: StagedObjects, claim: str) -> Rows:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -11,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import Enqueue
+from tests.tiny_segments import in_segments, spilled
 
 pytestmark = pytest.mark.wide
 
@@ -69,6 +71,35 @@ def test_a_query_drains_the_queue_and_continues_from_its_checkpoint(spark, jobs)
     jobs.run(spark, maxJobsPerTrigger=100)
     assert 50 == len(jobs.batches[max(jobs.batches)])
     assert ids == [job_id for batch in sorted(jobs.batches) for job_id in jobs.batches[batch]]
+    assert [] == jobs.left
+
+
+def test_a_query_goes_on_beside_rows_that_its_tasks_cannot_read(spark, jobs):
+    """The rows are changed after they were claimed. Reading the batch again leaves out the same rows."""
+
+    async def fill(queue):
+        deep = in_segments(queue, chunk_rows=256, most_rows=1000)
+        await deep.enqueue_many(Enqueue("work", b"payload") for _ in range(1000))
+        await spilled(deep)
+        return [job.id async for job in deep.iterate_jobs()]
+
+    whole: dict[Path, bytes] = {}
+
+    def sink(frame, batch):
+        [segment] = (Path(f"{jobs.url}.segments")).iterdir()
+        if not whole:
+            whole[segment] = segment.read_bytes()
+            segment.write_bytes(whole[segment].replace(b'"sequence": 500,', b'"sequence": 501,'))
+        jobs.keep(frame, batch)
+        assert len(jobs.batches[batch]) == frame.count()
+
+    ids = jobs.have(fill)
+    jobs.run(spark, sink=sink)
+    assert [*ids[:256], *ids[512:]] == [job_id for batch in sorted(jobs.batches) for job_id in jobs.batches[batch]]
+    for segment, content in whole.items():
+        segment.write_bytes(content)
+    jobs.run(spark)
+    assert sorted(ids) == sorted(job_id for several in jobs.batches.values() for job_id in several)
     assert [] == jobs.left
 
 
