@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -48,10 +48,9 @@ from jqueue.core.engine.lazy_state import LazyState
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
-from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.ranges import Range
-from jqueue.domain.rules import HISTORY, LIMITS
-from jqueue.domain.segments import SEGMENTS, Segment
+from jqueue.domain.models import LARGEST, CommitRecord, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.rules import HISTORY, LIMITS, Schedule
+from jqueue.domain.segments import SEGMENTS
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.stored_object import OBJECTS
@@ -70,6 +69,9 @@ JOBS_HERE = "jobs, one on each line"
 
 CREATED = b'"created_at"'
 """The name of the time of an enqueue, as it stands in the line of nearly every job."""
+
+NO_SETTINGS = '{"settings": {}}'
+"""The text of settings that are all the defaults. The header leaves them out."""
 
 _quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = (
@@ -267,14 +269,23 @@ class TableTexts(Generic[Row]):
 
 
 class HeaderTexts:
-    """The tables of the header that every commit changes a little, as text."""
+    """The parts of the header that most commits leave as they are, or change a little, as text."""
 
     def __init__(self) -> None:
         self.finished = FinishedTexts()
+        self.commits = TableTexts(_commit_text)
+        self.settings = TableTexts(_row_text)
+        self.entrypoints = TableTexts(_row_text)
+        self.schedules = TableTexts(_schedule_text)
         self.counters = TableTexts(_counters_text)
         self.workers = TableTexts(_worker_text)
-        self.segments = TableTexts(_segment_text)
-        self.ranges = TableTexts(_segment_text)
+        self.segments = TableTexts(_row_text)
+        self.ranges = TableTexts(_row_text)
+
+
+def _commit_text(record: CommitRecord) -> str:
+    sequence, version, at, cycle, more = record
+    return dump_ascii([*record[:4], *more]) if more else f"[{sequence}, {version}, {at!r}, {cycle!r}]"
 
 
 def _counters_text(counters: Counters) -> str:
@@ -298,8 +309,18 @@ def _worker_text(worker: WorkerRecord) -> str:
     return dump_ascii(fields)
 
 
-def _segment_text(segment: Segment | Range) -> str:
-    return dump_ascii(_row(segment))
+def _row_text(row: BaseModel, *but: str) -> str:
+    """Encode the fields of a row that differ from their defaults, without the named ones."""
+    return dump_ascii(row.model_dump(mode="json", exclude_defaults=True, exclude=set(but)))
+
+
+def _schedule_text(schedule: Schedule) -> str:
+    return _row_text(schedule, "name")
+
+
+def _short(table: Collection[Any], empty: str) -> str:
+    """Encode a table that is empty in most queues."""
+    return dump_ascii(table) if table else empty
 
 
 def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> list[bytes]:
@@ -310,52 +331,41 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> list[b
         texts: the texts kept from the last header.
     """
     texts = HeaderTexts() if texts is None else texts
-    header: dict[str, Any] = {
-        "format": FORMAT,
-        "version": state.version,
-        "queue": state.queue,
-        "critical": list(state.critical),
-        "evicted_through": state.evicted_through,
-        "attempt_floor": state.attempt_floor,
-        "last_sequence": state.last_sequence,
-        "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
-        "holds": state.holds,
-        **_header_fields(state),
-        **state.extra,
-    }
-    tables = [dump_ascii(header)[:-1]]
+    fields = [
+        f'{{"format": {FORMAT}, "version": {state.version}, "queue": {_quote_ascii(state.queue)}, '
+        f'"critical": {_short(state.critical, "[]")}, "evicted_through": {state.evicted_through}, '
+        f'"attempt_floor": {state.attempt_floor}, "last_sequence": {state.last_sequence}, '
+        f'"commits": {texts.commits.encode(state.commits)}, "holds": {_short(state.holds, "{}")}'
+    ]
+    settings = texts.settings.encode({"settings": state.settings})
+    if settings != NO_SETTINGS:
+        fields.append(settings[1:-1])
+    if state.entrypoints:
+        fields.append(f'"entrypoints": {texts.entrypoints.encode(state.entrypoints)}')
+    if state.recent:
+        fields.append(f'"recent": {dump_ascii(state.recent)}')
+    if state.schedules:
+        fields.append(f'"schedules": {texts.schedules.encode(state.schedules)}')
+    if state.transactions:
+        fields.append(f'"transactions": {dump_ascii(state.transactions)}')
+    if state.retired:
+        fields.append(f'"retired": {dump_ascii(state.retired)}')
+    if state.extra:
+        fields.append(dump_ascii(state.extra)[1:-1])
     if state.counters:
-        tables.append(f'"counters": {texts.counters.encode(state.counters)}')
+        fields.append(f'"counters": {texts.counters.encode(state.counters)}')
     if state.workers:
-        tables.append(f'"workers": {texts.workers.encode(state.workers)}')
+        fields.append(f'"workers": {texts.workers.encode(state.workers)}')
     if state.segments:
-        tables.append(f'"segments": {texts.segments.encode(state.segments)}')
+        fields.append(f'"segments": {texts.segments.encode(state.segments)}')
     if state.ranges:
-        tables.append(f'"ranges": {texts.ranges.encode(state.ranges)}')
-    pieces = [", ".join(tables).encode()]
+        fields.append(f'"ranges": {texts.ranges.encode(state.ranges)}')
+    pieces = [", ".join(fields).encode()]
     if state.history is not None:
         opening, events, closing = history_pieces(state.history)
         pieces += (f', "history": {opening}'.encode(), events.encode(), closing.encode())
     pieces += (b', "finished": {', texts.finished.encode(state.finished), b"}, ", JOBS_OPEN)
     return pieces
-
-
-def _header_fields(state: QueueState) -> dict[str, Any]:
-    """Return the settings, rules and other tables of the queue that are not empty."""
-    said: dict[str, Any] = {
-        "settings": _row(state.settings),
-        "entrypoints": {name: _row(rules) for name, rules in state.entrypoints.items()},
-        "recent": state.recent,
-        "schedules": {name: _row(schedule, "name") for name, schedule in state.schedules.items()},
-        "transactions": state.transactions,
-        "retired": state.retired,
-    }
-    return {name: table for name, table in said.items() if table}
-
-
-def _row(row: BaseModel, *but: str) -> dict[str, Any]:
-    """Return the fields of a row that differ from their defaults, without the named ones."""
-    return row.model_dump(mode="json", exclude_defaults=True, exclude=set(but))
 
 
 def join_blob(header: Iterable[bytes], lines: Iterable[bytes]) -> bytes:
