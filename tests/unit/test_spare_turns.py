@@ -70,11 +70,16 @@ async def test_merges_can_wait_and_spills_cannot():
 @in_virtual_time
 async def test_a_write_of_another_loop_is_forgotten():
     spare = SpareTurns()
-    with spare.writing():
-        spare.forget()  # as after a fork
-        begun = asyncio.get_running_loop().time()
-        await spare.next()
-        assert begun == asyncio.get_running_loop().time()
+    written = spare.begin_write()
+    spare.forget()  # as after a fork
+    begun = asyncio.get_running_loop().time()
+    await spare.next()
+    assert begun == asyncio.get_running_loop().time()
+    later = spare.begin_write()
+    spare.end_write(written)
+    await spare.next()
+    assert begun < asyncio.get_running_loop().time()
+    spare.end_write(later)
 
     def three():
         yield

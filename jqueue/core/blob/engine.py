@@ -13,7 +13,7 @@ The loop of a commit is in `jqueue.core.engine.engine`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from datetime import datetime
 from string import ascii_letters, digits
 from typing import TypeVar
@@ -139,13 +139,11 @@ class CommitEngine(Engine):
         """Return the names of the segments, of retired segments, and of the objects of their rows."""
         return set() if self.segments is None else await self.segments.objects_named_in(header)
 
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
-        """As in the engine. If many rows of segments are loaded for earlier commits, they are dropped first."""
+    def _begin(self) -> None:
+        """Drop the rows of segments that are loaded for earlier commits, if they are many."""
         if self.segments is not None:
-            self.draft.rollback()
             self.segments.loader.begin(self.draft)
             self.pacing.cycle.rows_of_try = 0.0
-        await super().commit(requests, read_first=read_first)
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         if self.segments is not None:
@@ -317,7 +315,7 @@ class CommitEngine(Engine):
         now = self.now()
         workers = self.workers.records(now.timestamp())
         cycle = self.pacing.cycle.seconds
-        claimed = claims_of(self.draft.steps if self.draft.header.segments else ())
+        claimed: Mapping[str, int] = claims_of(self.draft.steps) if self.draft.header.segments else {}
         before, moved = self.draft.header.history, self.history.moved
         kept, retention = self.versions_kept, self.retention
         header = next_header(self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention)
@@ -331,8 +329,11 @@ class CommitEngine(Engine):
         sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:
-            with self._spare.writing():
+            writing = self._spare.begin_write()
+            try:
                 etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
+            finally:
+                self._spare.end_write(writing)
             if not etag:
                 raise StorageError(
                     "the storage adapter returned no etag for a write: its write must return the new etag"

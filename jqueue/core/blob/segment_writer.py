@@ -201,9 +201,9 @@ class SegmentWriter:
         self._waiting = _waiting_in(draft)
         for background in (self._spills, self._merges):
             background.landed(draft)
-        if self._spills.is_free and (work := self._spilling(draft, queue)) is not None:
-            self._spills.begin(work)
-        if self._merges.is_free and (work := self._merging(draft, queue)) is not None:
+        if self._is_spill_due(draft) and self._spills.is_free:
+            self._spills.begin(self._spilling(draft, queue))
+        if draft.jobs.rows.segments and self._merges.is_free and (work := self._merging(draft, queue)) is not None:
             self._merges.begin(work)
 
     async def finish(self, seconds: float) -> None:
@@ -229,15 +229,18 @@ class SegmentWriter:
 
     # Spilling
 
-    def _spilling(self, draft: Draft, queue: str) -> Work | None:
-        """Return the work of a spill, if the blob holds too many waiting jobs."""
+    def _is_spill_due(self, draft: Draft) -> bool:
+        """Return True if the blob holds too many waiting jobs."""
+        hot_bytes, (waiting, taken) = self.sizes.hot_bytes, self._waiting
+        if hot_bytes is None or not waiting or taken < hot_bytes:
+            return False
+        return len(draft.jobs.rows.segments) < SEGMENTS_KEPT
+
+    def _spilling(self, draft: Draft, queue: str) -> Work:
+        """Return the work of a spill."""
         sizes, jobs = self.sizes, draft.jobs
-        if sizes.hot_bytes is None or len(jobs.rows.segments) >= SEGMENTS_KEPT:
-            return None
         waiting, taken = self._waiting
-        if not waiting or taken < sizes.hot_bytes:
-            return None
-        number = math.ceil(waiting * (1 - sizes.hot_bytes / 4 / taken))
+        number = math.ceil(waiting * (1 - (sizes.hot_bytes or 0) / 4 / taken))
         rows, entries = jobs.rows.of, jobs.entries
         ids = [job_id for job_id in entries if job_id not in rows]
         several = [entries[job_id] for job_id in ids]

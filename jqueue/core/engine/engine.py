@@ -198,6 +198,7 @@ class Engine(ABC):
         refusal: Exception | None = None
         generation = self.generation
         self.draft.rollback()
+        self._begin()
         known = self.loaded and not (read_first or self.open_writes.writes or self._needs_read(requests))
         step = Step.APPLY if known else Step.READ
         while pending := [request for request in requests if request.awaited]:
@@ -255,6 +256,9 @@ class Engine(ABC):
                     self._fail(pending, failure)
                 else:  # a refusal, or a bug of the adapter: a read checks it like any other answer, then it is raised
                     refusal, step = failure, Step.READ
+
+    def _begin(self) -> None:  # noqa: B027 - most engines prepare nothing
+        """Prepare a draft without changes for a commit."""
 
     def _needs_read(self, requests: Sequence[Request]) -> bool:
         """Return True if these requests need a read first, as the cached state does not suffice."""

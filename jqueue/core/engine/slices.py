@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from jqueue.domain.slices import Result, Slices
 
@@ -45,16 +44,16 @@ class SpareTurns:
         """Forget the write under way: it belongs to another event loop, or to the process before a fork."""
         self._written: asyncio.Future[None] | None = None
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Mark the time in which a commit is written."""
-        written = self._written = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        finally:
-            if self._written is written:
-                self._written = None
-            written.set_result(None)
+    def begin_write(self) -> asyncio.Future[None]:
+        """Note that a commit is being written. The caller must pass the result to `end_write`."""
+        self._written = asyncio.get_running_loop().create_future()
+        return self._written
+
+    def end_write(self, written: asyncio.Future[None]) -> None:
+        """Note that the write has ended."""
+        if self._written is written:
+            self._written = None
+        written.set_result(None)
 
     async def next(self) -> None:
         """Give the event loop a turn, and wait for the end of a write, for some milliseconds at most."""

@@ -87,11 +87,12 @@ class StaleWatch:
                 seen[job_id] = claim, due
                 heapq.heappush(self._due, (due, job_id))
         draft.jobs.claims_moved.clear()
-        for range_id in self._ranges - draft.header.ranges.keys():
-            self._seen.pop(range_id, None)
-        self._ranges = set(draft.header.ranges)
-        for range_id, held in draft.header.ranges.items():
-            self._watch(range_id, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
+        if self._ranges or draft.header.ranges:
+            for range_id in self._ranges - draft.header.ranges.keys():
+                self._seen.pop(range_id, None)
+            self._ranges = set(draft.header.ranges)
+            for range_id, held in draft.header.ranges.items():
+                self._watch(range_id, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
         if len(self._due) > 64 + 2 * len(self._seen):
             self._due = [entry for entry in self._due if self._is_current(entry)]
             heapq.heapify(self._due)
@@ -123,6 +124,8 @@ class StaleWatch:
 
     def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
         """Return the claims that are stale by now, each with its last heartbeat."""
+        if not self._due or self._due[0][0] > self._watched:
+            return ()
         due: set[tuple[float, str]] = set()
         while self._due and self._due[0][0] <= self._watched:
             entry = heapq.heappop(self._due)

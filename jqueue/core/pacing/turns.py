@@ -83,8 +83,10 @@ class Contenders:
 
         While one writer writes, the next one reads. So a turn takes half a cycle, and a round at least a whole one.
         """
+        if not self.others:
+            return 0.0
         turns = (self.cycle + sum(cycle for _, cycle in self.others)) / 2
-        return max(turns, self.slowest) if self.others else 0.0
+        return max(turns, self.slowest)
 
     def gap(self, versions: Iterable[int]) -> float:
         """Return the seconds without writes after some of these versions, so that newcomers get in."""
