@@ -267,6 +267,9 @@ def retired_after(
         named: the segments that the events of the commit name. Those in neither manifest were named by the commit and
             left it at once. Nothing tells their age.
     """
+    named = tuple(named)
+    if not (before or named or retired):
+        return retired
     gone = {
         name: now
         for name, each in before.items()

@@ -49,7 +49,7 @@ from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import LARGEST, CommitRecord, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.rules import HISTORY, LIMITS, Schedule
+from jqueue.domain.rules import HISTORY, LIMITS, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
@@ -69,9 +69,6 @@ JOBS_HERE = "jobs, one on each line"
 
 CREATED = b'"created_at"'
 """The name of the time of an enqueue, as it stands in the line of nearly every job."""
-
-NO_SETTINGS = '{"settings": {}}'
-"""The text of settings that are all the defaults. The header leaves them out."""
 
 _quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = (
@@ -258,7 +255,8 @@ class TableTexts(Generic[Row]):
 
     def encode(self, table: Mapping[str, Row]) -> str:
         """Return the table as a JSON object."""
-        known, texts = self._texts, dict[str, tuple[Row, str]]()
+        known = self._texts
+        texts: dict[str, tuple[Row, str]] = {}
         for name, row in table.items():
             found = known.get(name)
             if found is None or found[0] is not row:
@@ -274,13 +272,20 @@ class HeaderTexts:
     def __init__(self) -> None:
         self.finished = FinishedTexts()
         self.commits = TableTexts(_commit_text)
-        self.settings = TableTexts(_row_text)
         self.entrypoints = TableTexts(_row_text)
         self.schedules = TableTexts(_schedule_text)
         self.counters = TableTexts(_counters_text)
         self.workers = TableTexts(_worker_text)
         self.segments = TableTexts(_row_text)
         self.ranges = TableTexts(_row_text)
+        self._settings: QueueSettings | None = None
+        self._settings_text = ""
+
+    def settings(self, settings: QueueSettings) -> str:
+        """Return the settings of the queue as text. They are encoded only if they are another object."""
+        if settings is not self._settings:
+            self._settings, self._settings_text = settings, _row_text(settings)
+        return self._settings_text
 
 
 def _commit_text(record: CommitRecord) -> str:
@@ -337,9 +342,9 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> list[b
         f'"attempt_floor": {state.attempt_floor}, "last_sequence": {state.last_sequence}, '
         f'"commits": {texts.commits.encode(state.commits)}, "holds": {_short(state.holds, "{}")}'
     ]
-    settings = texts.settings.encode({"settings": state.settings})
-    if settings != NO_SETTINGS:
-        fields.append(settings[1:-1])
+    settings = texts.settings(state.settings)
+    if settings != "{}":  # they are not all the defaults
+        fields.append(f'"settings": {settings}')
     if state.entrypoints:
         fields.append(f'"entrypoints": {texts.entrypoints.encode(state.entrypoints)}')
     if state.recent:

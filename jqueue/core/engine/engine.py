@@ -215,7 +215,7 @@ class Engine(ABC):
                 elif step is Step.REFUSE and refusal is not None:
                     self._refuse(pending, refusal)
                 else:
-                    self._missing, self._deferred = set[Wanted](), False
+                    self._missing, self._deferred = set(), False
                     outcomes = await self._apply(pending)
                     self.check_generation(generation)
                     if self._missing:
@@ -364,9 +364,9 @@ class Engine(ABC):
                 for request in self._perform_run(kind, list(run), now, outcomes):
                     request.in_flight = True
                     self._perform(request, now, outcomes)
-        if claiming or draft.changed:
+        if (claiming or draft.changed) and (suspects := self._suspects(now)):
             try:
-                perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
+                perform(Sweep(suspects, in_place=self.sweeps_in_place), draft, now)
             except RowsMissingError as error:
                 self._note_missing(error)
         for start in range(0, len(claiming), OPERATIONS_PER_SLICE):
