@@ -19,7 +19,7 @@ from jqueue.sync import SyncQueue
 QUEUES = (BrokerQueue, DirectQueue, GroupCommitLoop, StoreQueue, QueueSet, SyncQueue)
 NOT_MADE_BY_USERS = {
     "BatchContext", "BatchHandler", "Claim", "Context", "Handler", "HandlerOptions", "Job", "JobQueue", "JobStatus",
-    "KeepAlive", "ObjectStoragePort", "QueueState", "RunReport",
+    "KeepAlive", "ObjectStoragePort", "QueueState", "RangeClaim", "RunReport",
 }  # fmt: skip
 
 
