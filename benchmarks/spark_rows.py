@@ -20,7 +20,7 @@ DEADLINE = 30
 
 MILLION = 1_000_000
 DEEP: dict[str, dict[str, Any]] = {
-    "enqueue": {"rows": 5 * MILLION, "few_rows": ROWS, "in_flight": 100, "seconds": 5.0, "short": 1_000},
+    "enqueue": {"rows": 5 * MILLION, "pairs": 5, "few_rows": ROWS, "in_flight": 100, "seconds": 5.0, "short": 1_000},
     "commit": {"rows": ROWS, "writers": WRITERS, "commits": 9},
     "batch": {"rows": MILLION, "warm_rows": ROWS},
     "stream": {"rows": MILLION, "warm_rows": 2 * ROWS, "batch": 2 * ROWS},
