@@ -85,7 +85,7 @@ class RangeClaim:
 
     @property
     def rows(self) -> int:
-        """Number of jobs, without those that cannot be read."""
+        """Number of jobs that its holder can read."""
         return size_of(self.spans)
 
     @property

@@ -190,8 +190,8 @@ class SupportsRanges(Protocol):
     ) -> RangeClaim | None:
         """Claim the next jobs of a segment as one. Return None if the next job is not in a segment, or none is ready.
 
-        A dequeue claims the jobs that are in no segment, and those that are never in a range: jobs that keep a result,
-        expire, or have a concurrency key.
+        A dequeue claims the jobs that are in no segment. It also claims the jobs that are never in a range: they keep
+        a result, expire, or have a concurrency key.
 
         Args:
             entrypoint: of the jobs.

@@ -233,7 +233,7 @@ class Mover:
         return report
 
     async def _look(self) -> Found:
-        """Read the source, and find the jobs that are served first of those that move."""
+        """Read the source, and find which of the moving jobs are served first."""
         source = await SourceJobs.of(self.source)
         planner, first = self._planner(source.state), FirstItems(WINDOW_JOBS, _turn_of_move)
         beyond = 0

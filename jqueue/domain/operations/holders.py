@@ -64,7 +64,7 @@ class RangesHeldBy(Operation):
 
 @dataclass(frozen=True, slots=True)
 class JobsInRanges(Operation):
-    """Look up jobs by their ids. Its result has those that are in progress in a range: id of the range, id, and job.
+    """Look up jobs by their ids. Its result has an entry for each job in progress in a range: id of the range, id, job.
 
     If the row of a job can no longer be read, its result has None for each range that may have the job.
 

@@ -389,7 +389,7 @@ class EndRange(Operation):
         return dict.fromkeys(job_id for job_id in held.cancelled if job_id in given_back)
 
     def _found(self, draft: Draft, held: Range, job_ids: Iterable[str]) -> tuple[list[Job], list[int]]:
-        """Return jobs of the range as they are in progress, and the rows of those that can no longer be read."""
+        """Return jobs of the range as they are in progress, and the rows that can no longer be read."""
         found, lost = [], list[int]()
         for job_id in job_ids:
             try:

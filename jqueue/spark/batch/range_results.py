@@ -51,7 +51,7 @@ class RangeResult:
 
     @classmethod
     def of(cls, claim: RangeClaim, rows: PartitionRows, outcomes: Iterable[Outcome]) -> RangeResult:
-        """Return the result, given the jobs of the range and the outcomes of those that are not marked as done."""
+        """Return the result, given the jobs of the range and the outcomes of jobs that are not marked as done."""
         known = {outcome.job_id: outcome for outcome in outcomes}
         others, open_jobs, done = [], [], rows.done
         for place, mark in enumerate(rows.marks[:]) if done < len(rows) else ():
@@ -70,7 +70,7 @@ class RangeResult:
 
     @property
     def all_done(self) -> int:
-        """Number of jobs that are done, those that enqueue others included."""
+        """Number of all done jobs, also of jobs that enqueue others."""
         return self.done + sum(outcome.kind == "done" for outcome in self.others)
 
     def encode(self) -> bytes:

@@ -168,7 +168,7 @@ class BatchTask:
     def _outcomes(
         self, rows: PartitionRows, done: list[Outcome] | None
     ) -> tuple[Collection[Outcome], WorkFailed | None]:
-        """Do jobs. Return the outcomes of those that are not marked as done, and the reason if some were not done."""
+        """Do jobs. Return the outcomes of jobs that are not marked as done, and the reason if some were not done."""
         instructions = WorkInstructions(self.worker.load, self._queue, timeout=self.timeout, results=self.results)
         failure = None
         try:
