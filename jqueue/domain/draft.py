@@ -17,7 +17,7 @@ from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job_table import unpacked
 from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
-from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside, fields_of
 from jqueue.domain.printable import printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
@@ -210,8 +210,9 @@ class Draft:
 
     def add_plain(self, jobs: Sequence[Job]) -> None:
         """Enqueue new plain jobs, with rising sequence numbers, in one pass: as `move` does one by one."""
-        self._note_run(MoveRun(Verb.ENQUEUE, None, jobs))
-        self.jobs.add_plain(jobs)
+        fields = fields_of(jobs)
+        self._note_run(MoveRun(Verb.ENQUEUE, None, jobs, fields))
+        self.jobs.add_plain(jobs, fields)
 
     def claim_plain(self, ready: Sequence[Job], claimed: Sequence[Job]) -> None:
         """Claim plain jobs in one pass: as `move` does one by one.
@@ -223,8 +224,9 @@ class Draft:
         if self.jobs.rows.of:
             for job in ready:
                 self.jobs.rows.take(job.id, self._journal)
-        self._note_run(MoveRun(Verb.CLAIM, ready, claimed))
-        self.jobs.claim_plain(claimed)
+        fields = fields_of(claimed)
+        self._note_run(MoveRun(Verb.CLAIM, ready, claimed, fields))
+        self.jobs.claim_plain(claimed, fields)
 
     def finish_plain(self, jobs: Sequence[Job]) -> None:
         """Remove plain jobs whose claims end with an ack, in one pass: as `move` and `note` do one by one.
@@ -232,11 +234,12 @@ class Draft:
         Args:
             jobs: the jobs. None of them is among the finished ones.
         """
-        self._note_run(MoveRun(Verb.ACK, jobs, None))
-        finished = {job.id: job.attempt for job in jobs}
+        fields = fields_of(jobs)
+        self._note_run(MoveRun(Verb.ACK, jobs, None, fields))
+        finished = {values["id"]: values["attempt"] for values in fields}
         self._journal.entries.append((self, "finished", finished))
         self.header.finished.update(finished)
-        self.jobs.finish_plain(jobs)
+        self.jobs.finish_plain(fields)
 
     def _note_run(self, run: MoveRun) -> None:
         journal = self._journal

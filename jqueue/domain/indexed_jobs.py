@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
@@ -61,35 +61,45 @@ class IndexedJobs(JobTable):
             self.claims_moved[job_id] = None
         self.order.changed(before, job)
 
-    def add_plain(self, jobs: Sequence[Job]) -> None:
-        """Add new plain jobs that are queued, with rising sequence numbers: as `put` does one by one."""
+    def add_plain(self, jobs: Sequence[Job], fields: Sequence[Mapping[str, Any]]) -> None:
+        """Add new plain jobs that are queued, with rising sequence numbers: as `put` does one by one.
+
+        Args:
+            jobs: the jobs.
+            fields: `fields_of` them.
+        """
         entries, whole, dirty = self.entries, self._whole, self.dirty
-        for job in jobs:
-            job_id = job.id
+        for job, values in zip(jobs, fields, strict=True):
+            job_id = values["id"]
             entries[job_id] = job
             whole.append(job_id)
             dirty[job_id] = None
-        self.last_sequence = max(self.last_sequence, jobs[-1].sequence)
-        self.order.add_plain(jobs)
+        self.last_sequence = max(self.last_sequence, fields[-1]["sequence"])
+        self.order.add_plain(fields)
 
-    def claim_plain(self, jobs: Sequence[Job]) -> None:
-        """Put plain jobs that were queued and are in progress now: as `put` does one by one."""
+    def claim_plain(self, jobs: Sequence[Job], fields: Sequence[Mapping[str, Any]]) -> None:
+        """Put plain jobs that were queued and are in progress now: as `put` does one by one.
+
+        Args:
+            jobs: the jobs.
+            fields: `fields_of` them.
+        """
         entries, dirty = self.entries, self.dirty
         claimed, claims_moved = self.claimed, self.claims_moved
-        for job in jobs:  # which are not packed while they are in progress
-            job_id = job.id
+        for job, values in zip(jobs, fields, strict=True):  # they are not packed while they are in progress
+            job_id = values["id"]
             entries[job_id] = job
             dirty[job_id] = claimed[job_id] = claims_moved[job_id] = None
-        self.order.claim_plain(jobs)
+        self.order.claim_plain(fields)
 
-    def finish_plain(self, jobs: Sequence[Job]) -> None:
-        """Remove plain jobs that were in progress: as `remove` does one by one."""
+    def finish_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
+        """Remove plain jobs that were in progress, by their `fields_of`: as `remove` does one by one."""
         entries, dirty, claimed, claims_moved = self.entries, self.dirty, self.claimed, self.claims_moved
-        for job in jobs:
-            job_id = job.id
+        for values in fields:
+            job_id = values["id"]
             dirty[job_id] = claims_moved[job_id] = None
             del entries[job_id], claimed[job_id]
-        self.order.finish_plain(jobs)
+        self.order.finish_plain(fields)
 
     def remove(self, job_id: str, before: Job | None = None) -> None:
         """Remove a job from the table and the indexes, if it is there."""

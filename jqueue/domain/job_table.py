@@ -50,7 +50,7 @@ def packed_waiting(entrypoint: str, payload: bytes, created_at: datetime, sequen
 
 def unpacked(job_id: str, entry: Job | Packed) -> Job:
     """Return the job of an entry of the table, packed or not."""
-    if entry.__class__ is not tuple:
+    if type(entry) is not tuple:
         return entry  # type: ignore[return-value]
     entrypoint, payload, status, priority, created_at, sequence, attempt, failures, others, extra = entry
     values = {

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from jqueue.domain.ended_jobs import EndedJobs
 from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, is_moving
@@ -112,33 +113,36 @@ class Order:
         if after is not None:
             self._add(after)
 
-    def add_plain(self, jobs: Sequence[Job]) -> None:
+    def add_plain(self, fields: Iterable[Mapping[str, Any]]) -> None:
         """Take note of new plain jobs that are queued, and were never claimed: as `changed` does one by one."""
         plain_rank = self.settings.aging is None
         entries: dict[str, list[Entry]] = {}
-        for job in jobs:
-            entry = (job.priority if plain_rank else self._rank(job), job.sequence, job.entrypoint, job.id)
-            entries.setdefault(job.entrypoint, []).append(entry)
+        for values in fields:
+            priority, entrypoint = values["priority"], values["entrypoint"]
+            rank = priority if plain_rank else self._aged(priority, values["created_at"])
+            several = entries.get(entrypoint)
+            if several is None:
+                several = entries[entrypoint] = []
+            several.append((rank, values["sequence"], entrypoint, values["id"]))
         for entrypoint, several in entries.items():
             _count(self._queued, entrypoint, len(several))
             self._heap_of(entrypoint).push_all(several)
             if self._ready_all is not None and entrypoint not in self.rules:
                 self._ready_all.push_all(several)
 
-    def claim_plain(self, jobs: Sequence[Job]) -> None:
+    def claim_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Take note of plain jobs that were queued and are claimed now: as `changed` does one by one."""
-        for entrypoint, number in Counter([job.entrypoint for job in jobs]).items():
+        is_move = fields[0]["claim_timeout"] == MOVE_CLAIM_TIMEOUT  # all claims of a run have the same length
+        for entrypoint, number in Counter([values["entrypoint"] for values in fields]).items():
             self._uncount_queued(entrypoint, number)
-        self._count_running(jobs, 1)
+            if not is_move:
+                _count(self.running, entrypoint, number)
 
-    def finish_plain(self, jobs: Sequence[Job]) -> None:
+    def finish_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Take note of plain jobs that were in progress and are gone: as `changed` does one by one."""
-        self._count_running(jobs, -1)
-
-    def _count_running(self, jobs: Iterable[Job], change: int) -> None:
-        running = Counter([job.entrypoint for job in jobs if job.claim_timeout != MOVE_CLAIM_TIMEOUT])
-        for entrypoint, number in running.items():
-            _count(self.running, entrypoint, change * number)
+        ended = [values["entrypoint"] for values in fields if values["claim_timeout"] != MOVE_CLAIM_TIMEOUT]
+        for entrypoint, number in Counter(ended).items():
+            _count(self.running, entrypoint, -number)
 
     def add_packed(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
         """Take note of a new packed job that waits only for its turn: like `changed`, much faster."""
@@ -261,13 +265,14 @@ class Order:
                 continue
             if stop is not None and stop < (rank, sequence):
                 break
-            job = entry if entry.__class__ is Job else unpacked(job_id, entry)
+            job = entry if type(entry) is Job else unpacked(job_id, entry)
+            values = job.__dict__  # see `fields_of`
             if (
                 job.__pydantic_fields_set__ is not PLAIN_FIELDS
-                or job.status is not JobStatus.QUEUED
-                or job.sequence != sequence
-                or job.entrypoint != entrypoint
-                or (job.priority if plain_rank else self._rank(job)) != rank
+                or values["status"] is not JobStatus.QUEUED
+                or values["sequence"] != sequence
+                or values["entrypoint"] != entrypoint
+                or (values["priority"] if plain_rank else self._rank(job)) != rank
             ):
                 break
             heapq.heappop(entries)

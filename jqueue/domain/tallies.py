@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from jqueue.domain.counters import (
     CANCELLED,
@@ -130,20 +131,24 @@ def _until(now: datetime, moments: list[datetime]) -> list[tuple[float, int]]:
 
 def _count_run(run: MoveRun, sums_of: Callable[[str], _Sums]) -> None:
     """Count the same transition of several plain jobs: as `_count` does one by one."""
-    verb, before, after = run
-    jobs: dict[str, list[Job]] = {}
-    for job in before or after or ():
-        jobs.setdefault(job.entrypoint, []).append(job)
+    verb, _, after, fields = run
+    jobs: dict[str, list[Mapping[str, Any]]] = {}
+    for values in fields:
+        entrypoint = values["entrypoint"]
+        several = jobs.get(entrypoint)
+        if several is None:
+            several = jobs[entrypoint] = []
+        several.append(values)
     for entrypoint, several in jobs.items():
         sums = sums_of(entrypoint)
         if verb is Verb.ENQUEUE:
             sums.totals[ENQUEUED] += len(several)
         elif verb is Verb.ACK:
             sums.totals[DONE] += len(several)
-            sums.claimed += [job.claimed_at for job in several if job.claimed_at is not None]
+            sums.claimed += [at for values in several if (at := values["claimed_at"]) is not None]
         elif after is not None and not is_moving(after[0]):  # all claims of a run have the same length
             sums.totals[CLAIMED] += len(several)
-            sums.ready += [job.created_at for job in several]  # a plain job was ready at once
+            sums.ready += [values["created_at"] for values in several]  # a plain job was ready at once
 
 
 def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.segments import Span
@@ -50,17 +50,19 @@ Move = tuple[Verb, Job | None, Job | None]
 
 
 class MoveRun(NamedTuple):
-    """The same transition of several jobs, one after the other, which stands for a `Move` of each."""
+    """The same transition of several plain jobs, one after the other, which stands for a `Move` of each."""
 
     verb: Verb
     before: Sequence[Job] | None
     """The jobs before it; None if they are not in the queue."""
     after: Sequence[Job] | None
     """The jobs after it; None if they are not in the queue."""
+    fields: Sequence[Mapping[str, Any]]
+    """`fields_of` the jobs after it, or before it if they have left the queue."""
 
     def moves(self) -> list[Move]:
         """Return the transition of each job."""
-        verb, before, after = self
+        verb, before, after, _ = self
         if before is None:
             return [(verb, None, job) for job in after or ()]
         if after is None:
@@ -71,9 +73,13 @@ class MoveRun(NamedTuple):
 def claims_of(steps: Iterable[Move | MoveRun]) -> Counter[str]:
     """Return the number of claims of each entrypoint among transitions."""
     found: Counter[str] = Counter()
-    for verb, before, _ in steps:
-        if verb is Verb.CLAIM and before is not None:
-            found.update([job.entrypoint for job in ((before,) if isinstance(before, Job) else before)])
+    for step in steps:
+        if step[0] is not Verb.CLAIM:
+            continue
+        if isinstance(step, MoveRun):
+            found.update([fields["entrypoint"] for fields in step.fields])
+        elif step[1] is not None:
+            found[step[1].entrypoint] += 1
     return found
 
 

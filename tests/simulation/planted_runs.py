@@ -5,6 +5,7 @@ from dataclasses import replace
 from jqueue.domain import tallies
 from jqueue.domain.draft import Draft
 from jqueue.domain.indexed_jobs import IndexedJobs
+from jqueue.domain.models import fields_of
 from jqueue.domain.operations import Dequeue
 from jqueue.domain.transitions import MoveRun, Verb
 from jqueue.testing.simulation import Settings
@@ -32,8 +33,8 @@ def jobs_finished_by_a_pass_forgotten(patch):
     """A pass of acks does not remember its jobs as finished"""
 
     def forgetful(self, jobs):
-        self._note_run(MoveRun(Verb.ACK, jobs, None))
-        self.jobs.finish_plain(jobs)
+        self._note_run(MoveRun(Verb.ACK, jobs, None, fields_of(jobs)))
+        self.jobs.finish_plain(fields_of(jobs))
 
     patch.setattr(Draft, "finish_plain", forgetful)
 
@@ -44,7 +45,7 @@ def pass_undone_in_part(patch):
 
     def partial(self, job_id, old):
         if isinstance(old, MoveRun):
-            old = MoveRun(old.verb, old.before and old.before[:1], old.after and old.after[:1])
+            old = MoveRun(old.verb, old.before and old.before[:1], old.after and old.after[:1], old.fields[:1])
         restore(self, job_id, old)
 
     patch.setattr(IndexedJobs, "restore", partial)
@@ -59,7 +60,7 @@ def rows_of_a_pass_not_taken(patch):
     """The rows of segments that a pass of dequeues claims are not marked as taken"""
 
     def careless(self, ready, claimed):
-        self._note_run(MoveRun(Verb.CLAIM, ready, claimed))
-        self.jobs.claim_plain(claimed)
+        self._note_run(MoveRun(Verb.CLAIM, ready, claimed, fields_of(claimed)))
+        self.jobs.claim_plain(claimed, fields_of(claimed))
 
     patch.setattr(Draft, "claim_plain", careless)

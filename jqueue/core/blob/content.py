@@ -77,9 +77,7 @@ class Blob:
             there = [job_id for job_id in some if job_id in entries and job_id not in rows]
             if len(there) < len(some):
                 pages.drop_all([job_id for job_id in some if job_id not in entries or job_id in rows])
-            changed = [
-                entry if (entry := entries[job_id]).__class__ is Job else unpacked(job_id, entry) for job_id in there
-            ]
+            changed = [entry if type(entry := entries[job_id]) is Job else unpacked(job_id, entry) for job_id in there]
             pages.put_all(zip(there, encode_jobs(changed), strict=True))
             self.lines_encoded += len(there)
         draft.jobs.dirty.clear()

@@ -111,7 +111,7 @@ class ClaimRegistry:
         """Note that claims on these jobs were handed out."""
         held, at = self._held, self._clock.monotonic()
         for job in jobs:
-            values = job.__dict__  # of a model, much faster to read than its attributes
+            values = job.__dict__  # see `fields_of`
             job_id, attempt = values["id"], values["attempt"]
             claim = HeldClaim(job_id, attempt, values["claim_timeout"] or 0.0, at)
             older = held.pop(job_id, None)

@@ -242,11 +242,12 @@ class Ack(_EndsClaim):
             assert isinstance(claim, Claim)
             job_id, attempt = claim
             job = entries.get(job_id)
+            if type(job) is not Job or job.__pydantic_fields_set__ is not PLAIN_FIELDS:
+                break
+            values = job.__dict__  # see `fields_of`
             if (
-                job.__class__ is not Job
-                or job.__pydantic_fields_set__ is not PLAIN_FIELDS
-                or job.status is not in_progress
-                or job.attempt != attempt
+                values["status"] is not in_progress
+                or values["attempt"] != attempt
                 or operation.keep_result is not None
                 or job_id in done
                 or job_id in finished

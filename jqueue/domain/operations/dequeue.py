@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -148,21 +148,21 @@ class Dequeue(Operation):
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         while len(claimed) < most:
             if plain := draft.take_plain(self.entrypoints, now, most - len(claimed)):
-                jobs = [self._claimed(job, now, PLAIN_FIELDS) for job in plain]
+                jobs = [trusted_job(self._claimed(job, now), None, PLAIN_FIELDS) for job in plain]
                 draft.claim_plain(plain, jobs)
                 claimed += jobs
                 continue
             ready = draft.take_ready(self.entrypoints, now)
             if ready is None:
                 break
-            job = self._claimed(ready, now)
+            job = trusted_job(self._claimed(ready, now), ready.__pydantic_extra__)
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
 
-    def _claimed(self, job: Job, now: datetime, *fields: set[str]) -> Job:
-        """Return a job as this dequeue claims it."""
+    def _claimed(self, job: Job, now: datetime) -> dict[str, Any]:
+        """Return the fields of a job as this dequeue claims it."""
         values = job.__dict__.copy()  # as `Job.evolve` does
         values["status"] = JobStatus.IN_PROGRESS
         values["attempt"] += 1
@@ -172,7 +172,7 @@ class Dequeue(Operation):
         values["holder"] = self.holder
         values["claimed_at"] = None if self.holder is None else now
         values["queued_at"] = None
-        return trusted_job(values, job.__pydantic_extra__, *fields)
+        return values
 
     def search_key(self) -> Hashable | None:
         """Return every field but `batch_size`; None if that is 0, since such a dequeue always finds nothing."""
