@@ -256,28 +256,33 @@ class Order:
         if heap is None:
             return taken
         entries, table, plain_rank = heap.entries, self.jobs.entries, self.settings.aging is None
-        last = ""
-        while entries and len(taken) < most:
-            rank, sequence, entrypoint, job_id = entries[0]
+        in_order = len(entries) <= 2 * most  # to sort them all, which leaves a heap, then costs less than to pop half
+        if in_order:
+            entries.sort()
+        last, done = "", 0
+        while done < len(entries) and len(taken) < most:
+            rank, sequence, entrypoint, job_id = entries[done]
             entry = table.get(job_id)
-            if entry is None or job_id == last:  # it has left the queue, or an undo has added its entry again
+            if entry is not None and job_id != last:  # or it has left the queue, or an undo has added its entry again
+                if stop is not None and stop < (rank, sequence):
+                    break
+                job = entry if type(entry) is Job else unpacked(job_id, entry)
+                values = job.__dict__  # see `fields_of`
+                if (
+                    job.__pydantic_fields_set__ is not PLAIN_FIELDS
+                    or values["status"] is not JobStatus.QUEUED
+                    or values["sequence"] != sequence
+                    or values["entrypoint"] != entrypoint
+                    or (values["priority"] if plain_rank else self._rank(job)) != rank
+                ):
+                    break
+                taken.append(job)
+                last = job_id
+            if in_order:
+                done += 1
+            else:
                 heapq.heappop(entries)
-                continue
-            if stop is not None and stop < (rank, sequence):
-                break
-            job = entry if type(entry) is Job else unpacked(job_id, entry)
-            values = job.__dict__  # see `fields_of`
-            if (
-                job.__pydantic_fields_set__ is not PLAIN_FIELDS
-                or values["status"] is not JobStatus.QUEUED
-                or values["sequence"] != sequence
-                or values["entrypoint"] != entrypoint
-                or (values["priority"] if plain_rank else self._rank(job)) != rank
-            ):
-                break
-            heapq.heappop(entries)
-            taken.append(job)
-            last = job_id
+        del entries[:done]
         return taken
 
     def _check_rows(self, entrypoints: tuple[str, ...] | None, now: datetime) -> None:

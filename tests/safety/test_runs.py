@@ -180,6 +180,20 @@ def test_a_pass_that_is_undone_leaves_no_trace(kind):
     assert ["5", "6", "7", "8"] == [job.id for [job] in perform_run([dequeue] * 4, draft, NOW)]
 
 
+@pytest.mark.parametrize("names", [("t",), None], ids=["one entrypoint", "all"])
+@pytest.mark.parametrize("count", [1, 4, 5, 9, 12])
+def test_the_jobs_of_a_pass_leave_their_heap_and_the_others_stay(names, count):
+    draft = Draft()
+    perform_run([_prepared(b"%d" % place) for place in range(10)], draft, NOW)
+    heap = draft.jobs.order._all_ready() if names is None else draft.jobs.order._ready["t"]
+    ids = [str(place) for place in range(10)]
+    claimed = perform_run([Dequeue(names, claim_timeout=60.0)] * count, draft, NOW)
+    assert ids[:count] == [job.id for jobs in claimed for job in jobs]
+    assert ids[count:] == [job_id for *_, job_id in sorted(heap.entries)]
+    smallest = heap.top()
+    assert smallest is None or smallest == min(heap.entries)
+
+
 def _calls(queue, held, dice):
     """Return some calls of one commit, most of them in runs."""
     calls = []
