@@ -48,7 +48,9 @@ class ProducerVerbs(QueueBase, Producer):
     ) -> Job:
         if options:
             refuse_unlisted(ProducerVerbs.enqueue, options)
-        operation = new_job(self._preparation, entrypoint, payload, priority, **options)
+            operation = new_job(self._preparation, entrypoint, payload, priority, **options)
+        else:  # most calls: Python makes no dictionary and no tuple for the options
+            operation = new_job(self._preparation, entrypoint, payload, priority)
         if operation.large is None:
             jobs: list[Job] = await self._one(self._checked(operation), deadline)
         else:

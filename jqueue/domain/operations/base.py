@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -49,6 +49,7 @@ class Preparation:
         find_claim: turns a job, a claim or a bare id into a claim; raises ClaimLostError.
         holder: returns the name that claims keep if the operation gives none; None: they keep none.
         object_bytes: number of bytes above which a payload or a result gets an object of its own; None: none does.
+        enqueue_bytes: that of the limits.
     """
 
     limits: Limits
@@ -57,6 +58,10 @@ class Preparation:
     find_claim: Callable[[JobReference], Claim]
     holder: Callable[[], str | None] = lambda: None
     object_bytes: int | None = None
+    enqueue_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "enqueue_bytes", self.limits.enqueue_bytes)
 
 
 class Operation:

@@ -136,9 +136,8 @@ def new_job(
         values.update(given)
     if priority.__class__ is not int or priority:
         values["priority"] = check_priority(priority)
-    return NewJob(
-        values, job_id is not None, delay, on_conflict, limits.enqueue_bytes, large, plain=not options and large is None
-    )
+    is_plain = not options and large is None
+    return NewJob(values, job_id is not None, delay, on_conflict, preparation.enqueue_bytes, large, is_plain)
 
 
 class NewJob(Operation):
@@ -179,7 +178,6 @@ class NewJob(Operation):
         on_conflict: OnConflict,
         enqueue_bytes: int,
         large: LargeValue | None = None,
-        *,
         plain: bool = False,
     ) -> None:
         self.values = values
@@ -248,7 +246,8 @@ class NewJob(Operation):
         """Add the plain jobs at the beginning of a run, unless an id is taken or there is no room for one more."""
         drop_outlived(draft, now)
         entries, finished, asides = draft.jobs.entries, draft.header.finished, draft.aside_keys
-        most = enqueue_limit(draft, min(operation._enqueue_bytes for operation in run)) - draft.taken_bytes
+        enqueue_bytes = run[0]._enqueue_bytes
+        most = enqueue_limit(draft, enqueue_bytes) - draft.taken_bytes
         size, sequence, entrypoint, least = 0, draft.jobs.last_sequence, None, 0
         jobs: list[Job] = []
         ids: set[str] = set()
@@ -259,7 +258,7 @@ class NewJob(Operation):
                 entrypoint = values["entrypoint"]
                 least = LINE_BYTES + 8 + written_bytes(entrypoint)
             taken = size + least + len(values["payload"]) * 4 // 3 + written_bytes(job_id)
-            if not operation._plain or taken > most:
+            if not operation._plain or taken > most or operation._enqueue_bytes != enqueue_bytes:
                 break
             if job_id in ids or job_id in entries or job_id in finished or job_id in asides:
                 break
