@@ -149,6 +149,14 @@ def _prepared(payload):
     return new_job(replace(UNPREPARED, new_id=lambda: payload.decode()), "t", payload)
 
 
+def test_a_pass_ends_at_an_enqueue_of_a_writer_with_another_size_limit():
+    small = replace(UNPREPARED, limits=Limits(blob_bytes=2000), new_id=lambda: "small")
+    draft = Draft()
+    run = [_prepared(b"one"), new_job(small, "t", b"two"), _prepared(b"three")]
+    assert ["one"] == [job.id for job in perform_run(run, draft, NOW)]
+    assert ["small"] == [job.id for job in perform_run(run[1:], draft, NOW)]
+
+
 def _in_order(draft):
     """Return the state with its jobs in order: an undo puts a job back at the end of the table."""
     state = draft.freeze()

@@ -96,7 +96,8 @@ class ClaimRegistry:
         """
         if isinstance(reference, str):
             held = self._held.get(reference)
-            return Claim(reference, 0 if held is None or held.older is not None else held.attempt)
+            attempt = 0 if held is None or held.older is not None else held.attempt
+            return tuple.__new__(Claim, (reference, attempt))  # as `Claim(...)`, without a call of a Python function
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
         if isinstance(reference, Claim):
