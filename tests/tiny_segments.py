@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from jqueue import DirectQueue
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.blob.segments import Segments
+from jqueue.domain.enqueued_jobs import UUID_HEAD
 from jqueue.domain.limits import Limits
 from jqueue.ports.storage import ObjectStoragePort
 
@@ -56,12 +57,13 @@ async def spilled(queue: DirectQueue) -> None:
     raise AssertionError("jobs stay in the queue's object")
 
 
-async def change_row(storage: Any, name: str, text: bytes) -> bytes:
-    """Change the case of the line with a text in a segment, and return the segment as it was."""
+async def change_row(storage: Any, name: str, job_id: str) -> bytes:
+    """Change the case of the row of a job in a segment, and return the segment as it was."""
     segment = storage.beside(f".segments/{name}")
     whole, etag = await segment.read()
-    line = next(line for line in whole.split(b"\n") if text in line)
-    await segment.write(whole.replace(line, line.swapcase()), etag)
+    ids = [b'"%b\1' % text.encode() for text in (job_id, job_id[:UUID_HEAD])]  # the rest of an id may be a shared text
+    row = next(row for row in whole.split(b"\n") if row.startswith(tuple(ids)))
+    await segment.write(whole.replace(row, row.swapcase()), etag)
     assert isinstance(whole, bytes)
     return whole
 

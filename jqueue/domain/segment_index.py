@@ -14,8 +14,13 @@ from typing import NamedTuple
 
 from jqueue.domain.segments import RowKey, Span
 
+MARKS = tuple(bytes([number]) for number in range(1, 9))
+"""Bytes that stand for the texts of a segment in its rows. They do not occur in JSON."""
+
 _UUID_TEXT, _UUID_LENGTH = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", 36
 _is_uuid, _are_uuids = re.compile(_UUID_TEXT).fullmatch, re.compile(f"(?:{_UUID_TEXT})*").fullmatch
+
+_CONTROL = re.compile("[\x00-\x1f]")
 
 
 class Chunk(NamedTuple):
@@ -80,6 +85,21 @@ def _numbers(data: bytes) -> array[int]:
     return numbers
 
 
+def whole_lines(rows: bytes, texts: Sequence[bytes]) -> bytes:
+    """Return the lines of the jobs in rows, given the texts that `MARKS` stand for."""
+    for mark, text in zip(MARKS, texts, strict=False):
+        rows = rows.replace(mark, text)
+    return rows
+
+
+def is_shared_text(text: bytes) -> bool:
+    """Return True if a mark may stand for a text: it is UTF-8, and could be a part of a line of JSON."""
+    try:
+        return _CONTROL.search(text.decode()) is None
+    except UnicodeDecodeError:
+        return False
+
+
 class HashTable:
     """Rows by the hash of a text.
 
@@ -120,12 +140,13 @@ class SegmentIndex:
         keys: rows by unique key, of the rows that have one.
         objects: suffixes of the objects that its rows name.
         single: rows that are never a part of a range, as spans.
+        texts: the texts that `MARKS` stand for in its rows.
 
     Attributes:
         oldest: for each chunk, the earliest `since` of its rows and of the rows behind it.
     """
 
-    __slots__ = ("chunks", "end", "ids", "keys", "objects", "oldest", "single")
+    __slots__ = ("chunks", "end", "ids", "keys", "objects", "oldest", "single", "texts")
 
     def __init__(
         self,
@@ -135,6 +156,7 @@ class SegmentIndex:
         keys: HashTable,
         objects: Sequence[str] = (),
         single: Sequence[Span] = (),
+        texts: Sequence[bytes] = (),
     ) -> None:
         self.chunks = tuple(chunks)
         self.end = end
@@ -142,9 +164,14 @@ class SegmentIndex:
         self.keys = keys
         self.objects = tuple(objects)
         self.single = tuple(single)
+        self.texts = tuple(texts)
         self.oldest = [*accumulate((chunk.oldest for chunk in reversed(self.chunks)), min)][::-1]
 
     def bytes_of(self, first: int, last: int) -> tuple[int, int]:
         """Return the offsets of the first byte of a chunk, and of the byte after another chunk."""
         end = self.chunks[last + 1].offset if last + 1 < len(self.chunks) else self.end
         return self.chunks[first].offset, end
+
+    def whole(self, rows: bytes) -> bytes:
+        """Return the lines of the jobs in rows of the segment."""
+        return whole_lines(rows, self.texts)

@@ -132,7 +132,7 @@ async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queu
     monkeypatch.setattr(waiting, "FEW", few)
     mail = segment_of(path, "mail")
     content = bytearray(mail.read_bytes())
-    content[content.index(b'"payload"')] ^= 1
+    content[content.index(b"\1")] ^= 1
     mail.write_bytes(content)
     assert 200 == (await get(app, "/api/jobs")).status
     assert 200 == (await get(app, "/api/jobs?text=unknown")).status

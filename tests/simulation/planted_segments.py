@@ -190,7 +190,7 @@ def damaged_rows_believed(patch):
     decode = segment_reader.decode_chunk  # type: ignore[attr-defined]
 
     def believing(data, number, segment, index, *rest):
-        found = SegmentIndex(index.chunks, index.end, index.ids, index.keys)
+        found = SegmentIndex(index.chunks, index.end, index.ids, index.keys, texts=index.texts)
         found.chunks = {number: index.chunks[number]._replace(crc=zlib.crc32(data))}  # type: ignore[assignment]
         return decode(data, number, segment, found, *rest)
 

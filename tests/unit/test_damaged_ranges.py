@@ -79,7 +79,7 @@ async def work_through(queue, rows):
 async def test_all_jobs_beside_a_damaged_chunk_are_done_once_and_its_own_jobs_wait(rows):
     storage = InMemoryStorage()
     name = await filled(storage)
-    await change_row(storage, name, b'"17"')
+    await change_row(storage, name, "17")
     queue = DirectQueue(storage)
     done, ranges = await work_through(queue, rows)
     assert numbers((0, 16), (20, JOBS)) == done
@@ -108,7 +108,7 @@ async def test_the_jobs_of_a_missing_segment_wait_and_those_of_other_segments_ar
 @pytest.mark.parametrize("rows", [10, 100])
 async def test_programs_that_do_not_know_of_the_damage_do_all_other_jobs_too(rows):
     storage = InMemoryStorage()
-    await change_row(storage, await filled(storage), b'"17"')
+    await change_row(storage, await filled(storage), "17")
     done = []
     for _ in range(20):
         queue = DirectQueue(storage)  # knows nothing
@@ -124,7 +124,7 @@ async def test_programs_that_do_not_know_of_the_damage_do_all_other_jobs_too(row
 async def test_a_chunk_that_could_not_be_read_is_in_a_range_again_once_it_was_loaded():
     storage = InMemoryStorage()
     name = await filled(storage)
-    whole = await change_row(storage, name, b'"17"')
+    whole = await change_row(storage, name, "17")
     queue = tiny_queue(storage)
     claim, _ = await read(queue, await claimed(queue, 30))
     await queue.end_range(claim, nothing_done=True)
@@ -144,7 +144,7 @@ async def test_a_chunk_that_could_not_be_read_is_in_a_range_again_once_it_was_lo
 async def test_a_range_ends_in_parts_around_jobs_that_cannot_be_read(first):
     storage = InMemoryStorage()
     name = await filled(storage)
-    whole = await change_row(storage, name, b'"05"')
+    whole = await change_row(storage, name, "05")
     queue = DirectQueue(storage)
     claim, found = await read(queue, await claimed(queue, JOBS))
     assert (36, found) == (claim.rows, numbers((0, 4), (8, JOBS)))
@@ -161,7 +161,7 @@ async def test_a_range_ends_in_parts_around_jobs_that_cannot_be_read(first):
 
 async def test_the_last_jobs_of_a_range_that_cannot_be_read_end_with_its_last_part():
     storage = InMemoryStorage()
-    await change_row(storage, await filled(storage), b'"39"')
+    await change_row(storage, await filled(storage), "39")
     queue = DirectQueue(storage)
     claim, _ = await read(queue, await claimed(queue, JOBS))
     await queue.end_range(claim, jobs=36)
@@ -175,7 +175,7 @@ async def test_a_cancelled_job_that_cannot_be_read_leaves_the_queue():
     queue = DirectQueue(storage)
     claim = await claimed(queue, JOBS)
     await queue.cancel("17", running=True)
-    whole = await change_row(storage, name, b'"17"')
+    whole = await change_row(storage, name, "17")
     other = DirectQueue(storage)
     claim, _ = await read(other, claim)
     await other.end_range(claim)
@@ -195,7 +195,7 @@ async def test_a_job_that_failed_waits_uncharged_if_its_row_can_no_longer_be_rea
     claim, ids = await read(queue, await claimed(queue, JOBS))
     segments_of(queue).loader.rows_kept = 0
     await queue.enqueue("b", b"")  # the loaded rows are dropped
-    text = () if damage is remove_segment else (b'"%s"' % ids[17].encode(),)
+    text = () if damage is remove_segment else (ids[17],)
     whole = await damage(storage, name, *text)
     await queue.end_range(claim, failed={ids[17]: RangeFailure("boom", dead=True)}, kept=[ids[18]])
     assert (38, 3, 0) == await figures(queue)
@@ -206,7 +206,7 @@ async def test_a_job_that_failed_waits_uncharged_if_its_row_can_no_longer_be_rea
 
 async def test_the_end_of_a_revoked_claim_gives_no_row_back():
     storage = InMemoryStorage()
-    await change_row(storage, await filled(storage), b'"05"')
+    await change_row(storage, await filled(storage), "05")
     queue = DirectQueue(storage)
     claim, _ = await read(queue, await claimed(queue, JOBS))
     await queue.requeue_stale(0)
@@ -231,7 +231,7 @@ async def test_a_missing_segment_is_not_looked_for_once_for_each_of_its_chunks()
 async def test_the_error_says_how_many_jobs_of_a_range_cannot_be_read():
     storage = InMemoryStorage()
     name = await filled(storage)
-    await change_row(storage, name, b'"05"')
+    await change_row(storage, name, "05")
     queue = DirectQueue(storage)
     claim = await claimed(queue, 6)
     with pytest.raises(SegmentDamagedError, match=rf"\.segments/{name}' .*2 jobs of a range cannot be read") as caught:

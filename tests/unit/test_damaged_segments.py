@@ -72,7 +72,7 @@ async def test_a_damaged_chunk_keeps_back_its_own_rows_alone(batch_size):
         [name] = (await queue.read_state()).segments
         segment = store.beside(f".segments/{name}")
         whole, etag = await segment.read()
-        line = next(line for line in whole.split(b"\n") if line.startswith(b'"41"'))
+        line = next(line for line in whole.split(b"\n") if line.startswith(b'"41\x01'))
         await segment.write(whole.replace(line, line.swapcase()), etag)
 
         before, found = len(storage.object_calls), []
@@ -94,7 +94,7 @@ async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_
     [name] = (await deep.read_state()).segments
     segment = storage.beside(f".segments/{name}")
     whole, etag = await segment.read()
-    for damaged in (whole.replace(b"queued", b"QUEUED"), whole[:-1]):
+    for damaged in (whole.replace(b"queued", b"QUEUED", 1), whole[:-1]):
         etag = await segment.write(damaged, etag)
         queue = DirectQueue(storage)
         for end in (queue.ack, queue.nack, queue.heartbeat):

@@ -214,6 +214,6 @@ async def test_a_table_with_the_other_hashes_contradicts_its_rows():
         [(_, ids, _)] = await indexed(queue)
         hashes, rows = zip(*pairs(ids, digest), strict=True)
         foreign = HashTable(array("Q", hashes), array("I", rows), own=True)
-        wrong = SegmentIndex(index.chunks, index.end, foreign, index.keys)
+        wrong = SegmentIndex(index.chunks, index.end, foreign, index.keys, texts=index.texts)
         assert "" == SegmentCheck(segment, index, ()).chunk(number, data).misplaced
         assert "the id of row 0 is not in the index" in SegmentCheck(segment, wrong, ()).chunk(number, data).misplaced

@@ -78,7 +78,7 @@ class SegmentCensus:
         async def read() -> SegmentIndex:
             index = await self._reader.index(name, segment)
             nothing = HashTable(array("Q"), array("I"))
-            return SegmentIndex(index.chunks, index.end, nothing, nothing)
+            return SegmentIndex(index.chunks, index.end, nothing, nothing, texts=index.texts)
 
         return await _remembered(self._outlines, name, read)
 

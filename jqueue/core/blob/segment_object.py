@@ -1,10 +1,13 @@
-"""The bytes of a segment: a first line, its rows, one job a line as in the blob, and its index.
+"""The bytes of a segment: a first line, its rows, one job a line, and its index.
 
     {"segment": 1, "queue": "…", "entrypoint": "mail"}
-    "<job id>": {…one job…}
-    "<job id>": {…}
+    "<job id><1><payload><2>17<3>
+    "<job id><1><payload><2>18<3>
     {"rows": 2, "chunks": [[51, 2774312119, 0, 17, 1767225601.0, 1767225601.0]], "end": 812, "keys": 0, …}
     <tables of hashes, binary>
+
+A row is the line of its job in the blob, with one byte for each text that most rows share. The index has these texts:
+here, `<1>` stands for `": {"entrypoint": "mail", "payload": "`. With them, a row would be twice as long.
 
 The index begins at the offset that the manifest has, and so do its checksum and all other facts about the segment. The
 tables are little-endian: the hashes of all ids (8 bytes each, in order), the row of each (4 bytes), and the same for
@@ -17,20 +20,21 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import index as index_of
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, read_entry, read_waiting_lines
 from jqueue.core.blob.segment_columns import SegmentColumns
+from jqueue.core.blob.shared_texts import shortened, texts_of
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
-from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex
+from jqueue.domain.segment_index import MARKS, Chunk, HashTable, SegmentIndex, is_shared_text, whole_lines
 from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
 from jqueue.domain.slices import Slices
 
@@ -82,12 +86,12 @@ def encoding_columns(
     """
     yield from columns.sorting(aging, scheduled=scheduled)
     lines, columns.lines = columns.lines, []
-    rows = len(lines)
+    rows, texts = len(lines), texts_of(lines[0], lines[-1])
     head = first_line(queue, entrypoint)
     parts, chunks, offset = [head], [], len(head)
     for first in range(0, rows, chunk_rows):
         last = min(first + chunk_rows, rows)
-        text = b"\n".join(lines[first:last]) + b"\n"
+        text = shortened(b"\n".join(lines[first:last]) + b"\n", texts)
         chunks.append(Chunk(offset, zlib.crc32(text), columns.key(first), columns.oldest(first, last)))
         parts.append(text)
         offset += len(text)
@@ -118,6 +122,7 @@ def encoding_columns(
         spare=columns.spare,
         objects=[suffix for _, suffix in columns.objects],
         single=joined((row, row + 1) for row in columns.single),
+        texts=texts,
     )
     return encoded._replace(ids_as_own=as_own)
 
@@ -145,6 +150,7 @@ def finished_segment(
     spare: int | None = None,
     objects: Sequence[str] = (),
     single: Sequence[Span] = (),
+    texts: Sequence[bytes] = (),
 ) -> EncodedSegment:
     """Return a segment whose rows are encoded.
 
@@ -165,8 +171,9 @@ def finished_segment(
         spare: smallest number of failures after which a job is dead.
         objects: suffixes of the objects that the rows name.
         single: rows that are never a part of a range.
+        texts: the texts that bytes of the rows stand for.
     """
-    index = SegmentIndex(chunks, end, ids, keys, objects, single)
+    index = SegmentIndex(chunks, end, ids, keys, objects, single, texts)
     text = _encode_index(index, rows)
     segment = Segment(
         entrypoint=entrypoint,
@@ -218,6 +225,7 @@ def _encode_index(index: SegmentIndex, rows: int) -> bytes:
         "keys": len(index.keys.rows),
         "objects": index.objects,
         "single": index.single,
+        "texts": [text.decode() for text in index.texts],
     }
     tables = (index.ids.hashes, index.ids.rows, index.keys.hashes, index.keys.rows)
     return dump_ascii(said).encode() + b"\n" + b"".join(map(_little_endian, tables))
@@ -253,7 +261,8 @@ def decode_index(data: bytes, segment: Segment, *, tables: bool = True) -> Segme
         ids = HashTable(numbers[0], numbers[1], own=segment.own_ids)
         keys_of = HashTable(numbers[2], numbers[3])
         single = [(first, last) for first, last in said["single"]]
-        found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single)
+        texts = _texts_in(said)
+        found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single, texts)
         sound = bool(chunks) and _is_sound(found, segment)
     except (ValueError, TypeError, LookupError, OverflowError):
         raise InvalidBlobError("its index cannot be read") from None
@@ -262,6 +271,21 @@ def decode_index(data: bytes, segment: Segment, *, tables: bool = True) -> Segme
     if not sound:
         raise InvalidBlobError("its index has places that are not in it")
     return found
+
+
+def _texts_in(said: Mapping[str, Any]) -> list[bytes]:
+    """Return the texts that an index line has for the marks in rows.
+
+    Raises:
+        ValueError: they are no such texts.
+    """
+    texts = said.get("texts", [])
+    if not isinstance(texts, list) or len(texts) > len(MARKS) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("texts")
+    encoded = [text.encode() for text in texts]
+    if not all(map(is_shared_text, encoded)):
+        raise ValueError("texts")
+    return encoded
 
 
 def _is_sound(index: SegmentIndex, segment: Segment) -> bool:
@@ -316,12 +340,22 @@ def decode_chunk(
     Raises:
         InvalidBlobError: it is damaged.
     """
-    check_chunk(data, number, index)
-    if prefix and not _may_have(data, prefix):
+    lines = chunk_lines(data, number, index)
+    if prefix and not _may_have(lines, prefix):
         return []
     first = number * segment.chunk_rows
-    ids, entries = decode_lines(data, first, segment.offset, names)
+    ids, entries = decode_lines(lines, first, segment.offset, names)
     return list(zip(range(first, first + len(ids)), ids, entries, strict=True))
+
+
+def chunk_lines(data: bytes, number: int, index: SegmentIndex) -> bytes:
+    """Return the lines of the jobs in a chunk.
+
+    Raises:
+        InvalidBlobError: it is damaged.
+    """
+    check_chunk(data, number, index)
+    return index.whole(data)
 
 
 def check_chunk(data: bytes | memoryview, number: int, index: SegmentIndex) -> None:
@@ -335,10 +369,10 @@ def check_chunk(data: bytes | memoryview, number: int, index: SegmentIndex) -> N
 
 
 def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) -> tuple[list[str], list[Packed]]:
-    """Return the job ids and the packed jobs of the rows of a chunk, or of several that follow each other.
+    """Return the job ids and the packed jobs of the lines of a chunk, or of several that follow each other.
 
     Args:
-        data: the bytes, whose checksums are right.
+        data: the lines: see `chunk_lines`.
         first: the number of the first row.
         offset: that of the segment, to add to sequence numbers.
         names: entrypoints seen before; all jobs that have one share it.
@@ -351,7 +385,7 @@ def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) ->
 
 
 def _read_entries(data: bytes, first: int, names: dict[str, str]) -> tuple[list[str], list[Packed]]:
-    """Return the job ids and the packed jobs of the rows of a chunk, given the number of its first row.
+    """Return the job ids and the packed jobs of the lines of a chunk, given the number of its first row.
 
     Raises:
         InvalidBlobError: a row is not a queued job.
@@ -387,6 +421,7 @@ def decode_rows(data: bytes) -> Slices[list[tuple[str, Packed]]]:
         said = from_json(data[end : data.find(b"\n", end)])
         offsets = [*(chunk[0] for chunk in said["chunks"]), said["end"]]
         sums = [chunk[1] for chunk in said["chunks"]]
+        texts = _texts_in(said)
         chunks = [data[start:stop] for start, stop in pairwise(offsets)]
     except (ValueError, TypeError, LookupError):
         raise InvalidBlobError("its index cannot be read") from None
@@ -395,7 +430,7 @@ def decode_rows(data: bytes) -> Slices[list[tuple[str, Packed]]]:
     found: list[tuple[str, Packed]] = []
     names: dict[str, str] = {}
     for chunk in chunks:
-        for line in chunk.split(b"\n")[:-1]:
+        for line in whole_lines(chunk, texts).split(b"\n")[:-1]:
             entry = read_entry(line, names)
             if isinstance(entry, SetAside):
                 raise InvalidBlobError(f"row {len(found)} of it cannot be read as a job: {entry.reason}")
@@ -416,8 +451,7 @@ def ids_in(data: bytes, number: int, segment: Segment, index: SegmentIndex) -> l
     Raises:
         InvalidBlobError: it is damaged.
     """
-    check_chunk(data, number, index)
-    quoted = _ID.findall(data)
+    quoted = _ID.findall(chunk_lines(data, number, index))
     try:
         ids = from_json(b"[%b]" % b",".join(quoted))
     except ValueError:
@@ -426,6 +460,6 @@ def ids_in(data: bytes, number: int, segment: Segment, index: SegmentIndex) -> l
 
 
 def _may_have(data: bytes, prefix: str) -> bool:
-    """Return False if no row of a chunk has an id that begins like this."""
+    """Return False if no line of a chunk has an id that begins like this."""
     beginning = dump_ascii(prefix)[:-1].encode()
     return b"\\" in data or not prefix.isascii() or data.startswith(beginning) or b"\n" + beginning in data

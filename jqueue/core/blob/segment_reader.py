@@ -81,10 +81,11 @@ class SegmentReader:
         """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
         async with aclosing(self.parts(name, index, numbers, turn)) as parts:
             async for number, data in parts:
-                yield decode_chunk(data, number, segment, index, self._names), data.split(b"\n")[:-1]
+                rows = decode_chunk(data, number, segment, index, self._names)
+                yield rows, index.whole(data).split(b"\n")[:-1]
 
     async def text(self, name: str, index: SegmentIndex, first: int, last: int) -> bytes:
-        """Return the bytes of chunks that follow each other, from the first to the last one, unchecked.
+        """Return the rows of chunks that follow each other, from the first to the last one, unchecked.
 
         Raises:
             ObjectMissingError: the segment does not exist.
@@ -92,8 +93,8 @@ class SegmentReader:
         """
         return await self._read(name, *index.bytes_of(first, last))
 
-    async def checked_text(self, name: str, index: SegmentIndex, numbers: range) -> bytes:
-        """Return the bytes of chunks that follow each other. Errors are as for `chunks`."""
+    async def checked_lines(self, name: str, index: SegmentIndex, numbers: range) -> bytes:
+        """Return the lines of the jobs in chunks that follow each other. Errors are as for `chunks`."""
         text = await self.text(name, index, numbers[0], numbers[-1])
         whole, (origin, _) = memoryview(text), index.bytes_of(numbers[0], numbers[-1])
         turn = origin
@@ -103,7 +104,7 @@ class SegmentReader:
             if stop - turn >= BYTES_IN_A_TURN:
                 turn = stop
                 await one_turn()
-        return text
+        return index.whole(text)
 
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]

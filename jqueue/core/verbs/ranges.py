@@ -105,7 +105,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         """
 
         async def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> T:
-            text = await reader.checked_text(claim.segment, index, numbers)
+            text = await reader.checked_lines(claim.segment, index, numbers)
             return parse(numbers[0] * claim.entry.chunk_rows, text)
 
         async for found in self._read_chunks(claim, deadline, chunks, read):

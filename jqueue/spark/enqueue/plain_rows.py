@@ -25,7 +25,7 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.enqueued_jobs import SCATTER, bulk_hash_base, bulk_hashes
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_name
-from jqueue.domain.segment_index import Chunk, HashTable
+from jqueue.domain.segment_index import MARKS, Chunk, HashTable
 from jqueue.domain.segments import RowKey, Span
 from jqueue.spark.enqueue.row_bytes import (
     ID_DIGITS,
@@ -147,8 +147,9 @@ class PlainRows:
         self._kept = keep_result
         self._chunk_rows = chunk_rows
         before, middle, last = plain_row_texts(entrypoint, created_at, keep_result)
-        self._head = np.frombuffer(b'"' + bytes(ID_DIGITS) + rest.encode() + before, np.uint8)
-        self._middle, self._last = middle, last + b"\n"
+        self._texts = rest.encode() + before, middle, last
+        self._head = np.frombuffer(b'"' + bytes(ID_DIGITS) + MARKS[0], np.uint8)
+        self._middle, self._last = MARKS[1], MARKS[2] + b"\n"
         self._text, self._start = text, len(head)
         text.add(head)
         self._lengths: list[Any] = []
@@ -238,6 +239,7 @@ class PlainRows:
             largest=int(sequences[-1]),
             aging=aging,
             single=single,
+            texts=self._texts,
         )
 
 

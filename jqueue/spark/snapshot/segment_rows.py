@@ -38,7 +38,7 @@ from jqueue.spark.staging import absolute
 DEADLINE = 120.0
 """Seconds for a read of a segment, with its repetitions. A task reads up to 64 MiB of one at once by default."""
 
-READ_FOR_ONE = 4
+READ_FOR_ONE = 2
 """Number of bytes that a task reads for one byte of the `size` of its rows: partitions with segments are larger."""
 
 PLAIN_LINES, CHANGED_LINES = -1, -2
@@ -95,7 +95,7 @@ class SegmentRows:
 
     @property
     def size(self) -> int:
-        """A fourth of about the number of bytes to read, as they do not travel with the partition."""
+        """Half of about the number of bytes to read, as they do not travel with the partition."""
         return (self.chunks[1] - self.chunks[0]) * self._share_of_a_chunk
 
     def split(self, size: int) -> tuple[SegmentRows, SegmentRows | None]:
@@ -132,7 +132,7 @@ class SegmentRows:
                 yield Lines(self._as_they_are(some, index), 0)
                 continue
             held = None if kind == PLAIN_LINES else self.ranges[kind]
-            for text in _portions(text for _, text in some):
+            for text in _portions(index.whole(bytes(text)) for _, text in some):
                 yield Lines(text, segment.offset, held, as_stored=True)
 
     def _leave_out(self, chunks: Sequence[int], error: JQueueError) -> None:
@@ -239,9 +239,9 @@ class SegmentRows:
                 await storage.release()
 
 
-def _portions(texts: Iterable[memoryview]) -> Iterator[bytes]:
+def _portions(texts: Iterable[bytes]) -> Iterator[bytes]:
     """Join texts that follow each other to texts of about the size of a batch."""
-    some: list[memoryview] = []
+    some: list[bytes] = []
     size = 0
     for text in texts:
         some.append(text)

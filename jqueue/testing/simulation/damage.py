@@ -15,7 +15,8 @@ from jqueue.testing.simulation.stored_segments import FOLDER
 MOST = 3
 """Largest number of segments that are damaged in one simulation."""
 
-_SEQUENCE = re.compile(rb'"sequence": (\d+)')
+_SEQUENCE = re.compile(rb'(?:"sequence": |\x02)(\d+)')
+"""A sequence number: behind its name, or behind the byte that stands for that."""
 
 
 class Damage:

@@ -27,6 +27,10 @@ NAMED = re.compile(rb'"(?:payload|result)_object": \["([^"]+)", (\d+), "([0-9a-f
 """The name, the size and the digest of an object in the line of a job."""
 
 
+SHORT = re.compile(rb"[\x01-\x08]")
+"""A byte that stands for one of the texts of the index."""
+
+
 @dataclass(slots=True)
 class StoredRow:
     """One row of a segment.
@@ -34,7 +38,7 @@ class StoredRow:
     Attributes:
         job_id: id of the job.
         job: fields of the job, with the segment's own sequence number.
-        line: its bytes.
+        line: its line.
         since: its `run_at`, or else its `created_at`, in seconds since 1970.
     """
 
@@ -74,16 +78,20 @@ class StoredSegment:
         head, _, rest = content.partition(b"\n")
         first = from_json(head)
         self.entrypoint, self.queue = first["entrypoint"], first["queue"]
-        self.rows: list[StoredRow] = []
-        self.index = len(head) + 1
+        self._stored: list[bytes] = []
         while rest.startswith(b'"'):
-            line, _, rest = rest.partition(b"\n")
+            row, _, rest = rest.partition(b"\n")
+            self._stored.append(row + b"\n")
+        self.index = len(head) + 1 + sum(map(len, self._stored))
+        said, _, self.tables = rest.partition(b"\n")
+        self.said: Fields = from_json(said)
+        texts = [text.encode() for text in self.said["texts"]]
+        self.rows: list[StoredRow] = []
+        for row in self._stored:
+            line = SHORT.sub(lambda found: texts[found[0][0] - 1], row[:-1])
             job_id, job = read_line(line)
             since = datetime.fromisoformat(job.get("run_at") or job["created_at"]).timestamp()
             self.rows.append(StoredRow(job_id, job, line, since))
-            self.index += len(line) + 1
-        said, _, self.tables = rest.partition(b"\n")
-        self.said: Fields = from_json(said)
 
     def waiting(self, entry: Fields) -> dict[int, StoredRow]:
         """Return the rows that are not taken, by number.
@@ -109,7 +117,7 @@ class StoredSegment:
         chunks = []
         for first in range(0, len(rows), chunk_rows):
             some = rows[first : first + chunk_rows]
-            text = b"".join([row.line + b"\n" for row in some])
+            text = b"".join(self._stored[first : first + chunk_rows])
             chunks.append([offset, crc32(text), *some[0].key(0), min(row.since for row in some)])
             offset += len(text)
         if said["chunks"] != chunks:
