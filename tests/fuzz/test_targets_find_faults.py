@@ -111,9 +111,9 @@ def test_an_index_that_is_believed_is_found(monkeypatch):
 def test_a_chunk_that_is_believed_is_found(monkeypatch):
     decode_chunk = segment_object.decode_chunk
 
-    def trusting(data, *arguments):
-        rows = decode_chunk(data, *arguments)
-        for line in data.split(b"\n")[:-1]:
+    def trusting(data, number, segment, index, *rest):
+        rows = decode_chunk(data, number, segment, index, *rest)
+        for line in index.whole(data).split(b"\n")[:-1]:
             json.loads(b"{" + line + b"}")["priority"]
         return rows
 
