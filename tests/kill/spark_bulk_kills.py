@@ -35,7 +35,8 @@ SLOWEST = 1800.0
 
 PAYLOAD_BYTES = 64
 
-_PAYLOAD = re.compile(rb'"payload": "([A-Za-z0-9+/=]*)"')
+_PAYLOAD = re.compile(rb'(?:"payload": "|\x01)([A-Za-z0-9+/=]*)["\x02]')
+"""A payload in a row. Bytes stand for the texts around it."""
 
 DRIVER = """
 import sys

@@ -44,7 +44,7 @@ def segment_of(file):
 def change(segment):
     """Change a byte of the first job."""
     content = bytearray(segment.read_bytes())
-    content[content.index(b"payload") + 20] ^= 1
+    content[content.index(b"\1") + 1] ^= 1
     segment.write_bytes(content)
 
 
