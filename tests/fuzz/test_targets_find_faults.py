@@ -43,7 +43,7 @@ def plant(monkeypatch, name, function):
 
 
 def each(encode):
-    """Return a function that encodes several jobs from one that encodes a job."""
+    """Return a function that encodes each of several jobs by `encode`."""
     return lambda jobs: [encode(job) for job in jobs]
 
 

@@ -1,4 +1,4 @@
-"""Ranges of a segment that cannot be read as a whole: its other jobs are done, and no claim is repeated in vain."""
+"""Ranges of a damaged segment: all jobs that can be read are done, and no claim is repeated in vain."""
 
 import pytest
 

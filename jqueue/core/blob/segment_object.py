@@ -280,12 +280,11 @@ def _texts_in(said: Mapping[str, Any]) -> list[bytes]:
         ValueError: they are no such texts.
     """
     texts = said.get("texts", [])
-    if not isinstance(texts, list) or len(texts) > len(MARKS) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("texts")
-    encoded = [text.encode() for text in texts]
-    if not all(map(is_shared_text, encoded)):
-        raise ValueError("texts")
-    return encoded
+    if isinstance(texts, list) and len(texts) <= len(MARKS) and all(isinstance(text, str) for text in texts):
+        encoded = [text.encode() for text in texts]
+        if all(map(is_shared_text, encoded)):
+            return encoded
+    raise ValueError("texts")
 
 
 def _is_sound(index: SegmentIndex, segment: Segment) -> bool:

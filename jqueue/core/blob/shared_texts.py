@@ -18,7 +18,7 @@ _LINE = re.compile(
     rb'"(?P<id>(?:[^"\\]|\\.)*)(?P<head>": \{"entrypoint": %b, "payload": ")[A-Za-z0-9+/=]*'
     rb'(?P<middle>", "status": "queued", "sequence": )[0-9]+(?P<rest>, .*)' % _STRING
 )
-"""A line of a queued job, in the parts that differ from job to job and those that usually do not."""
+"""The line of a queued job. The groups `head`, `middle` and `rest` are usually the same in all lines of a segment."""
 
 
 def texts_of(first: bytes, last: bytes) -> Sequence[bytes]:
