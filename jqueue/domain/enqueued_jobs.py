@@ -107,16 +107,20 @@ class GivenJobs:
 
     def add(self, entrypoint: str, priority: int = 0, job_id: str | None = None) -> int:
         """Add a job, and return its number."""
-        place = self._entrypoints.get(entrypoint)
-        if place is None:
-            place = self._entrypoints[entrypoint] = len(self._names)
-            self._names.append(entrypoint)
-        self._entrypoint_of.append(place)
-        self._priorities.append(priority)
-        number = len(self._entrypoint_of)
+        self.extend([entrypoint])
+        number = len(self)
+        self._priorities[number - 1] = priority
         if job_id is not None:
             self._ids.add(number, job_id)
         return number
+
+    def extend(self, entrypoints: Sequence[str]) -> None:
+        """Add jobs of priority 0, none of which has an id of its caller's."""
+        for entrypoint in {*entrypoints} - self._entrypoints.keys():
+            self._entrypoints[entrypoint] = len(self._names)
+            self._names.append(entrypoint)
+        self._entrypoint_of.extend(map(self._entrypoints.__getitem__, entrypoints))
+        self._priorities.frombytes(bytes(self._priorities.itemsize * len(entrypoints)))
 
     def job(self, number: int, outcome: BulkAdded) -> Job:
         """Return a job as it was added, without its payload and its other options.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jqueue.core.blob.lines import plain_row_texts
+from jqueue.core.blob.lines import plain_texts
 
 LARGEST_TEXT = (1 << 31) - 1
 """Bytes of text that can be read at once: the offsets of a column have 32 bits."""
@@ -34,7 +34,7 @@ SEQUENCE_DIGITS = 15
 _HEAD = re.compile(rb'"[^"\\\x00-\x1f]+(": \{"entrypoint": "[^"\\\x00-\x1f]+", "payload": ")')
 """Beginning of a line up to the payload. The group ends the id, and is the same in all lines."""
 
-_MIDDLE = plain_row_texts("", datetime.min, None)[1]
+_MIDDLE = plain_texts("", "", datetime.min).middle
 """Text between the payload and the sequence number of a queued job."""
 
 _DECIDING = (b'"payload', b'"sequence"', b"\\u", b"\n")

@@ -25,7 +25,7 @@ def test_each_row_is_in_the_queue_once_after_kills(tmp_path):
 @pytest.mark.parametrize(
     ("payloads", "words"),
     [
-        ([b"0", b"1", b"1"], "row 1 is in the queue twice"),
+        ([b"0", b"1", b"1"], "row 1 is in the queue once too often"),
         ([b"1"], "1 of 2 rows are missing"),
         ([b"0", b"2"], "a job that is no row"),
     ],

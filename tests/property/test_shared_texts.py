@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue import InMemoryStorage
-from jqueue.core.blob.lines import encode_job, encode_plain_rows
-from jqueue.core.blob.segment_object import decode_index, decode_rows
+from jqueue import InMemoryStorage, Job
+from jqueue.core.blob.lines import encode_job, plain_texts
+from jqueue.core.blob.segment_columns import Row, SegmentColumns
+from jqueue.core.blob.segment_object import decode_index, decode_rows, encoding_columns
 from jqueue.core.blob.shared_texts import shortened, texts_of
+from jqueue.domain.enqueued_jobs import bulk_id
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.operations import Enqueue
 from jqueue.domain.segment_index import MARKS, whole_lines
+from jqueue.domain.segments import RowKey
 from jqueue.domain.slices import exhaust
-from tests.property.test_codec_properties import jobs, times
+from tests.property.test_codec_properties import jobs, names, times
 from tests.tiny_segments import spilled, tiny_queue
 
 queued = st.lists(jobs, min_size=1, max_size=5)
@@ -41,13 +44,36 @@ def test_rows_become_the_same_lines_again(several, entrypoint):
 )
 def test_a_text_never_ends_within_a_character(created_at, first, last):
     """The two lines differ in the second byte of a character, or in its fourth."""
-    lines = encode_plain_rows([f"job-{name}-0".encode() for name in (first, last)], "t", [b"", b""], [1, 2], created_at)
-    check(
-        [
-            line[:-1] + f', "headers": {{"name": "{name}"}}}}'.encode()
-            for line, name in zip(lines, (first, last), strict=True)
-        ]
-    )
+    kind = Job(entrypoint="t", payload=b"", created_at=created_at)
+    check([encode_job(kind.evolve(id=f"job-{name}-0", headers={"name": name})) for name in (first, last)])
+
+
+kept = st.sampled_from([None, None, 1.0, 2.0])
+parts = st.lists(st.tuples(kept, st.lists(st.binary(max_size=9), max_size=3)), min_size=1, max_size=5)
+
+
+@given(parts, st.sampled_from(["-0000-4000-8000-000000000000", '-"', "-größe"]), names, times)
+def test_rows_that_are_encoded_short_have_the_lines_and_the_size_of_their_jobs(parts, rest, entrypoint, created_at):
+    columns = SegmentColumns(created_at.timestamp(), own_ids=True)
+    lines = []
+    for kept, payloads in parts:
+        numbers = range(len(lines) + 1, len(lines) + 1 + len(payloads))
+        kind = Job(entrypoint=entrypoint, payload=b"", created_at=created_at, keep_result=kept)
+        for number, payload in zip(numbers, payloads, strict=True):
+            lines.append(encode_job(kind.evolve(id=bulk_id(number, rest), payload=payload, sequence=number)))
+        if kept == 2.0:
+            key = RowKey(0, numbers.start, 0.0)
+            for number, line in zip(numbers, lines[numbers.start - 1 :], strict=True):
+                columns.add(Row(bulk_id(number, rest), line, key._replace(sequence=number)))
+        else:
+            texts = plain_texts(rest, entrypoint, created_at, kept)
+            columns.add_bulk(numbers, payloads, rest, texts)
+    assert (lines, sum(map(len, lines))) == (columns.whole_lines(), columns.size)
+    if lines:
+        content, entry, index, _ = exhaust(encoding_columns(columns, "", entrypoint, scheduled=False, aging=None))
+        start = content.index(b"\n") + 1
+        assert b"".join(line + b"\n" for line in lines) == index.whole(content[start : entry.index])
+        assert not any(text in content[start : entry.index] for text in index.texts)
 
 
 async def segment(jobs):

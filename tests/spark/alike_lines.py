@@ -1,11 +1,12 @@
 """Lines of segments for tests: jobs of a few kinds, whole, damaged and edited."""
 
+from base64 import b64encode
 from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
 from jqueue import Job, JobStatus
-from jqueue.core.blob.lines import encode_job, encode_plain_rows
+from jqueue.core.blob.lines import encode_job, plain_texts
 from jqueue.spark.plain_lines import ROWS_OF_A_KIND
 from tests.property.test_codec_properties import jobs, names
 
@@ -37,7 +38,11 @@ def joined(lines):
 
 
 def plain(ids, contents, first=1, created_at=NOW, keep_result=None):
-    return joined(encode_plain_rows(ids, "resize", contents, range(first, first + len(ids)), created_at, keep_result))
+    head, middle, last = plain_texts("", "resize", created_at, keep_result)
+    return joined(
+        b'"%b%b%b%b%d%b' % (job_id, head, b64encode(payload), middle, sequence, last)
+        for sequence, (job_id, payload) in enumerate(zip(ids, contents, strict=True), first)
+    )
 
 
 TEXTS = [  # added by edits

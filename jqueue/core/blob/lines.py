@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from jqueue.domain.enqueued_jobs import SCATTER
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Timestamp
 from jqueue.domain.job_table import Packed, packed, packed_waiting
@@ -151,32 +152,50 @@ def encode_unplaced_plain(
     ]
 
 
-def plain_row_texts(entrypoint: str, created_at: datetime, keep_result: float | None) -> tuple[bytes, bytes, bytes]:
-    """Return the constant parts of the lines of new jobs without other options, as `encode_job` writes them.
+class PlainTexts(NamedTuple):
+    """The parts that the lines of jobs of a bulk enqueue share, if the jobs have no option but `keep_result`.
 
-    They stand between the id and the payload, between the payload and the sequence number, and behind that.
+    Attributes:
+        head: stands between the first characters of the id and the payload: see `bulk_id`.
+        middle: stands between the payload and the sequence number.
+        last: stands behind the sequence number.
     """
-    rest = "" if keep_result is None else f', "keep_result": {keep_result!r}'
-    return (
-        f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "'.encode(),
+
+    head: bytes
+    middle: bytes
+    last: bytes
+
+
+def plain_texts(rest: str, entrypoint: str, created_at: datetime, keep_result: float | None = None) -> PlainTexts:
+    """Return the texts of the lines that `encode_job` writes for such jobs.
+
+    Args:
+        rest: the end of their ids.
+        entrypoint: of all jobs.
+        created_at: the time of the enqueue.
+        keep_result: seconds for which results are kept; None: they are not.
+    """
+    kept = "" if keep_result is None else f', "keep_result": {keep_result!r}'
+    return PlainTexts(
+        f'{_quote(rest)[1:-1]}": {{"entrypoint": {_quote(entrypoint)}, "payload": "'.encode(),
         f'", "status": "{JobStatus.QUEUED}", "sequence": '.encode(),
-        f', "created_at": "{_time(created_at)}"{rest}}}'.encode(),
+        f', "created_at": "{_time(created_at)}"{kept}}}'.encode(),
     )
 
 
-def encode_plain_rows(
-    job_ids: Sequence[bytes],
-    entrypoint: str,
-    payloads: Sequence[bytes],
-    sequences: Sequence[int],
-    created_at: datetime,
-    keep_result: float | None = None,
-) -> list[bytes]:
-    """Encode many new jobs without other options, as `encode_job` does. Their ids, in UTF-8, must need no escapes."""
-    before, middle, last = plain_row_texts(entrypoint, created_at, keep_result)
+def encode_plain_rows(numbers: Sequence[int], payloads: Sequence[bytes], texts: PlainTexts) -> list[bytes]:
+    """Encode new jobs of a bulk enqueue.
+
+    Args:
+        numbers: of the jobs. They are their sequence numbers, too.
+        payloads: of the jobs.
+        texts: the texts of their lines, or what stands for them.
+    """
+    head, middle, last = texts
     return [
-        b'"%b%b%b%b%d%b' % (job_id, before, b2a_base64(payload, newline=False), middle, sequence, last)
-        for job_id, payload, sequence in zip(job_ids, payloads, sequences, strict=True)
+        b'"%08x%b%b%b%d%b'
+        % (number * SCATTER & 0xFFFFFFFF, head, b2a_base64(payload, newline=False), middle, number, last)
+        for number, payload in zip(numbers, payloads, strict=True)
     ]
 
 

@@ -8,7 +8,10 @@ from itertools import islice
 from operator import itemgetter, le, lt
 from typing import NamedTuple
 
-from jqueue.domain.segment_index import hash_of, id_hash, id_hashes
+from jqueue.core.blob.lines import PlainTexts, encode_plain_rows
+from jqueue.core.blob.shared_texts import usable
+from jqueue.domain.enqueued_jobs import bulk_hashes
+from jqueue.domain.segment_index import MARKS, hash_of, id_hash, id_hashes, whole_lines
 from jqueue.domain.segments import RowKey
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 
@@ -40,7 +43,9 @@ class SegmentColumns:
 
     Attributes:
         own_ids: as in the arguments.
-        lines: the line of each job.
+        lines: the line of each job, in which bytes may stand for `texts`.
+        texts: the texts that `MARKS` stand for in the lines.
+        are_short: True if they do so in all lines, wherever the texts occur.
         ids: hash of the id of each job.
         ids_as_own: the hash that it has in segments with `own_ids`, to look for it there. Only if `given`.
         sequences: sequence number of each row.
@@ -50,12 +55,14 @@ class SegmentColumns:
         single: numbers of the rows that are never a part of a range.
         attempts: largest `attempt` of a row.
         spare: smallest `spare` of a row.
-        size: bytes of the lines.
+        size: bytes of the lines, if they are whole.
     """
 
     def __init__(self, since: float, *, own_ids: bool = False, given: bool = False) -> None:
         self.own_ids = own_ids
         self.lines: list[bytes] = []
+        self.texts: Sequence[bytes] = ()
+        self.are_short = False
         self.ids = array("Q")
         self.ids_as_own = array("Q")
         self.sequences = array("Q")
@@ -84,10 +91,37 @@ class SegmentColumns:
             ids: the hashes of the ids: see `id_hash`.
             sequences: the sequence numbers.
         """
+        self.are_short = False
         self.lines += lines
         self.ids += ids
         self.sequences.extend(sequences)
         self.size += sum(map(len, lines))
+
+    def add_bulk(self, numbers: Sequence[int], payloads: Sequence[bytes], rest: str, texts: PlainTexts) -> None:
+        """Add jobs of a bulk enqueue without options, as `add_plain` does. Their rows are encoded short.
+
+        Args:
+            numbers: of the jobs. They are their sequence numbers, too.
+            payloads: of the jobs.
+            rest: the end of their ids: see `bulk_id`.
+            texts: the texts of their lines.
+        """
+        if not self.lines:
+            self.texts, self.are_short = usable(texts), True
+        marks = PlainTexts(*(self._mark_of(text) for text in texts))
+        rows = encode_plain_rows(numbers, payloads, marks)
+        self.lines += rows
+        self.ids += bulk_hashes(numbers, rest)
+        self.sequences.extend(numbers)
+        left_out = sum(map(len, texts)) - sum(map(len, marks))
+        self.size += sum(map(len, rows)) + left_out * len(rows)
+
+    def _mark_of(self, text: bytes) -> bytes:
+        return MARKS[self.texts.index(text)] if text in self.texts else text
+
+    def whole_lines(self) -> list[bytes]:
+        """Return the lines of the jobs, whole."""
+        return [whole_lines(line, self.texts) for line in self.lines]
 
     def add_waiting(
         self,
@@ -111,6 +145,7 @@ class SegmentColumns:
             attempts: largest `attempt` of the jobs.
         """
         self._fill()
+        self.are_short = False
         self.lines += lines
         self.ids += id_hashes(ids, own=self.own_ids)
         self._priorities.extend(priorities)
@@ -128,6 +163,7 @@ class SegmentColumns:
         """
         self._fill()
         number, key = len(self.lines), row.key
+        self.are_short = False
         self.lines.append(row.line)
         self.ids.append(id_hash(row.job_id, own=self.own_ids))
         if self._given:

@@ -86,12 +86,14 @@ def encoding_columns(
     """
     yield from columns.sorting(aging, scheduled=scheduled)
     lines, columns.lines = columns.lines, []
-    rows, texts = len(lines), texts_of(lines[0], lines[-1])
+    rows, texts = len(lines), columns.texts or texts_of(lines[0], lines[-1])
     head = first_line(queue, entrypoint)
     parts, chunks, offset = [head], [], len(head)
     for first in range(0, rows, chunk_rows):
         last = min(first + chunk_rows, rows)
-        text = shortened(b"\n".join(lines[first:last]) + b"\n", texts)
+        text = b"\n".join(lines[first:last]) + b"\n"
+        if not columns.are_short:
+            text = shortened(text, texts)
         chunks.append(Chunk(offset, zlib.crc32(text), columns.key(first), columns.oldest(first, last)))
         parts.append(text)
         offset += len(text)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue.core.blob.lines import encode_plain_rows, encode_unplaced, place_text
+from jqueue.core.blob.lines import encode_unplaced, place_text, plain_texts
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.domain.durations import to_seconds
-from jqueue.domain.enqueued_jobs import bulk_hashes, bulk_id, bulk_rest
+from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits, check_name, check_payloads
@@ -161,15 +161,11 @@ class SegmentStager:
         columns = self._columns((entrypoint, False, True))
         if kept is not None:
             columns.single += range(len(columns), len(columns) + len(payloads))
+        texts = plain_texts(self.rest_of_ids, entrypoint, self.created_at, kept)
         for first in range(0, len(payloads), HASHED_IDS):
             some = payloads[first : first + HASHED_IDS]
             numbers = range(self.jobs + 1, self.jobs + 1 + len(some))
-            ids = [bulk_id(number, self.rest_of_ids).encode() for number in numbers]
-            columns.add_plain(
-                encode_plain_rows(ids, entrypoint, some, numbers, self.created_at, kept),
-                bulk_hashes(numbers, self.rest_of_ids),
-                numbers,
-            )
+            columns.add_bulk(numbers, some, self.rest_of_ids, texts)
             self.jobs += len(some)
 
     def full(self) -> Iterator[EncodedSegment]:

@@ -7,23 +7,20 @@ entrypoint, and a few jobs with an id of their caller's or a unique key, enter t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from json.encoder import encode_basestring
-from operator import attrgetter
 from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.lines import encode_plain_rows, encode_unplaced, place_text, read_line
+from jqueue.core.blob.lines import encode_unplaced, place_text, plain_texts, read_line
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import MOST_CONFLICTS, SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.domain.enqueued_jobs import UUID_HEAD, EnqueuedJobs, GivenJobs, bulk_hashes, bulk_id, bulk_rest
+from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
-from jqueue.domain.job_options import OPTIONS
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, SetAside, trusted_job
 from jqueue.domain.operations import (
@@ -55,9 +52,6 @@ MOST_SEGMENTS = SEGMENTS_KEPT // 2
 Group = tuple[str, bool, bool]
 """The entrypoint of rows; True if they are scheduled; True if the caller has chosen their ids."""
 
-_options_of: Callable[[Enqueue], tuple[Any, ...]] = attrgetter(*OPTIONS)
-_defaults = tuple(option.default for option in OPTIONS.values())
-
 
 class BulkEnqueue(SegmentCommit):
     """The jobs of one bulk enqueue.
@@ -79,8 +73,6 @@ class BulkEnqueue(SegmentCommit):
         now = engine.now()
         super().__init__(engine, segments, objects, preparation, seconds)
         self.given = GivenJobs(bulk_rest(preparation.new_id()), now)
-        self._id_end = encode_basestring(self.given.rest)[1:-1].encode()
-        self._plain_ids = self._id_end == self.given.rest.encode()
         self._preparation = replace(preparation, new_id=lambda: bulk_id(len(self.given) + 1, self.given.rest))
         self._created_at, self._since = now, now.timestamp()
         self._before = now + objects.named_within
@@ -121,8 +113,9 @@ class BulkEnqueue(SegmentCommit):
         if self._preparation.object_bytes is not None:
             most = min(most, self._preparation.object_bytes)
         simple: dict[str, tuple[list[int], list[bytes]]] = {}
+        names: list[str] = []  # the entrypoints of simple jobs that `given` still lacks
         others: list[tuple[int, NewJob]] = []
-        for job in jobs:
+        for number, job in enumerate(jobs, len(self.given) + 1):
             if job.__class__ is not Enqueue:
                 raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
             payload, entrypoint = job.payload, job.entrypoint
@@ -132,19 +125,23 @@ class BulkEnqueue(SegmentCommit):
                 and job.priority.__class__ is int
                 and not job.priority
                 and entrypoint.__class__ is str
-                and _options_of(job) == _defaults
+                and not job.has_options
             ):
-                if entrypoint not in plain:
-                    self._begin_plain(entrypoint)
                 found = simple.get(entrypoint)
                 if found is None:
+                    if entrypoint not in plain:
+                        self._begin_plain(entrypoint)
                     found = simple[entrypoint] = [], []
-                found[0].append(self.given.add(entrypoint))
+                found[0].append(number)
                 found[1].append(payload)
+                names.append(entrypoint)
             else:
+                self.given.extend(names)
+                names.clear()
                 new = job.prepared(self._preparation)
                 job_id = new.values["id"] if new.id_given else None
                 others.append((self.given.add(new.values["entrypoint"], new.values["priority"], job_id), new))
+        self.given.extend(names)
         for entrypoint, (numbers, payloads) in simple.items():
             self._add_plain(entrypoint, numbers, payloads)
         given = [new.large.content if new.large is not None else new.values["payload"] for _, new in others]
@@ -161,14 +158,13 @@ class BulkEnqueue(SegmentCommit):
         return self._groups[group]
 
     def _add_plain(self, entrypoint: str, numbers: list[int], payloads: list[bytes]) -> None:
-        ids = [bulk_id(number, self.given.rest).encode() for number in numbers]
-        shown = ids if self._plain_ids else [each[:UUID_HEAD] + self._id_end for each in ids]
-        lines = encode_plain_rows(shown, entrypoint, payloads, numbers, self._created_at)
-        self._plain[entrypoint].add_plain(lines, bulk_hashes(numbers, self.given.rest), numbers)
+        rest = self.given.rest
+        texts = plain_texts(rest, entrypoint, self._created_at)
+        self._plain[entrypoint].add_bulk(numbers, payloads, rest, texts)
         if self._whole is not None:
             self._keep(
-                {**PLAIN, "id": job_id.decode(), "entrypoint": entrypoint, "payload": payload, "sequence": number}
-                for number, payload, job_id in zip(numbers, payloads, ids, strict=True)
+                {**PLAIN, "id": bulk_id(number, rest), "entrypoint": entrypoint, "payload": payload, "sequence": number}
+                for number, payload in zip(numbers, payloads, strict=True)
             )
 
     async def _stored(self, jobs: list[tuple[int, NewJob]]) -> list[tuple[int, NewJob]]:
@@ -300,7 +296,7 @@ class BulkEnqueue(SegmentCommit):
                 columns.modes += bytes(len(columns) - len(columns.modes))
                 self._alone += [
                     self._single(_read(line), group[2], mode)
-                    for line, mode in zip(columns.lines, columns.modes, strict=True)
+                    for line, mode in zip(columns.whole_lines(), columns.modes, strict=True)
                 ]
             else:
                 await self._write(group)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from jqueue.domain.draft import Draft
@@ -23,7 +22,7 @@ from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in
 from jqueue.domain.limits import Limits, check_name, check_priority, written_bytes
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, PLAIN_FIELDS, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.option_names import checks_option_names
+from jqueue.domain.option_names import check_names
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import enqueue_limit, take_space
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, StoredObject
@@ -37,6 +36,10 @@ FLOOR_AT_END = "the queue's attempt_floor has its largest value: enqueue without
 
 PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
 """Every field of a job with its default, if it has one."""
+
+
+_NO_OPTIONS = ("entrypoint", "payload", "priority")
+"""The attributes of an `Enqueue` without options."""
 
 
 def unreadable(job_id: str) -> str:
@@ -62,8 +65,7 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
-@checks_option_names
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, init=False)
 @with_options(EnqueueOptions)
 class Enqueue(Operation):
     """Add a job. Its result is the new job, or the job with this id or unique key that is there already.
@@ -78,18 +80,29 @@ class Enqueue(Operation):
     payload: PayloadSource = field(default=b"", repr=False)
     priority: int = 0
 
-    if TYPE_CHECKING:
-
-        def __init__(
-            self, entrypoint: str, payload: PayloadSource = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
-        ) -> None: ...
+    if TYPE_CHECKING:  # an option that is not given is an attribute of the class
 
         def __getattr__(self, name: str) -> Any: ...
 
+    def __init__(
+        self, entrypoint: str, payload: PayloadSource = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
+    ) -> None:
+        values: dict[str, Any] = self.__dict__  # a `dataclass` sets each option, which takes ten times as long
+        values["entrypoint"], values["payload"], values["priority"] = entrypoint, payload, priority
+        if options:
+            check_names("Enqueue", options, OPTIONS)
+            values.update((name, value) for name, value in options.items() if value is not OPTIONS[name].default)
+
+    __init__.__qualname__ = "Enqueue"  # as Python is to name it in an error about missing arguments
+
+    @property
+    def has_options(self) -> bool:
+        """True if an option differs from its default."""
+        return len(self.__dict__) > len(_NO_OPTIONS)
+
     def prepared(self, preparation: Preparation) -> NewJob:
         """Return the operation, checked, with an id and with durations in seconds."""
-        given = zip(OPTIONS, _defaults, _options_of(self), strict=True)
-        options: Any = {name: value for name, default, value in given if value is not default}
+        options: Any = {name: value for name, value in self.__dict__.items() if name in OPTIONS}
         return new_job(preparation, self.entrypoint, self.payload, self.priority, **options)
 
     def change(self, draft: Draft, now: datetime) -> Job:
@@ -99,10 +112,6 @@ class Enqueue(Operation):
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job that it adds, if it is known."""
         return () if self.job_id is None else (self.job_id,)
-
-
-_options_of: Callable[[Enqueue], tuple[Any, ...]] = attrgetter(*OPTIONS)
-_defaults = tuple(option.default for option in OPTIONS.values())
 
 
 def new_job(

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jqueue.core.blob.lines import plain_row_texts
+from jqueue.core.blob.lines import plain_texts
 from jqueue.core.blob.segment_object import EncodedSegment, finished_segment, first_line
 from jqueue.core.blob.segment_staging import SegmentStager
 from jqueue.domain.durations import to_seconds
@@ -146,8 +146,7 @@ class PlainRows:
         self._since = created_at.timestamp()
         self._kept = keep_result
         self._chunk_rows = chunk_rows
-        before, middle, last = plain_row_texts(entrypoint, created_at, keep_result)
-        self._texts = rest.encode() + before, middle, last
+        self._texts = plain_texts(rest, entrypoint, created_at, keep_result)
         self._head = np.frombuffer(b'"' + bytes(ID_DIGITS) + MARKS[0], np.uint8)
         self._middle, self._last = MARKS[1], MARKS[2] + b"\n"
         self._text, self._start = text, len(head)
