@@ -55,7 +55,7 @@ parts = st.lists(st.tuples(kept, st.lists(st.binary(max_size=9), max_size=3)), m
 @given(parts, st.sampled_from(["-0000-4000-8000-000000000000", '-"', "-größe"]), names, times)
 def test_rows_that_are_encoded_short_have_the_lines_and_the_size_of_their_jobs(parts, rest, entrypoint, created_at):
     columns = SegmentColumns(created_at.timestamp(), own_ids=True)
-    lines = []
+    lines: list[bytes] = []
     for kept, payloads in parts:
         numbers = range(len(lines) + 1, len(lines) + 1 + len(payloads))
         kind = Job(entrypoint=entrypoint, payload=b"", created_at=created_at, keep_result=kept)
@@ -71,9 +71,9 @@ def test_rows_that_are_encoded_short_have_the_lines_and_the_size_of_their_jobs(p
     assert (lines, sum(map(len, lines))) == (columns.whole_lines(), columns.size)
     if lines:
         content, entry, index, _ = exhaust(encoding_columns(columns, "", entrypoint, scheduled=False, aging=None))
-        start = content.index(b"\n") + 1
-        assert b"".join(line + b"\n" for line in lines) == index.whole(content[start : entry.index])
-        assert not any(text in content[start : entry.index] for text in index.texts)
+        rows = bytes(content[: entry.index]).partition(b"\n")[2]
+        assert b"".join(line + b"\n" for line in lines) == index.whole(rows)
+        assert not any(text in rows for text in index.texts)
 
 
 async def segment(jobs):
