@@ -18,7 +18,8 @@ MARKS = tuple(bytes([number]) for number in range(1, 9))
 """Bytes that stand for the texts of a segment in its rows. They do not occur in JSON."""
 
 _UUID_TEXT, _UUID_LENGTH = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", 36
-_is_uuid, _are_uuids = re.compile(_UUID_TEXT).fullmatch, re.compile(f"(?:{_UUID_TEXT})*").fullmatch
+_is_uuid = re.compile(_UUID_TEXT).fullmatch
+_HYPHENS = 8, 13, 18, 23
 
 _CONTROL = re.compile("[\x00-\x1f]")
 
@@ -70,11 +71,29 @@ def id_hashes(job_ids: Sequence[str], *, own: bool) -> array[int]:
             one.update(job_id.encode("utf-8", "surrogatepass"))
             digests.append(one.digest())
         return _numbers(b"".join(digests))[::4]
-    text = "".join(job_ids)
-    if {*map(len, job_ids)} != {_UUID_LENGTH} or not _are_uuids(text):
+    data = _bytes_of_uuids(job_ids)
+    if data is None:
         return array("Q", [id_hash(job_id, own=True) for job_id in job_ids])
-    halves = _numbers(bytes.fromhex(text.replace("-", "")))
+    halves = _numbers(data)
     return array("Q", map(xor, halves[::2], halves[1::2]))
+
+
+def _bytes_of_uuids(job_ids: Sequence[str]) -> bytes | None:
+    """Return the bytes of UUIDs, 16 for each; None if another text is among them."""
+    text, number = "".join(job_ids), len(job_ids)
+    digits = text.replace("-", "")
+    if (
+        {*map(len, job_ids)} != {_UUID_LENGTH}
+        or len(digits) != 32 * number
+        or any(text[place::_UUID_LENGTH] != "-" * number for place in _HYPHENS)
+        or digits != digits.lower()
+    ):
+        return None
+    try:
+        data = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    return data if len(data) == 16 * number else None  # it skips spaces
 
 
 def _numbers(data: bytes) -> array[int]:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
@@ -35,6 +35,7 @@ from jqueue.domain.operations import (
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = START + timedelta(seconds=1)
 ids = st.sampled_from(["a", "b", "c", "d"])
 entrypoints = st.sampled_from(["x", "y"])
 claims = st.builds(Claim, ids, st.integers(1, 4))
@@ -152,6 +153,7 @@ def test_a_rollback_leaves_no_trace(before, undone, now):
 
 
 @given(steps, times)
+@example([(Enqueue("x", job_id="a", delay=0), LATER), (Pause("x"), START), (Dequeue(), LATER)], START)
 def test_the_indexes_of_a_changed_draft_equal_those_of_a_new_one(before, now):
     draft = Draft()
     for operation, at in before:
@@ -162,6 +164,8 @@ def test_the_indexes_of_a_changed_draft_equal_those_of_a_new_one(before, now):
     assert sorted(anew.jobs.claimed) == sorted(draft.jobs.claimed)
     assert anew.jobs.order.running == draft.jobs.order.running
     assert anew.jobs.order.running_keys == draft.jobs.order.running_keys
+    latest = max([now, *(at for _, at in before)])  # a draft does not forget what was due at a later time
+    assert served(anew, latest) == served(draft, latest)
     assert anew.next_due() == draft.next_due()
 
 

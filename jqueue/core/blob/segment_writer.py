@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import math
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from jqueue.core.blob.lines import encode_job
+from jqueue.core.blob.lines import encode_job, encode_jobs
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import SpareTurns, in_turns, one_turn
 from jqueue.domain.draft import Draft
-from jqueue.domain.job_table import Packed, attempt_of, entrypoint_of, objects_of, unpacked, waits_only
+from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
 from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
@@ -318,6 +319,7 @@ class SegmentWriter:
         numbers, as_they_are = array("q"), not (segment.offset or segment.tried)
         async with aclosing(self._reader.lines(name, segment, known, chunks, self._turn)) as several:
             async for found, lines in several:
+                await self._turn()
                 places = [place for place, (number, *_) in enumerate(found) if not segment.is_taken(number)]
                 numbers.extend([found[place][0] for place in places])
                 ids, entries = [found[place][1] for place in places], [found[place][2] for place in places]
@@ -366,17 +368,22 @@ def _last_of(
         if (place + 1) % JOBS_PER_SLICE == 0:
             yield
         scheduled = False
-        if entry.__class__ is not tuple or not waits_only(entry):
-            job = unpacked(job_id, entry)
-            if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped:  # figures count these
-                continue
-            scheduled = job.run_at is not None and job.run_at > now
-        key, (priority, sequence) = None, _turn(entry)
+        if entry.__class__ is tuple and waits_only(entry):
+            entrypoint, priority, sequence = entry[0], entry[3], entry[5]
+        else:
+            values = unpacked(job_id, entry).__dict__  # quicker than the attributes of a model
+            if values["status"] is not JobStatus.QUEUED or values["error_dropped"] or values["result_dropped"]:
+                continue  # figures count dropped texts
+            entrypoint, priority, sequence = values["entrypoint"], values["priority"], values["sequence"]
+            scheduled = values["run_at"] is not None and values["run_at"] > now
+        key: Any = (priority << 64) + sequence
         if scheduled or aging is not None:
             key = RowKey(priority, sequence, _since(entry)).place(aging, scheduled=scheduled)
-        keys, places = groups.setdefault((entrypoint_of(entry), scheduled), ([], []))
-        keys.append((priority << 64) + sequence if key is None else key)
-        places.append(place)
+        found = groups.get((entrypoint, scheduled))
+        if found is None:
+            found = groups[entrypoint, scheduled] = [], []
+        found[0].append(key)
+        found[1].append(place)
     (entrypoint, scheduled), (keys, places) = max(
         groups.items(), key=lambda group: len(group[1][1]), default=(("", False), ([], []))
     )
@@ -389,11 +396,6 @@ def _last_of(
         chosen.jobs.update(zip(some_ids, some_entries, strict=True))
         yield
     return chosen
-
-
-def _turn(entry: Job | Packed) -> tuple[int, int]:
-    """Return the priority and the sequence number of a job, packed or not."""
-    return (entry[3], entry[5]) if isinstance(entry, tuple) else (entry.priority, entry.sequence)
 
 
 def _since(entry: Job | Packed) -> float:
@@ -432,14 +434,17 @@ def _add_entries(
         for job_id, entry, line in zip(ids, entries, lines or repeat(None), strict=False):
             rows.add(row_of(unpacked(job_id, entry), line))
     elif ids:
-        rows.add_waiting(
-            [encode_job(unpacked(*each)) for each in zip(ids, entries, strict=True)] if lines is None else lines,
-            ids,
-            [_turn(entry)[0] for entry in entries],
-            [_turn(entry)[1] for entry in entries],
-            map(_since, entries),
-            max(map(attempt_of, entries)),
-        )
+        if lines is None:
+            lines = encode_jobs(map(unpacked, ids, entries))
+        numbers = [_in_tuple(entry) if isinstance(entry, tuple) else _in_job(entry.__dict__) for entry in entries]
+        priorities, sequences, created, attempts = zip(*numbers, strict=True)
+        times = {created_at: created_at.timestamp() for created_at in {*created}}
+        rows.add_waiting(lines, ids, priorities, sequences, map(times.__getitem__, created), max(attempts))
+
+
+_in_tuple: Callable[[Packed], tuple[Any, ...]] = itemgetter(3, 5, 4, 6)
+_in_job: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter("priority", "sequence", "created_at", "attempt")
+"""Return the priority, sequence number, time of creation and attempt of a job that waits without options."""
 
 
 def _is_plain(entry: Job | Packed) -> bool:
