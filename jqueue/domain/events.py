@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from jqueue.domain.history import time_text
 from jqueue.domain.limits import cut_error
@@ -86,22 +86,113 @@ class HistoryEvent:
     rows: Places = field(default=(), repr=False)
 
 
-def events_in(batch: str) -> list[HistoryEvent]:
-    """Return the events of a batch, in order.
+class Kind(NamedTuple):
+    """What several events of a batch have in common: see `HistoryEvent`."""
+
+    entrypoint: str | None
+    verb: str
+    before: str | None
+    after: str | None
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """The events of a batch, in columns with one value for each event.
+
+    Attributes:
+        first: number of the first event. The others follow.
+        at: time of all of them.
+        kinds: the kinds of the events.
+        rows: `rows` of events that have some, by their place.
+        kind: for each event, the number of its kind.
+        job_id, attempt, error, jobs: as in `HistoryEvent`. None stands for no attempt, and for one job.
+        seconds: `wait_seconds` of a claim, or `run_seconds` of the end of one.
+        age: seconds from `created_at` to `at`.
+        payload: in Base64.
+    """
+
+    first: int
+    at: datetime
+    kinds: Sequence[Kind]
+    rows: Mapping[int, Places]
+    kind: Sequence[int]
+    job_id: Sequence[str | None]
+    attempt: Sequence[int | None]
+    seconds: Sequence[float | None]
+    age: Sequence[float | None]
+    error: Sequence[str | None]
+    payload: Sequence[str | None]
+    jobs: Sequence[int | None]
+
+
+def columns_in(batch: str) -> EventColumns:
+    """Return the events of a batch.
 
     Raises:
         ValueError: the text is not a batch of events.
     """
     try:
         first, count, at, kinds, rows = json.loads(batch)
-        time = datetime.fromtimestamp(at, UTC)
-        places = _places_in(kinds)
-        events = [_event(first + row, time, kinds, columns, places.get(row, ())) for row, columns in enumerate(rows)]
+        time, places = datetime.fromtimestamp(at, UTC), _places_in(kinds)
+        known = [Kind(*kind, *_NO_COLUMNS[: 5 - len(kind)]) for kind in kinds if not isinstance(kind, dict)]
+        columns: Any = [*zip(*(row + _NO_COLUMNS[len(row) :] for row in rows), strict=True)] or [()] * len(_NO_COLUMNS)
+        found = EventColumns(first, time, known, places, *columns)
+        if any(kind.__class__ is not int or not 0 <= kind < len(known) for kind in {*found.kind}):
+            raise LookupError
     except (TypeError, LookupError, AttributeError, OverflowError, OSError) as error:
         raise ValueError(f"it is not a batch of events: {type(error).__name__}") from None
-    if len(events) != count:
-        raise ValueError(f"it has {len(events)} events, and should have {count}")
-    return events
+    if len(rows) != count:
+        raise ValueError(f"it has {len(rows)} events, and should have {count}")
+    return found
+
+
+def events_in(batch: str) -> list[HistoryEvent]:
+    """Return the events of a batch, in order.
+
+    Raises:
+        ValueError: the text is not a batch of events.
+    """
+    found = columns_in(batch)
+    try:
+        return list(_events(found))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"it is not a batch of events: {type(error).__name__}") from None
+
+
+def _events(found: EventColumns) -> Iterator[HistoryEvent]:
+    columns = zip(
+        found.kind,
+        found.job_id,
+        found.attempt,
+        found.seconds,
+        found.age,
+        found.error,
+        found.payload,
+        found.jobs,
+        strict=True,
+    )
+    for place, (kind, job_id, attempt, seconds, age, error, payload, jobs) in enumerate(columns):
+        entrypoint, verb, before, after, holder = found.kinds[kind]
+        claims = verb == Verb.CLAIM
+        yield HistoryEvent(
+            number=found.first + place,
+            at=found.at,
+            verb=verb,
+            job_id=job_id,
+            entrypoint=entrypoint,
+            before=None if before is None else JobStatus(before),
+            after=None if after is None else JobStatus(after),
+            attempt=attempt or 0,
+            holder=holder,
+            wait_seconds=seconds if claims else None,
+            run_seconds=None if claims else seconds,
+            created_at=None if age is None else found.at - timedelta(seconds=age),
+            error=error,
+            payload=None if payload is None else a2b_base64(payload),
+            jobs=1 if jobs is None else jobs,
+            rows=found.rows.get(place, ()),
+        )
 
 
 def _places_in(kinds: list[Any]) -> dict[int, Places]:
@@ -112,30 +203,6 @@ def _places_in(kinds: list[Any]) -> dict[int, Places]:
         int(place): tuple((str(name), tuple((int(first), int(last)) for first, last in spans)) for name, spans in rows)
         for place, rows in kinds[-1].get("rows", {}).items()
     }
-
-
-def _event(number: int, at: datetime, kinds: list[list[Any]], row: list[Any], rows: Places) -> HistoryEvent:
-    kind, job_id, attempt, seconds, age, error, payload, jobs = row + _NO_COLUMNS[len(row) :]
-    entrypoint, verb, before, after, holder = kinds[kind] + _NO_COLUMNS[3 + len(kinds[kind]) :]
-    claims = verb == Verb.CLAIM
-    return HistoryEvent(
-        number=number,
-        at=at,
-        verb=verb,
-        job_id=job_id,
-        entrypoint=entrypoint,
-        before=None if before is None else JobStatus(before),
-        after=None if after is None else JobStatus(after),
-        attempt=attempt or 0,
-        holder=holder,
-        wait_seconds=seconds if claims else None,
-        run_seconds=None if claims else seconds,
-        created_at=None if age is None else at - timedelta(seconds=age),
-        error=error,
-        payload=None if payload is None else a2b_base64(payload),
-        jobs=1 if jobs is None else jobs,
-        rows=rows,
-    )
 
 
 def batches_of(

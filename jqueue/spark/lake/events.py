@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import re
+from binascii import a2b_base64
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jqueue.domain.events import HistoryEvent, Places
+from jqueue.domain.events import EventColumns, Kind, Places
+from jqueue.domain.transitions import Verb
 
 _SPAN = pa.struct([("first", pa.int64()), ("last", pa.int64())])
 _TIME = pa.timestamp("us", tz="UTC")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROWS = pa.schema(
     [
@@ -99,21 +104,71 @@ def _whole(entrypoint: str) -> str:
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", entrypoint)
 
 
-def table_of(events: Sequence[tuple[str, str, HistoryEvent]]) -> pa.Table:
-    """Return events as rows.
+class FolderRows:
+    """Events of one folder, collected in columns: no object is made for an event."""
 
-    Args:
-        events: each with the name and the id of its queue.
-    """
-    columns: dict[str, list[Any]] = {
-        "queue": [name for name, _, _ in events],
-        "queue_id": [queue for _, queue, _ in events],
-    }
-    only = [event for _, _, event in events]
-    for name in ROWS.names[len(columns) :]:
-        columns[name] = [getattr(event, name) for event in only]
-    columns["rows"] = [rows_of(each) for each in columns["rows"]]
-    return pa.table([pa.array(columns[field.name], field.type) for field in ROWS], schema=ROWS)
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str, Kind], int] = {}
+        self._ints: dict[str, list[int]] = {"kind": [], "number": [], "at": [], "attempt": [], "jobs": []}
+        self._seconds: list[float | None] = []
+        self._created: list[int | None] = []
+        self._texts: dict[str, list[str | None]] = {"job_id": [], "error": []}
+        self._payloads: list[bytes | None] = []
+        self._rows: list[list[dict[str, Any]] | None] = []
+
+    def add(self, queue: str, queue_id: str, events: EventColumns, places: Sequence[int]) -> None:
+        """Add some events of a batch.
+
+        Args:
+            queue: name of the queue.
+            queue_id: id of the queue.
+            events: the batch.
+            places: the places of the events in it.
+        """
+        kinds = [self._kinds.setdefault((queue, queue_id, kind), len(self._kinds)) for kind in events.kinds]
+        created = {age: micros(events.at - timedelta(seconds=age)) for age in {*events.age} if age is not None}
+        ints = self._ints
+        ints["kind"] += [kinds[events.kind[place]] for place in places]
+        ints["number"] += [events.first + place for place in places]
+        ints["at"] += [micros(events.at)] * len(places)
+        ints["attempt"] += [events.attempt[place] or 0 for place in places]
+        ints["jobs"] += [1 if (jobs := events.jobs[place]) is None else jobs for place in places]
+        self._seconds += [events.seconds[place] for place in places]
+        self._created += [None if (age := events.age[place]) is None else created[age] for place in places]
+        self._texts["job_id"] += [events.job_id[place] for place in places]
+        self._texts["error"] += [events.error[place] for place in places]
+        self._payloads += [None if (text := events.payload[place]) is None else a2b_base64(text) for place in places]
+        self._rows += [rows_of(events.rows.get(place, ())) for place in places]
+
+    def table(self) -> pa.Table:
+        """Return the events as rows."""
+        ints = {name: pa.array(values, pa.int64()) for name, values in self._ints.items()}
+        queues, queue_ids, kinds = zip(*self._kinds, strict=True)
+        claims = pa.array([kind.verb == Verb.CLAIM for kind in kinds]).take(ints["kind"])
+        seconds, nothing = pa.array(self._seconds, pa.float64()), pa.scalar(None, pa.float64())
+        columns = {
+            "queue": pa.array(queues).take(ints["kind"]),
+            "queue_id": pa.array(queue_ids).take(ints["kind"]),
+            "number": ints["number"],
+            "at": ints["at"].cast(_TIME),
+            "jobs": ints["jobs"],
+            "attempt": ints["attempt"],
+            "wait_seconds": pc.if_else(claims, seconds, nothing),
+            "run_seconds": pc.if_else(claims, nothing, seconds),
+            "created_at": pa.array(self._created, pa.int64()).cast(_TIME),
+            "payload": pa.array(self._payloads, pa.binary()),
+            "rows": pa.array(self._rows, ROWS.field("rows").type),
+        }
+        for name, values in self._texts.items():
+            columns[name] = pa.array(values, pa.string())
+        for name in ("verb", "before", "after", "holder"):
+            columns[name] = pa.array([getattr(kind, name) for kind in kinds], pa.string()).take(ints["kind"])
+        return pa.table([columns[name] for name in ROWS.names], schema=ROWS)
+
+
+def micros(time: datetime) -> int:
+    """Return a time in microseconds since 1970."""
+    return (time - EPOCH) // timedelta(microseconds=1)
 
 
 def rows_of(places: Places) -> list[dict[str, Any]] | None:

@@ -20,12 +20,12 @@ from jqueue.connect import connect_storage
 from jqueue.core.blob.history_objects import Place, decode_object
 from jqueue.core.engine.engine import read_until
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
-from jqueue.domain.events import HistoryEvent, events_in
+from jqueue.domain.events import EventColumns, columns_in
 from jqueue.domain.history import span_of
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemEntropy
-from jqueue.spark.lake.events import Folder, parquet_of, table_of
+from jqueue.spark.lake.events import Folder, FolderRows, parquet_of
 from jqueue.spark.lake.planning import DEADLINE, Source
 from jqueue.spark.lake.store import LakeStore
 
@@ -102,7 +102,8 @@ class LakeTask:
             elif "outbox" in unit:
                 source = self.sources[unit["source"]]
                 for text in unit["outbox"]:
-                    await writer.add(source, _events(text, source.name), source.queue)
+                    events = _events(text, source.name)
+                    await writer.add(source, events, range(len(events.kind)), source.queue)
             else:
                 await writer.merge(unit["merge"], unit.get("cut", {}))
         for number, wanted in windows.items():
@@ -132,7 +133,7 @@ class _Writer:
         self._task = task
         self._store = store
         self._written = written
-        self._held: dict[tuple[Folder, str], list[tuple[str, str, HistoryEvent]]] = {}
+        self._held: dict[tuple[Folder, str], FolderRows] = {}
         self._rows = 0
 
     async def add_window(self, source: Source, low: int, high: int, texts: Sequence[str]) -> None:
@@ -142,32 +143,33 @@ class _Writer:
             first, last, _ = span_of(text)
             if last < low or first > high:
                 continue
-            events = _events(text, source.name)
-            if first < low or last > high:
-                events = [event for event in events if low <= event.number <= high]
-            found += len(events)
-            await self.add(source, events)
+            places = range(max(low, first) - first, min(high, last) - first + 1)
+            found += len(places)
+            await self.add(source, _events(text, source.name), places)
         if lacking := high - low + 1 - found:
             missing = self._written.missing
             missing[source.queue] = missing.get(source.queue, 0) + lacking
 
-    async def add(self, source: Source, events: Sequence[HistoryEvent], tail: str = "") -> None:
-        """Add events of one time."""
-        if not events:
-            return
-        day, name, queue, held = events[0].at.date(), source.name, source.queue, self._held
-        for event in events:
-            held.setdefault((Folder(day, event.entrypoint), tail), []).append((name, queue, event))
-        self._rows += len(events)
+    async def add(self, source: Source, events: EventColumns, places: Sequence[int], tail: str = "") -> None:
+        """Add some events of a batch, by their places in it."""
+        day, kinds = events.at.date(), events.kinds
+        for entrypoint in {kind.entrypoint for kind in kinds}:
+            chosen = places
+            if any(kind.entrypoint != entrypoint for kind in kinds):
+                chosen = [place for place in places if kinds[events.kind[place]].entrypoint == entrypoint]
+            if chosen:
+                held = self._held.setdefault((Folder(day, entrypoint), tail), FolderRows())
+                held.add(source.name, source.queue, events, chosen)
+        self._rows += len(places)
         if self._rows >= MOST_ROWS:
             await self.flush()
 
     async def flush(self) -> None:
         """Write what is held."""
-        for (folder, tail), events in self._held.items():
+        for (folder, tail), rows in self._held.items():
             if folder.is_cut:
                 self._written.names[folder.name] = folder.entrypoint or ""
-            await self._write(folder.name, table_of(events), tail)
+            await self._write(folder.name, rows.table(), tail)
         self._held.clear()
         self._rows = 0
 
@@ -195,9 +197,9 @@ class _Writer:
         self._written.files.append((name, table.num_rows, len(content), tail))
 
 
-def _events(text: str, queue: str) -> list[HistoryEvent]:
+def _events(text: str, queue: str) -> EventColumns:
     try:
-        return events_in(text)
+        return columns_in(text)
     except ValueError as error:
         raise StorageFatalError(f"{queue}: events of its history cannot be read: {error}") from None
 
