@@ -87,7 +87,7 @@ class HistoryEvent:
 
 
 class Kind(NamedTuple):
-    """What several events of a batch have in common: see `HistoryEvent`."""
+    """The fields that several events of a batch share: see `HistoryEvent`."""
 
     entrypoint: str | None
     verb: str

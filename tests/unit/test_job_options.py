@@ -1,7 +1,9 @@
 """`jqueue.domain.job_options` defines each option of a job once, and every list of options agrees with it."""
 
+import copy
 import dataclasses
 import inspect
+import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, get_type_hints
 
@@ -85,6 +87,19 @@ def test_an_enqueue_has_each_option_as_a_field():
     fields = {field.name: field.default for field in dataclasses.fields(Enqueue)}
     assert ["entrypoint", "payload", "priority", *OPTIONS] == list(fields)
     assert {name: option.default for name, option in OPTIONS.items()}.items() <= fields.items()
+    assert list(fields) == list(inspect.signature(Enqueue).parameters)
+
+
+def test_an_enqueue_keeps_what_differs_from_a_default_and_is_a_value():
+    plain, rich = Enqueue("resize", delay=None), Enqueue("resize", delay=3)
+    assert (plain.has_options, plain.delay, plain) == (False, None, Enqueue("resize"))
+    assert (rich.has_options, rich.delay, hash(rich)) == (True, 3, hash(Enqueue("resize", delay=3)))
+    assert rich != plain == dataclasses.replace(rich, delay=None)  # type: ignore[call-arg]
+    assert rich == pickle.loads(pickle.dumps(rich)) == copy.deepcopy(rich)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rich.priority = 4  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"Enqueue\(\) missing 1 required positional argument: 'entrypoint'"):
+        Enqueue()  # type: ignore[call-arg]
 
 
 def test_all_options_become_json_and_come_back():

@@ -16,6 +16,7 @@ from jqueue.domain.job_options import (
     check_options,
     options_bytes,
     options_needed,
+    takes_options,
     with_options,
 )
 from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
@@ -84,6 +85,7 @@ class Enqueue(Operation):
 
         def __getattr__(self, name: str) -> Any: ...
 
+    @takes_options(EnqueueOptions)
     def __init__(
         self, entrypoint: str, payload: PayloadSource = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
     ) -> None:
