@@ -92,7 +92,7 @@ class Enqueue(Operation):
         values: dict[str, Any] = self.__dict__  # a `dataclass` sets each option, which takes ten times as long
         values["entrypoint"], values["payload"], values["priority"] = entrypoint, payload, priority
         if options:
-            check_names("Enqueue", options, OPTIONS)
+            check_names("Enqueue", options, (*_NO_OPTIONS, *OPTIONS))
             values.update((name, value) for name, value in options.items() if value is not OPTIONS[name].default)
 
     __init__.__qualname__ = "Enqueue"  # as Python is to name it in an error about missing arguments
