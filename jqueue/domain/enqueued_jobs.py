@@ -200,7 +200,7 @@ class EnqueuedJobs(Sequence[Job]):
         return self._given.job(number, self._outcome) if alone is None else alone
 
     def _place_of(self, number: int) -> int | None:
-        """Return the place of a job among those that are known to be there; None if it is not one of them."""
+        """Return the place of a job in the list of known jobs; None if the job is new."""
         if self._known_at is None:
             self._known_at = array("I", bytes(4 * len(self))) if self._outcome.known else array("I")  # from 1 on
             for place in self._outcome.known:

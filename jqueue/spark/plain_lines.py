@@ -236,7 +236,7 @@ def _payloads(values: pa.Array) -> pa.Array:
 
 
 def _without_pads(content: Any, ends: Any, pads: Any) -> Any:
-    """Return the bytes of values without those that fillings have become, given the end of each value."""
+    """Return decoded values without the bytes that stand for padding, given the end of each value."""
     width, pad = int(ends[0]), int(pads[0])
     if width * len(ends) == len(content) and bool((pads == pad).all()) and bool((np.diff(ends) == width).all()):
         return content.reshape(len(ends), width)[:, : width - pad].ravel()

@@ -111,8 +111,21 @@ def test_ids_of_a_bulk_enqueue_are_hashed_by_their_numbers(rest):
     assert len(numbers) == len(set(expected))
 
 
+ODD = [
+    MADE.upper(),
+    MADE[:-1] + "٣",
+    MADE[:-2] + "  ",
+    MADE[:-2] + "-" + MADE[-1],
+    "-" * 36,
+    MADE[:7] + "-0" + MADE[9:],
+]
+"""Texts as long as a UUID that are none."""
+
+
 @pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("job_ids", [[], [MADE], DRAWN, [MADE, "a", "größe"], [MADE + "0", MADE[:-1]]])
+@pytest.mark.parametrize(
+    "job_ids", [[], [MADE], DRAWN, [MADE, "a", "größe"], [MADE + "0", MADE[:-1]], *([MADE, odd] for odd in ODD)]
+)
 def test_many_ids_are_hashed_as_one_by_one(job_ids, own):
     assert [id_hash(job_id, own=own) for job_id in job_ids] == list(id_hashes(job_ids, own=own))
 
