@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from jqueue.core.blob.lines import plain_texts
+from jqueue.domain.segment_index import MARKS, whole_lines
 
 LARGEST_TEXT = (1 << 31) - 1
 """Bytes of text that can be read at once: the offsets of a column have 32 bits."""
@@ -39,6 +42,15 @@ _MIDDLE = plain_texts("", "", datetime.min).middle
 
 _DECIDING = (b'"payload', b'"sequence"', b"\\u", b"\n")
 """Texts that may not be in the rest of a line: names that decide about what stands before, escapes, and line breaks."""
+
+_MARKED_HEAD = re.compile(rb'([^"\\\x00-\x1f]*)": \{"entrypoint": "[^"\\\x00-\x1f]+", "payload": "')
+"""Text between the id and the payload in lines with marks. The group is the end of the id."""
+
+_NUMBER_GOES_ON = re.compile(rb"[0-9.eE]")
+"""Beginning of a text that would be a part of the number before it."""
+
+_MARKS = b"".join(MARKS[:3])
+"""The marks in a line: those of the texts behind its id, behind its payload and behind its sequence number."""
 
 _ID_END, _PAYLOAD_END, _NUMBER_END = 1, 9, 16
 """Quotes of a line, counted from 0: the ends of its id and its payload, and the one behind its sequence number."""
@@ -69,20 +81,19 @@ class PlainLines:
         return len(self.ids)
 
 
-def read_plain_lines(text: bytes | memoryview) -> PlainLines | None:
+def read_plain_lines(text: bytes, texts: Sequence[bytes] = ()) -> PlainLines | None:
     """Return the lines in columns; None if they must be read one by one.
 
     Args:
         text: lines of jobs, each with a line break behind it, as in a chunk of a segment or in several that follow
             each other.
+        texts: those that `MARKS` stand for in the lines.
     """
-    found = _HEAD.match(text)
-    if found is None or len(text) > LARGEST_TEXT:
-        return None
-    try:
-        return _read(text, found[1])
-    except ValueError:  # as by Arrow, and by the decoder of base64
-        return None
+    with suppress(ValueError):  # as by Arrow, and by the decoder of base64
+        return _read_marked(text, texts)
+    with suppress(ValueError):
+        return _read(whole_lines(text, texts))
+    return None
 
 
 class _NotPlainError(ValueError):
@@ -94,27 +105,65 @@ def _require(plain: bool) -> None:
         raise _NotPlainError
 
 
-def _read(text: bytes | memoryview, head: bytes) -> PlainLines:
-    """Cut the lines, given the text between id and payload.
+def _read(text: bytes) -> PlainLines:
+    """Cut whole lines.
 
     Raises:
         ValueError: they must be read one by one.
     """
-    whole = _Text(text)
-    starts, ends, id_ends, payload_ends, number_ends = _places(whole.codes) or _found_places(whole.codes)
+    found = _HEAD.match(text)
+    if found is None:
+        raise _NotPlainError
+    head, whole = found[1], _Text(text)
+    starts, ends, id_ends, payload_ends, number_ends = _places(whole.codes, _quotes) or _quotes(whole.codes)
     payload_starts, number_starts = id_ends + len(head), payload_ends + len(_MIDDLE)
-    _require(bool((whole.codes[starts] == _QUOTE).all()))
-    # pieces must not overlap, even those of lines that turn out to be no lines of jobs
-    _require(bool((starts < id_ends).all() and (payload_starts <= payload_ends).all()))
-    _require(bool((number_starts < number_ends).all() and (number_ends < ends).all()))
+    lines = _columns(whole, _Cut(starts, id_ends, payload_starts, payload_ends, number_starts, number_ends, ends))
     _require(_all_are(whole.pieces(id_ends, payload_starts), head))
     _require(_all_are(whole.pieces(payload_ends, number_starts), _MIDDLE))
+    return lines
 
-    examples, kinds = _kinds(whole, starts, number_ends, ends)
+
+def _read_marked(text: bytes, texts: Sequence[bytes]) -> PlainLines:
+    """Cut lines in which a mark stands between id and payload, one behind the payload, and one behind the number.
+
+    Raises:
+        ValueError: they must be read one by one.
+    """
+    _require(len(texts) == len(_MARKS) and texts[1] == _MIDDLE)
+    head = _MARKED_HEAD.fullmatch(texts[0])
+    if head is None or _NUMBER_GOES_ON.match(texts[2]):
+        raise _NotPlainError
+    short = _Text(text)
+    starts, ends, id_ends, payload_ends, number_ends = _places(short.codes, _marks) or _marks(short.codes)
+    for mark, places in zip(_MARKS, (id_ends, payload_ends, number_ends), strict=True):
+        _require(bool((short.codes[places] == mark).all()))
+    cut = _Cut(starts, id_ends, id_ends + 1, payload_ends, payload_ends + 1, number_ends, ends)
+    return _columns(short, cut, texts, head[1].decode())
+
+
+class _Cut(NamedTuple):
+    """Where each line begins and ends, and its pieces. The piece behind the sequence number begins at its end."""
+
+    starts: Any
+    id_ends: Any
+    payload_starts: Any
+    payload_ends: Any
+    number_starts: Any
+    number_ends: Any
+    ends: Any
+
+
+def _columns(text: _Text, cut: _Cut, texts: Sequence[bytes] = (), id_end: str = "") -> PlainLines:
+    """Return the columns of lines, given the texts of their marks, and the text behind the id in each."""
+    _require(bool((text.codes[cut.starts] == _QUOTE).all()))
+    # pieces must not overlap, even those of lines that turn out to be no lines of jobs
+    _require(bool((cut.starts < cut.id_ends).all() and (cut.payload_starts <= cut.payload_ends).all()))
+    _require(bool((cut.number_starts < cut.number_ends).all() and (cut.number_ends < cut.ends).all()))
+    examples, kinds = _kinds(text, cut, texts)
     return PlainLines(
-        ids=_ids(whole.pieces(starts + 1, id_ends)),
-        payloads=_payloads(whole.pieces(payload_starts, payload_ends)),
-        sequences=_sequences(whole.pieces(number_starts, number_ends)),
+        ids=_ids(text.pieces(cut.starts + 1, cut.id_ends), id_end),
+        payloads=_payloads(text.pieces(cut.payload_starts, cut.payload_ends)),
+        sequences=_sequences(text.pieces(cut.number_starts, cut.number_ends)),
         examples=examples,
         kinds=kinds,
     )
@@ -127,7 +176,8 @@ class _Text:
         codes: its bytes as numbers.
     """
 
-    def __init__(self, text: bytes | memoryview) -> None:
+    def __init__(self, text: bytes) -> None:
+        _require(len(text) <= LARGEST_TEXT)
         self.codes: Any = np.frombuffer(text, np.uint8)
         self._buffer = pa.py_buffer(text)
 
@@ -140,8 +190,8 @@ class _Text:
         return every.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
-def _places(codes: Any) -> Sequence[Any] | None:
-    """Return the places of `_found_places` for lines of one length, by the first line; None if there are others.
+def _places(codes: Any, found: Callable[[Any], Sequence[Any]]) -> Sequence[Any] | None:
+    """Return the places that `found` finds for lines of one length, by the first line; None if there are others.
 
     That the other lines have the same texts at these places is for the caller to see.
     """
@@ -149,18 +199,33 @@ def _places(codes: Any) -> Sequence[Any] | None:
     if len(codes) % width or not bool((codes[width - 1 :: width] == _NEWLINE).all()):
         return None
     starts = np.arange(0, len(codes), width)
-    return [starts + place[0] for place in _found_places(codes[:width])]
+    return [starts + place[0] for place in found(codes[:width])]
 
 
-def _found_places(codes: Any) -> Sequence[Any]:
-    """Return where lines begin and end, and where their ids, payloads and sequence numbers end."""
-    ends = np.flatnonzero(codes == _NEWLINE)
-    _require(len(ends) > 0 and int(ends[-1]) == len(codes) - 1)
-    starts = np.concatenate(([0], ends[:-1] + 1))
+def _quotes(codes: Any) -> Sequence[Any]:
+    """Return where whole lines begin and end, and where their ids, payloads and sequence numbers end."""
+    starts, ends = _bounds(codes)
     quotes = np.flatnonzero(codes == _QUOTE)
     first = np.searchsorted(quotes, starts)
     _require(int(first[-1]) + _NUMBER_END < len(quotes))
     return starts, ends, quotes[first + _ID_END], quotes[first + _PAYLOAD_END], quotes[first + _NUMBER_END] - len(b", ")
+
+
+def _marks(codes: Any) -> Sequence[Any]:
+    """Return the same places for lines with marks."""
+    starts, ends = _bounds(codes)
+    marks = np.flatnonzero((codes > 0) & (codes <= _MARKS[-1]))
+    _require(len(marks) == len(_MARKS) * len(starts))
+    places = marks.reshape(len(starts), len(_MARKS)).T
+    _require(bool((starts < places[0]).all() and (places[-1] < ends).all()))
+    return starts, ends, *places
+
+
+def _bounds(codes: Any) -> tuple[Any, Any]:
+    """Return where the lines begin and end."""
+    ends = np.flatnonzero(codes == _NEWLINE)
+    _require(len(ends) > 0 and int(ends[-1]) == len(codes) - 1)
+    return np.concatenate(([0], ends[:-1] + 1)), ends
 
 
 def _offsets(values: pa.Array) -> Any:
@@ -182,26 +247,28 @@ def _all_are(values: pa.Array, text: bytes) -> bool:
     return bool((_codes(values).reshape(len(values), -1) == np.frombuffer(text, np.uint8)).all())
 
 
-def _kinds(whole: _Text, starts: Any, number_ends: Any, ends: Any) -> tuple[list[bytes], pa.Array | None]:
-    """Return an example of each kind, and the kind of each line. Lines of a kind have the same end."""
-    rests = whole.pieces(number_ends, ends)
-    first = bytes(whole.codes[number_ends[0] : ends[0]])
+def _kinds(text: _Text, cut: _Cut, texts: Sequence[bytes]) -> tuple[list[bytes], pa.Array | None]:
+    """Return an example of each kind, and the kind of each line. Lines of a kind have the same last piece."""
+    rests = text.pieces(cut.number_ends, cut.ends)
+    first = bytes(text.codes[cut.number_ends[0] : cut.ends[0]])
     if _all_are(rests, first):
         distinct, kinds, rows = [first], None, [0]
     else:
         encoded = rests.dictionary_encode()
         distinct, kinds = encoded.dictionary.to_pylist(), encoded.indices
-        _require(len(distinct) * ROWS_OF_A_KIND <= len(starts))
+        _require(len(distinct) * ROWS_OF_A_KIND <= len(cut.starts))
         rows = np.unique(kinds.to_numpy(), return_index=True)[1].tolist()
-    _require(not any(name in rest for rest in distinct for name in _DECIDING))
-    return [bytes(whole.codes[starts[row] : ends[row]]) for row in rows], kinds
+    _require(not any(name in whole_lines(rest, texts) for rest in distinct for name in _DECIDING))
+    return [whole_lines(bytes(text.codes[cut.starts[row] : cut.ends[row]]), texts) for row in rows], kinds
 
 
-def _ids(values: pa.Array) -> pa.Array:
+def _ids(values: pa.Array, end: str) -> pa.Array:
+    """Return ids, given the text behind each."""
     codes = _codes(values)
     _require(int(np.diff(_offsets(values)).min()) > 0)
     _require(not bool(((codes < _SPACE) | (codes == _QUOTE) | (codes == _BACKSLASH)).any()))
-    return values.cast(pa.string())  # refuses what is no UTF-8
+    ids = values.cast(pa.string())  # refuses what is no UTF-8
+    return compute.binary_join_element_wise(ids, end, "") if end else ids
 
 
 def _sequences(values: pa.Array) -> pa.Array:

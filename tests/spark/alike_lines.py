@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from jqueue import Job, JobStatus
 from jqueue.core.blob.lines import encode_job, plain_texts
+from jqueue.core.blob.shared_texts import shortened, texts_of
 from jqueue.spark.plain_lines import ROWS_OF_A_KIND
 from tests.property.test_codec_properties import jobs, names
 
@@ -45,6 +46,13 @@ def plain(ids, contents, first=1, created_at=NOW, keep_result=None):
     )
 
 
+def marked(text):
+    """The rows that are stored for lines, and the texts that their marks stand for."""
+    lines = text.split(b"\n")
+    texts = texts_of(lines[0], lines[-2]) if len(lines) > 1 else ()
+    return shortened(text, texts), texts
+
+
 TEXTS = [  # added by edits
     b'"',
     b"\\",
@@ -74,12 +82,17 @@ TEXTS += [
 ]
 
 
-@st.composite
-def edited_lines(draw):
+TEXTS += [b"\x01", b"\x02", b"\x03", b"\x04"]
+
+edits = st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 3), st.sampled_from(TEXTS)), min_size=1, max_size=3)
+
+
+def edited(text, changes):
     """A text in which some bytes were removed, and others added."""
-    text = joined(draw(alike()))
-    edits = st.tuples(st.integers(0, 99_999), st.integers(0, 3), st.sampled_from(TEXTS))
-    for place, removed, added in draw(st.lists(edits, min_size=1, max_size=3)):
+    for place, removed, added in changes:
         place %= len(text)
         text = text[:place] + added + text[place + removed :]
     return text
+
+
+edited_lines = st.builds(edited, alike().map(joined), edits)

@@ -9,18 +9,26 @@ from hypothesis import given, settings
 
 from jqueue import Job
 from jqueue.core.blob.lines import encode_job, read_line
+from jqueue.domain.segment_index import whole_lines
+from jqueue.spark import plain_lines
 from jqueue.spark.plain_lines import PlainLines, read_plain_lines
-from tests.spark.alike_lines import NOW, TEXTS, alike, edited_lines, joined, plain
+from tests.spark.alike_lines import NOW, TEXTS, alike, edited, edited_lines, edits, joined, marked, plain
 
+MIDDLE, REST = b'", "status": "queued", "sequence": ', b', "created_at": "2026-01-02T03:04:05+00:00"}'
 SOME = settings(max_examples=60, deadline=None)
 
 
-def check(text):
-    """Assert that the columns have the jobs of the text, if it is read in columns. Return them."""
-    found = read_plain_lines(text)
+def check(text, texts=()):
+    """Assert that the columns have the jobs of the rows, if they are read in columns. Return them.
+
+    Args:
+        text: the rows.
+        texts: those that marks stand for in the rows.
+    """
+    found = read_plain_lines(text, texts)
     if found is None:
         return None
-    lines, examples = text.split(b"\n")[:-1], [read_line(line, NOW) for line in found.examples]
+    lines, examples = whole_lines(text, texts).split(b"\n")[:-1], [read_line(line, NOW) for line in found.examples]
     assert set(found.examples) <= set(lines)
     if not all(isinstance(example, Job) for example in examples):
         return found  # then the caller reads all lines by the codec
@@ -73,6 +81,42 @@ def test_lines_that_end_in_another_number_of_quotes_are_read_in_columns():
     assert 2 == len(check(joined(lines)).examples)
 
 
+@pytest.mark.parametrize("sizes", [[6], [4, 1, 7]], ids=["of one length", "of several lengths"])
+def test_rows_with_marks_are_read_without_putting_their_texts_back(sizes, monkeypatch):
+    ids = [b"%08x-rest" % each for each in range(200)]
+    contents = [bytes([each] * sizes[each % len(sizes)]) for each in range(200)]
+    short, texts = marked(plain(ids, contents))
+    assert 3 == len(texts)
+    monkeypatch.setattr(plain_lines, "_read", None)
+    found = check(short, texts)
+    assert contents == found.payloads.to_pylist()
+    assert ids == [each.encode() for each in found.ids.to_pylist()]
+
+
+def test_rows_with_marks_and_other_options_are_kinds_of_lines():
+    parts = [plain([b"%d" % each], [b"x"], created_at=NOW.replace(second=each % 3)) for each in range(24)]
+    found = check(*marked(b"".join(parts)))
+    assert [part[:-1] for part in parts[:3]] == found.examples
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (b'": {"entrypoint": "x", "payload": "', MIDDLE, b'1, "created_at": "2026-01-02T03:04:05+00:00"}'),
+        (b'": {"entrypoint": "x", "payload": "', MIDDLE, b'.5, "created_at": "2026-01-02T03:04:05+00:00"}'),
+        (b'": {"entrypoint": "x", "payload": "', b'", "status": "dead", "sequence": ', REST),
+        (b'": {"entrypoint": "x", "sequence": 2, "payload": "', MIDDLE, REST),
+        (b'\\u0061": {"entrypoint": "x", "payload": "', MIDDLE, REST),
+        (b'a": {}, "b": {"entrypoint": "x", "payload": "', MIDDLE, REST),
+        (MIDDLE, b'": {"entrypoint": "x", "payload": "', REST),
+        (b'": {"entrypoint": "x", "payload": "', MIDDLE, b', "payload": "eA==", "created_at": "2026-01-02"}'),
+        (b'": {"entrypoint": "x", "payload": "', MIDDLE),
+    ],
+)
+def test_marks_for_other_texts_change_no_job(texts):
+    check(b"".join(b'"%d\x01eA==\x02%d\x03\n' % (each, each) for each in range(1, 20)), texts)
+
+
 def test_a_line_break_within_a_line_as_long_as_the_others_ends_it():
     line = plain([b"a"], [b"x"])
     assert check(line * 15 + line.replace(b', "created', b',\n"created')) is None
@@ -82,13 +126,23 @@ def test_a_line_break_within_a_line_as_long_as_the_others_ends_it():
 @given(alike())
 def test_lines_of_any_options_are_the_jobs_of_the_codec(lines):
     check(joined(lines))
+    check(*marked(joined(lines)))
 
 
 @pytest.mark.wide
 @settings(max_examples=400, deadline=None)
-@given(edited_lines())
+@given(edited_lines)
 def test_damaged_or_edited_lines_are_the_jobs_of_the_codec_or_are_refused(text):
     check(text)
+    check(*marked(text))
+
+
+@pytest.mark.wide
+@settings(max_examples=400, deadline=None)
+@given(alike(), edits)
+def test_damaged_or_edited_rows_with_marks_are_the_jobs_of_the_codec_or_are_refused(lines, changes):
+    text, texts = marked(joined(lines))
+    check(edited(text, changes), texts)
 
 
 @pytest.mark.wide
@@ -98,6 +152,10 @@ def test_each_edit_at_each_place_of_a_line_is_the_job_of_the_codec_or_is_refused
     for place in range(len(text)):
         for removed in {0, len(added)}:
             check(text[:place] + added + text[place + removed :])
+    short, texts = marked(text)
+    for place in range(len(short)):
+        for removed in {0, len(added)}:
+            check(short[:place] + added + short[place + removed :], texts)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +184,3 @@ def test_each_edit_at_each_place_of_a_line_is_the_job_of_the_codec_or_is_refused
 )
 def test_other_texts_are_refused(text):
     assert read_plain_lines(text) is None
-
-
-def test_a_view_of_bytes_can_be_read():
-    found = read_plain_lines(memoryview(plain([b"a"], [b"x"])))
-    assert found is not None
-    assert ["a"] == found.ids.to_pylist()

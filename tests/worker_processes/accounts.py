@@ -36,14 +36,15 @@ class Accounts:
             for line in lines:
                 self._said[line.job_id, line.attempt].append((name, line))
 
-    def faults(self, expected: Iterable[str]) -> list[str]:
+    def faults(self, expected: Iterable[str], waiting: Iterable[str] = ()) -> list[str]:
         """Return a description of everything that is wrong.
 
         Args:
-            expected: the ids of all enqueued jobs; each must be done once.
+            expected: the ids of the enqueued jobs that must be done once.
+            waiting: the ids of all other enqueued jobs, which wait at the end.
         """
         found = list(self._lives.faults)
-        found += self._jobs(set(expected))
+        found += self._jobs(set(expected), set(waiting))
         for claim in self._lives.claims.values():
             found += (f"{claim}: {fault}" for fault in self._claim(claim))
         for job_id, attempt in self._said.keys() - self._lives.claims.keys():
@@ -53,13 +54,13 @@ class Accounts:
                 found.append(f"{name} ended unexpectedly: {fate}")
         return found
 
-    def _jobs(self, expected: set[str]) -> Iterator[str]:
+    def _jobs(self, expected: set[str], waiting: set[str]) -> Iterator[str]:
         lives = self._lives
-        for job_id in expected | lives.enqueued.keys():
+        for job_id in expected | waiting | lives.enqueued.keys():
             counts = lives.enqueued[job_id], lives.acked[job_id]
-            if job_id not in expected:
+            if job_id not in expected | waiting:
                 yield f"job {job_id} is in the history, but was never enqueued"
-            elif counts != (1, 1):
+            elif counts != (1, 0 if job_id in waiting else 1):
                 yield f"job {job_id} came into the queue {counts[0]} times, and was acked {counts[1]} times"
 
     def _claim(self, claim: Claim) -> Iterator[str]:

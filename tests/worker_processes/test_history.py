@@ -13,7 +13,7 @@ from jqueue.operations import Enqueue
 from tests.object_stores import store_of
 from tests.worker_processes.accounts import Accounts
 from tests.worker_processes.claim_history import Lives, steps
-from tests.worker_processes.history import read_history
+from tests.worker_processes.history import Version, read_history
 from tests.worker_processes.journal import journals
 from tests.worker_processes.limits import CronAudit, LimitsAudit
 from tests.worker_processes.processes import LONGEST, LOOK_EVERY, WorkerProcess
@@ -109,12 +109,16 @@ def audit(folder, workers, enqueued, content, ended):
     lives = Lives()
     limits = LimitsAudit({"few": RUNNING}, KEYS, {"paced": (RATE, PER)})
     cron = CronAudit({"tick": TICK, "tock": TOCK})
-    for before, after in steps(read_history(folder, content)):
+    last = Version()
+    for before, last in steps(read_history(folder, content)):
         for auditor in (lives, limits, cron):
-            auditor.see(before, after)
+            auditor.see(before, last)
     limits.end()
     cron.end(ended)
     fired = [job_id for job_id in lives.enqueued if job_id.startswith("cron:")]
+    latest = {job_id.split(":")[1]: job_id for job_id in fired}
+    # An occurrence that fired when the workers were told to stop may wait for the next worker.
+    waiting = last.jobs.keys() & latest.values()
     fates = {worker.name: worker.wait() for worker in workers}
     accounts = Accounts(lives, journals(folder), fates)
     claimers = {claim.by for claim in lives.claims.values()}
@@ -125,7 +129,7 @@ def audit(folder, workers, enqueued, content, ended):
     )
     assert [] == limits.faults[:10]
     assert [] == cron.faults[:10]
-    assert [] == accounts.faults([*enqueued, *fired])[:10]
+    assert [] == accounts.faults({*enqueued, *fired} - waiting, waiting)[:10]
     return limits, cron, claimers
 
 

@@ -93,8 +93,8 @@ class SegmentReader:
         """
         return await self._read(name, *index.bytes_of(first, last))
 
-    async def checked_lines(self, name: str, index: SegmentIndex, numbers: range) -> bytes:
-        """Return the lines of the jobs in chunks that follow each other. Errors are as for `chunks`."""
+    async def checked_text(self, name: str, index: SegmentIndex, numbers: range) -> bytes:
+        """Return the rows of chunks that follow each other. Errors are as for `chunks`."""
         text = await self.text(name, index, numbers[0], numbers[-1])
         whole, (origin, _) = memoryview(text), index.bytes_of(numbers[0], numbers[-1])
         turn = origin
@@ -104,7 +104,7 @@ class SegmentReader:
             if stop - turn >= BYTES_IN_A_TURN:
                 turn = stop
                 await one_turn()
-        return index.whole(text)
+        return text
 
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]

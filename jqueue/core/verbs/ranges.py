@@ -91,22 +91,28 @@ class RangeVerbs(QueueBase, SupportsRanges):
             for number, rows in chunks:
                 yield _rows_in(claim.spans, rows, number * entry.chunk_rows)
 
-    async def read_range_lines(
-        self, claim: RangeClaim, chunks: int, parse: Callable[[int, bytes], T], *, deadline: Duration | None = None
+    async def read_range_rows(
+        self,
+        claim: RangeClaim,
+        chunks: int,
+        parse: Callable[[int, bytes, Sequence[bytes]], T],
+        *,
+        deadline: Duration | None = None,
     ) -> AsyncGenerator[T, None]:
-        """Yield what `parse` makes of the lines of a few chunks of a range. Errors are as for `read_range`.
+        """Yield what `parse` makes of the rows of a few chunks of a range. Errors are as for `read_range`.
 
         Args:
             claim: the claim of the range.
             chunks: number of chunks to read at once.
-            parse: takes the number of their first row and their lines, whose checksums are right. Lines of rows that
-                are not in the range are among them. Chunks for which it raises InvalidBlobError cannot be read.
+            parse: takes the number of their first row, the rows as they are stored, whose checksums are right, and
+                the texts that `MARKS` stand for in them. Rows that are not in the range are among them. Chunks for
+                which it raises InvalidBlobError cannot be read.
             deadline: as for `read_range`.
         """
 
         async def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> T:
-            text = await reader.checked_lines(claim.segment, index, numbers)
-            return parse(numbers[0] * claim.entry.chunk_rows, text)
+            text = await reader.checked_text(claim.segment, index, numbers)
+            return parse(numbers[0] * claim.entry.chunk_rows, text, index.texts)
 
         async for found in self._read_chunks(claim, deadline, chunks, read):
             yield found

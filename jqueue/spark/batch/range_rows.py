@@ -20,6 +20,7 @@ from jqueue.core.blob.lines import read_entry
 from jqueue.core.blob.segment_object import decode_lines
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
+from jqueue.domain.segment_index import whole_lines
 from jqueue.domain.segments import Segment, Span
 from jqueue.spark.plain_lines import PlainLines, read_plain_lines
 
@@ -151,29 +152,33 @@ def chunks_at_once(segment: Segment) -> int:
     return max(1, BYTES_AT_ONCE * segment.chunks // max(1, segment.index))
 
 
-def blocks_of(segment: Segment, spans: Sequence[Span], first: int, text: bytes, names: dict[str, str]) -> list[Block]:
+def blocks_of(
+    segment: Segment, spans: Sequence[Span], first: int, text: bytes, texts: Sequence[bytes], names: dict[str, str]
+) -> list[Block]:
     """Return the rows of some chunks that are in spans.
 
     Args:
         segment: the entry of their segment in the manifest.
         spans: the wanted rows.
         first: the number of the first row of the chunks.
-        text: the lines of the chunks, whose checksums are right.
+        text: the rows of the chunks as they are stored, whose checksums are right.
+        texts: those that `MARKS` stand for in the rows.
         names: entrypoints seen before; all jobs that have one share it.
 
     Raises:
         InvalidBlobError: a row is not a queued job.
     """
-    block: Block | None = _in_columns(segment, text, names)
+    block: Block | None = _in_columns(segment, text, texts, names)
     if block is None:
-        block = Entries(list(zip(*decode_lines(text, first, segment.offset, names), strict=True)))
+        lines = whole_lines(text, texts)
+        block = Entries(list(zip(*decode_lines(lines, first, segment.offset, names), strict=True)))
     parts = ((max(0, start - first), min(len(block), end - first)) for start, end in spans)
     return [block if (start, end) == (0, len(block)) else block.part(start, end) for start, end in parts if start < end]
 
 
-def _in_columns(segment: Segment, text: bytes, names: dict[str, str]) -> Columns | None:
+def _in_columns(segment: Segment, text: bytes, texts: Sequence[bytes], names: dict[str, str]) -> Columns | None:
     """Return rows whose lines are alike; None if they must be read one by one."""
-    lines = read_plain_lines(text)
+    lines = read_plain_lines(text, texts)
     if lines is None:
         return None
     examples = []

@@ -185,13 +185,13 @@ class BatchTask:
         """Return the jobs of a range that can be read, and the claim on them."""
         segment, names, blocks = claim.entry, dict[str, str](), list[Block]()
 
-        def parse(first: int, text: bytes) -> list[Block]:
-            return blocks_of(segment, claim.spans, first, text, names)
+        def parse(first: int, text: bytes, texts: Sequence[bytes]) -> list[Block]:
+            return blocks_of(segment, claim.spans, first, text, texts, names)
 
         readable = claim
         async with connect(self.url, DirectQueue) as queue:
             try:
-                async for found in queue.read_range_lines(claim, chunks_at_once(segment), parse):
+                async for found in queue.read_range_rows(claim, chunks_at_once(segment), parse):
                     blocks += found
             except SegmentDamagedError as error:
                 readable = claim.without(error.rows)

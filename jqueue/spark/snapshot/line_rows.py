@@ -26,6 +26,7 @@ from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.ranges import Range
+from jqueue.domain.segment_index import whole_lines
 from jqueue.domain.stored_object import is_apart
 from jqueue.spark.plain_lines import PlainLines, read_plain_lines
 from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_text
@@ -87,19 +88,23 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, counts: LineC
         yield batch_of(cells, rows, arrow)
 
 
-def batches_of_rows(text: bytes, schema: StructType, queue: str | None, counts: LineCounts) -> Iterator[pa.RecordBatch]:
+def batches_of_rows(
+    text: bytes, texts: Sequence[bytes], schema: StructType, queue: str | None, counts: LineCounts
+) -> Iterator[pa.RecordBatch]:
     """Return the rows of chunks as one batch if they are alike, and otherwise as `batches_of` does it.
 
     Args:
-        text: lines, each with a line break behind it, as in a segment. It should have about the size of a batch.
+        text: rows of a segment as they are stored. They should have about the size of a batch.
+        texts: those that `MARKS` stand for in the rows.
         schema: of the batches.
         queue: the value of the column `queue`.
         counts: where lines are counted.
     """
-    plain = read_plain_lines(text)
+    plain = read_plain_lines(text, texts)
     batch = None if plain is None else _plain_batch(plain, to_arrow_schema(schema, timezone="UTC"), queue)
     if batch is None:
-        yield from batches_of(text.removesuffix(b"\n").replace(b"\n", SEPARATOR), schema, queue, counts)
+        lines = whole_lines(text, texts).removesuffix(b"\n")
+        yield from batches_of(lines.replace(b"\n", SEPARATOR), schema, queue, counts)
     else:
         counts.in_columns += batch.num_rows
         yield batch

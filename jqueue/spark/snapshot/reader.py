@@ -184,9 +184,12 @@ def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.Reco
             yield from piece.batches(schema)
             continue
         counts = LineCounts()
-        for text, offset, held, as_stored in piece.lines():
-            found = batches_of_rows if as_stored else batches_of
-            for batch in found(text, schema, piece.queue, counts):
+        for text, offset, held, texts in piece.lines():
+            if texts is None:
+                found = batches_of(text, schema, piece.queue, counts)
+            else:
+                found = batches_of_rows(text, texts, schema, piece.queue, counts)
+            for batch in found:
                 placed = with_offset(batch, offset)
                 yield placed if held is None else under_claim(placed, held)
         _warn(piece.queue, counts.set_aside)

@@ -60,13 +60,13 @@ class Lines(NamedTuple):
     """Lines of jobs."""
 
     text: bytes
-    """The lines, joined as in the blob, or as in a segment."""
+    """The lines, joined as in the blob, or rows of a segment as they are stored."""
     offset: int
     """Number to add to their sequence numbers."""
     held: Range | None = None
     """The claim under which they are in progress; None if the lines tell the whole state."""
-    as_stored: bool = False
-    """True if the text is that of a segment, with a line break behind each line."""
+    texts: Sequence[bytes] | None = None
+    """The texts that `MARKS` stand for in rows of a segment, with a line break behind each; None for other lines."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class SegmentRows:
                 yield Lines(self._as_they_are(some, index), 0)
                 continue
             held = None if kind == PLAIN_LINES else self.ranges[kind]
-            for text in _portions(index.whole(bytes(text)) for _, text in some):
-                yield Lines(text, segment.offset, held, as_stored=True)
+            for text in _portions(text for _, text in some):
+                yield Lines(text, segment.offset, held, index.texts)
 
     def _leave_out(self, chunks: Sequence[int], error: JQueueError) -> None:
         """Note the rows of chunks that cannot be read.
@@ -239,9 +239,9 @@ class SegmentRows:
                 await storage.release()
 
 
-def _portions(texts: Iterable[bytes]) -> Iterator[bytes]:
+def _portions(texts: Iterable[memoryview]) -> Iterator[bytes]:
     """Join texts that follow each other to texts of about the size of a batch."""
-    some: list[bytes] = []
+    some: list[memoryview] = []
     size = 0
     for text in texts:
         some.append(text)

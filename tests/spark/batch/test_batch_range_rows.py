@@ -1,5 +1,6 @@
 """Rows of a range in columns are the rows that the codec reads one by one."""
 
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,10 @@ from jqueue.core.blob.segment_object import decode_index, decode_lines
 from jqueue.domain.errors import InvalidBlobError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
+from jqueue.domain.segment_index import whole_lines
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.range_rows import BlockList, Columns, Entries, blocks_of, chunks_at_once
-from tests.spark.alike_lines import alike, joined, plain, waiting
+from tests.spark.alike_lines import alike, joined, marked, plain, waiting
 
 
 def pairs(numbers):
@@ -53,26 +55,27 @@ def facts_of(blocks):
 )
 def test_blocks_are_the_rows_that_the_codec_reads(lines, wanted, first, offset):
     text = joined(lines)
+    short, texts = marked(text)
     try:
         expected = list(zip(*decode_lines(text, first, offset, {}), strict=True))
     except InvalidBlobError as refusal:
         with pytest.raises(InvalidBlobError, match=str(refusal).partition(" ")[0]):
-            blocks_of(segment_of(offset), [(first, first + len(lines))], first, text, {})
+            blocks_of(segment_of(offset), [(first, first + len(lines))], first, short, texts, {})
         return
     rows = [expected[max(0, start - first) : max(0, end - first)] for start, end in wanted]
-    blocks = blocks_of(segment_of(offset), wanted, first, text, {})
+    blocks = blocks_of(segment_of(offset), wanted, first, short, texts, {})
     assert facts_of([Entries(some) for some in rows if some]) == facts_of(blocks)
 
 
 def test_lines_that_are_alike_are_read_in_columns_and_others_are_not():
     text = plain([b"%08x" % each for each in range(40)], [b"%d" % each for each in range(40)])
-    [whole] = blocks_of(segment_of(7), [(0, 40)], 0, text, {})
+    [whole] = blocks_of(segment_of(7), [(0, 40)], 0, text, (), {})
     assert isinstance(whole, Columns)
     assert 8 == whole.entry(0)[1][5]
-    [first, second] = blocks_of(segment_of(7), [(102, 104), (139, 300)], 100, text, {})
+    [first, second] = blocks_of(segment_of(7), [(102, 104), (139, 300)], 100, text, (), {})
     assert ([b"2", b"3"], [b"39"]) == (first.payloads(), second.payloads())
     [other] = blocks_of(
-        segment_of(7), [(0, 40)], 0, text + encode_job(Job(id='a"b', entrypoint="x", payload=b"")) + b"\n", {}
+        segment_of(7), [(0, 40)], 0, text + encode_job(Job(id='a"b', entrypoint="x", payload=b"")) + b"\n", (), {}
     )
     assert isinstance(other, Entries)
 
@@ -117,7 +120,7 @@ async def rows_and_jobs(url, count):
         claim = await queue.claim_range("work", count)
         assert claim is not None
         blocks: list[Any] = []
-        async for found in queue.read_range_lines(claim, 2, partial(blocks_of, claim.entry, claim.spans, names={})):
+        async for found in queue.read_range_rows(claim, 2, partial(blocks_of, claim.entry, claim.spans, names={})):
             blocks += found
         rows, jobs = PartitionRows.of_range(claim, blocks), [job async for job in queue.read_range(claim)]
         return rows, jobs
@@ -176,7 +179,7 @@ async def test_all_chunks_but_a_damaged_one_are_read_before_it_is_refused_with_t
         segment.write_bytes(content)
         found: list[int] = []
         with pytest.raises(SegmentDamagedError, match=claim.segment) as caught:
-            async for first in queue.read_range_lines(claim, 2, lambda first, text: first):
+            async for first in queue.read_range_rows(claim, 2, lambda first, text, texts: first):
                 found.append(first)
         assert ([256, 512], ((0, 256),)) == (found, caught.value.rows)
 
@@ -185,8 +188,8 @@ async def test_a_chunk_that_is_no_list_of_jobs_is_refused_as_one_that_was_change
     url = str(tmp_path / "queue.json")
     await queue_of(url, 1000)
 
-    def parse(first: int, text: bytes) -> int:
-        if b'"sequence": 300,' in text:
+    def parse(first: int, text: bytes, texts: Sequence[bytes]) -> int:
+        if b'"sequence": 300,' in whole_lines(text, texts):
             raise InvalidBlobError("a row is not a job")
         return first
 
@@ -195,6 +198,6 @@ async def test_a_chunk_that_is_no_list_of_jobs_is_refused_as_one_that_was_change
         assert claim is not None
         found: list[int] = []
         with pytest.raises(SegmentDamagedError) as caught:
-            async for first in queue.read_range_lines(claim, 3, parse):
+            async for first in queue.read_range_rows(claim, 3, parse):
                 found.append(first)
         assert ([0, 512], ((256, 512),)) == (found, caught.value.rows)

@@ -16,12 +16,13 @@ from jqueue import Job, Limits, LocalFileSystemStorage
 from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.segment_index import whole_lines
 from jqueue.operations import Enqueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, batches_of_rows
 from jqueue.spark.snapshot.reader import SnapshotReader
 from jqueue.spark.snapshot.segment_rows import SegmentRows
-from tests.spark.alike_lines import NOW, alike, edited_lines, joined, plain
+from tests.spark.alike_lines import NOW, alike, edited_lines, joined, marked, plain
 from tests.spark.test_rows_properties import undated
 from tests.tiny_segments import spilled, tiny_queue
 
@@ -35,11 +36,17 @@ def table_of(batches):
     return table
 
 
-def check(text):
-    """Assert that both ways make the same rows of a text. Return the number of those that were made in columns."""
+def check(text, texts=()):
+    """Assert that both ways make the same rows. Return the number of those that were made in columns.
+
+    Args:
+        text: the rows as they are stored.
+        texts: those that marks stand for in the rows.
+    """
     counts, expected = LineCounts(), LineCounts()
-    rows = table_of(batches_of_rows(text, FLEET_SCHEMA, "q", counts))
-    by_line = table_of(batches_of(text[:-1].replace(b"\n", SEPARATOR), FLEET_SCHEMA, "q", expected))
+    rows = table_of(batches_of_rows(text, texts, FLEET_SCHEMA, "q", counts))
+    lines = whole_lines(text, texts)[:-1].replace(b"\n", SEPARATOR)
+    by_line = table_of(batches_of(lines, FLEET_SCHEMA, "q", expected))
     if not by_line.equals(rows):  # jobs without a date may differ in that
         assert list(map(undated, by_line.to_pylist())) == list(map(undated, rows.to_pylist()))
     assert expected.set_aside == counts.set_aside
@@ -51,11 +58,12 @@ def check(text):
 @given(alike())
 def test_rows_of_any_options_are_the_same_in_columns(lines):
     assert check(joined(lines)) in (0, len(lines))
+    assert check(*marked(joined(lines))) in (0, len(lines))
 
 
 @pytest.mark.wide
 @settings(max_examples=200, deadline=None)
-@given(edited_lines())
+@given(edited_lines)
 def test_rows_of_damaged_or_edited_lines_are_the_same(text):
     check(text)
 
@@ -114,8 +122,8 @@ def pieces_of(path):
 def test_rows_that_wait_or_are_claimed_as_a_range_are_read_in_columns(queue):
     counts: Counter[str] = Counter()
     for lines in chain.from_iterable(piece.lines() for piece in pieces_of(queue)):
-        kind = "changed" if not lines.as_stored else "waiting" if lines.held is None else "held"
-        counts[kind] += check(lines.text) if lines.as_stored else 1
+        kind = "changed" if lines.texts is None else "waiting" if lines.held is None else "held"
+        counts[kind] += 1 if lines.texts is None else check(lines.text, lines.texts)
     assert counts["held"] >= 32
     assert counts["waiting"] >= 64
     assert counts["changed"] > 0
