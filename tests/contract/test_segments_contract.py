@@ -143,7 +143,7 @@ class AllOnAFile(OnAFile, QueueContract):
     moment = 1.0  # each commit creates several files
 
 
-@pytest.mark.wide
+@pytest.mark.full
 class TestDirectQueueWithAllOnAFile(AllOnAFile):
     kind = DirectAllInSegments
 

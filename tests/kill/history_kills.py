@@ -130,9 +130,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Kill in a move."""
     parser = argparse.ArgumentParser(prog="python -m tests.kill.history_kills", description=__doc__)
     parser.add_argument("--hasty", action="store_true", help="use a mover that is broken on purpose")
+    parser.add_argument("--every", type=int, default=1, help="2 kills at every second call, and so on")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        return run_all([HistoryKills(Path(folder), asked.hasty)], both=False, done="the object was there")
+        several = [HistoryKills(Path(folder), asked.hasty)]
+        return run_all(several, both=False, done="the object was there", every=asked.every)
 
 
 if __name__ == "__main__":

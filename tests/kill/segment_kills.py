@@ -364,10 +364,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--hasty", action="store_true", help="use a writer that is broken on purpose")
     parser.add_argument("--both", action="store_true", help="at entry and exit of each call")
+    parser.add_argument("--every", type=int, default=1, help="2 kills at every second call, and so on")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         several = [SegmentKills(Path(folder), CASES[name], asked.hasty) for name in asked.case or CASES]
-        return run_all(several, asked.both, "it was done")
+        return run_all(several, asked.both, "it was done", asked.every)
 
 
 if __name__ == "__main__":

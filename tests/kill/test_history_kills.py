@@ -20,9 +20,11 @@ def _run(*arguments):
     return result
 
 
-@pytest.mark.wide
-def test_a_mover_killed_at_any_system_call_loses_no_event_and_doubles_none():
-    result = _run()
+@pytest.mark.parametrize(
+    "every", [pytest.param("3", marks=pytest.mark.wide), pytest.param("1", marks=pytest.mark.full)]
+)
+def test_a_mover_killed_at_any_system_call_loses_no_event_and_doubles_none(every):
+    result = _run("--every", every)
     assert 0 == result.returncode, result.stderr
     [(kills, moved)] = re.findall(r"(\d+) kills, and the object was there after (\d+)", result.stdout)
     assert 0 < int(moved) < int(kills)

@@ -31,10 +31,7 @@ def _run(*arguments):
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["--case", "spill"], marks=pytest.mark.wide),
-        pytest.param(["--case", "merge"], marks=pytest.mark.wide),
-        pytest.param(["--case", "end-range"], marks=pytest.mark.wide),
-        pytest.param(["--case", "collect"], marks=pytest.mark.wide),
+        pytest.param(["--every", "6"], marks=pytest.mark.wide),
         pytest.param(["--both"], marks=pytest.mark.full),
     ],
     ids=" ".join,

@@ -7,6 +7,7 @@ the other, and what it left is checked each time.
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -113,18 +114,23 @@ class TracedKills(ABC):
             return None
         raise ViolationError(f"{self.name}: {point} was there once, and not again in {TRIES} runs")
 
-    def run(self, both: bool, on_progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[int, int]:
-        """Kill at every point, the last one first, as kills after the answer tell most.
+    def run(
+        self, both: bool, on_progress: Callable[[int, int], None] = lambda done, total: None, every: int = 1
+    ) -> tuple[int, int]:
+        """Kill at points, the last one first, as kills after the answer tell most.
 
         Args:
             both: True to kill at entry and exit of each call; otherwise at each entry and after the answer.
             on_progress: called with the number of points done and of all points.
+            every: 1 to kill at each of these points, 2 at every second one before the answer, and so on. Chance
+                decides which is the first.
 
         Returns:
             The number of kills, and of those after which the work was done.
         """
-        points = self.points()
-        chosen = [point for point in points if both or not point.at_exit or point == points[-1]]
+        *before, answered = self.points()
+        entries = [point for point in before if both or not point.at_exit]
+        chosen = [*entries[random.randrange(every) :: every], answered]
         kills = landed = 0
         for done, point in enumerate(reversed(chosen), 1):
             found = self.kill_at(point)
@@ -137,13 +143,14 @@ class TracedKills(ABC):
         return trace_call(lambda descriptor: asyncio.run(self.work(descriptor)), point, SECONDS, self.name)
 
 
-def run_all(several: Sequence[TracedKills], both: bool, done: str) -> int:
+def run_all(several: Sequence[TracedKills], both: bool, done: str, every: int = 1) -> int:
     """Kill in several pieces of work, say so, and return the exit code of a program.
 
     Args:
         several: the kills in each.
         both: as in `TracedKills.run`.
         done: a clause that says that the work was done.
+        every: as in `TracedKills.run`.
     """
     warm_up()
     if (reason := why_not()) is not None:
@@ -151,7 +158,7 @@ def run_all(several: Sequence[TracedKills], both: bool, done: str) -> int:
         return UNAVAILABLE
     for kills in several:
         try:
-            count, landed = kills.run(both)
+            count, landed = kills.run(both, every=every)
         except ViolationError as error:
             print(f"VIOLATION: {error}", file=sys.stderr)
             return VIOLATED

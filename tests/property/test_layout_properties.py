@@ -164,6 +164,7 @@ def test_the_strategies_draw_every_field_of_a_job():
     assert set(Job.model_fields) == drawn(any_jobs, lambda job: filled(job, plain))
 
 
+@pytest.mark.full
 def test_the_strategies_draw_every_field_of_a_state_and_of_its_tables():
     rows: dict[str, type[BaseModel]] = {
         "settings": QueueSettings,

@@ -77,7 +77,7 @@ def a_taken_row_comes_back(patch):
         a_unique_key_is_overlooked_in_a_segment,
         an_id_is_overlooked_in_a_segment,
         a_taken_row_waits_on,
-        a_taken_row_comes_back,
+        pytest.param(a_taken_row_comes_back, marks=pytest.mark.full),
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch, fault):

@@ -16,7 +16,6 @@ FAST = settings(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-WIDE = settings(FAST, max_examples=40)
 LONG = settings(FAST, max_examples=600, stateful_step_count=60)
 
 machines = pytest.mark.parametrize("machine", [*queue_machine.MACHINES, *segment_machine.MACHINES])
@@ -25,12 +24,6 @@ machines = pytest.mark.parametrize("machine", [*queue_machine.MACHINES, *segment
 @machines
 def test_no_call_has_another_outcome(machine):
     run_state_machine_as_test(machine, settings=FAST)
-
-
-@pytest.mark.wide
-@machines
-def test_no_call_has_another_outcome_in_more_orders(machine):
-    run_state_machine_as_test(machine, settings=WIDE)
 
 
 @pytest.mark.full

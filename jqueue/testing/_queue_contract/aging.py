@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from jqueue.domain.models import Job
+from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
 
@@ -96,8 +97,8 @@ class AgingContract(QueueContractBase):
     async def test_a_delayed_job_ages_from_when_it_is_ready(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["limits", "delay"]) as [queue]:
             await queue.configure(aging=self.moment)
-            delayed = await queue.enqueue("work", b"delayed", delay=2 * self.moment)
-            waiting = await queue.enqueue("work", b"payload")
+            together = Enqueue("work", b"delayed", delay=2 * self.moment), Enqueue("work", b"payload")
+            delayed, waiting = await queue.enqueue_many(together)
             assert delayed.run_at is not None
             await self.until_after(queue, delayed.run_at)
             late = await queue.enqueue("work", b"late")

@@ -7,6 +7,7 @@ from tests.interop.formats.conftest import FIXTURES, ORIGINALS
 pytestmark = pytest.mark.wide
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_an_original_runs_in_its_environment(original, name, tmp_path):
     package = ORIGINALS[name].package
