@@ -87,7 +87,7 @@ def read_plain_lines(text: bytes, texts: Sequence[bytes] = ()) -> PlainLines | N
     Args:
         text: lines of jobs, each with a line break behind it, as in a chunk of a segment or in several that follow
             each other.
-        texts: those that `MARKS` stand for in the lines.
+        texts: the texts that `MARKS` stand for in them.
     """
     with suppress(ValueError):  # as by Arrow, and by the decoder of base64
         return _read_marked(text, texts)

@@ -162,7 +162,7 @@ def blocks_of(
         spans: the wanted rows.
         first: the number of the first row of the chunks.
         text: the rows of the chunks as they are stored, whose checksums are right.
-        texts: those that `MARKS` stand for in the rows.
+        texts: the texts that `MARKS` stand for in them.
         names: entrypoints seen before; all jobs that have one share it.
 
     Raises:

@@ -95,7 +95,7 @@ def batches_of_rows(
 
     Args:
         text: rows of a segment as they are stored. They should have about the size of a batch.
-        texts: those that `MARKS` stand for in the rows.
+        texts: the texts that `MARKS` stand for in them.
         schema: of the batches.
         queue: the value of the column `queue`.
         counts: where lines are counted.
