@@ -148,7 +148,7 @@ class TestDirectQueueWithAllOnAFile(AllOnAFile):
     kind = DirectAllInSegments
 
 
-@pytest.mark.wide
+@pytest.mark.full
 class TestBrokerQueueWithAllOnAFile(AllOnAFile):
     kind = BrokerAllInSegments
 
