@@ -37,7 +37,7 @@ def test_processes_killed_at_random_moments_lose_no_acknowledged_call():
 
 @pytest.mark.wide
 def test_processes_killed_while_jobs_move_to_segments_and_back_lose_none():
-    result = _run("--segments", "--cycles", "300", "--system-calls", "none")
+    result = _run("--segments", "--cycles", "150", "--system-calls", "none")
     assert 0 == result.returncode, result.stderr
     for seen in ("segments seen", "ranges seen", "cancel", "end range"):
         assert re.search(rf"{seen} +[1-9]", result.stdout), result.stdout

@@ -428,7 +428,7 @@ PLANTED = [
     Planted(segments.rows_of_others_kept, {8, 9, 19}, 50, segments.SEGMENTED),
     Planted(segments.rows_overlooked_by_a_purge, {2}, 200, segments.SEGMENTED),
     Planted(segments.taken_rows_counted, {3}, 300, replace(segments.SEGMENTED, timeless=0.0)),
-    Planted(segments.range_ended_by_a_stale_holder, {1, 2, 3, 5, 6}, 200, segments.RANGED),
+    Planted(segments.range_ended_by_a_stale_holder, {1, 2, 3, 5, 6}, 100, segments.RANGED),
     Planted(segments.failures_of_a_range_forgotten, {1, 2, 6}, 50, segments.RANGED),
     Planted(segments.range_ended_with_its_first_jobs, {1, 3, 6}, 50, segments.RANGED),
     Planted(segments.kept_jobs_of_a_range_forgotten, {1, 6}, 50, segments.RANGED),

@@ -19,7 +19,7 @@ def first_violation(seeds, settings=None):
     return pytest.fail(f"{seeds} seeds passed")
 
 
-AT_ONCE, SOON = 50, 200
+AT_ONCE, SOON = 50, 100
 """Largest numbers of seeds of an unmarked test and of a `wide` test. A test with more seeds is `full`."""
 
 
