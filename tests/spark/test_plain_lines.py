@@ -105,6 +105,7 @@ def test_rows_with_marks_and_other_options_are_kinds_of_lines():
         (b'": {"entrypoint": "x", "payload": "', MIDDLE, b'1, "created_at": "2026-01-02T03:04:05+00:00"}'),
         (b'": {"entrypoint": "x", "payload": "', MIDDLE, b'.5, "created_at": "2026-01-02T03:04:05+00:00"}'),
         (b'": {"entrypoint": "x", "payload": "', b'", "status": "dead", "sequence": ', REST),
+        (b'": {"entrypoint": "x", "payload": "', b'", "status": "queued", "sequence": 7, "other": ', REST),
         (b'": {"entrypoint": "x", "sequence": 2, "payload": "', MIDDLE, REST),
         (b'\\u0061": {"entrypoint": "x", "payload": "', MIDDLE, REST),
         (b'a": {}, "b": {"entrypoint": "x", "payload": "', MIDDLE, REST),
