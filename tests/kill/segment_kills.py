@@ -40,7 +40,7 @@ A_DAY = 90_000.0
 _TEMPORARY = re.compile(r"\.[\w-]+\.[\w-]+\.object\.tmp")
 
 Summary = dict[str, tuple[JobStatus, int] | None]
-"""Each job with its status and attempt; None for one that has left."""
+"""The status and the attempt of each job, by its id. A job that was acked or cancelled has None."""
 
 QUEUED, CLAIMED = JobStatus.QUEUED, JobStatus.IN_PROGRESS
 

@@ -23,7 +23,7 @@ def check(text, texts=()):
 
     Args:
         text: the rows.
-        texts: those that marks stand for in the rows.
+        texts: the shared texts, each of which a mark stands for.
     """
     found = read_plain_lines(text, texts)
     if found is None:

@@ -18,7 +18,7 @@ Pauses = Mapping[str, list[tuple[float, float]]]
 Exits = Mapping[str, tuple[float, float]]
 """Times at which each process began to leave, and had left."""
 
-LOOKING = ("stats", "read_state", "schedules", "iterate")
+LOOKING = ("stats", "read_state", "schedules", "iterate", "read_range")
 """Verbs that need no queue that is open."""
 
 CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001

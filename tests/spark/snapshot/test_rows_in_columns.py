@@ -1,4 +1,4 @@
-"""Rows of segments that are read in columns are those that are read line by line, byte for byte."""
+"""A segment gives the same rows, byte for byte, whether it is read in columns or line by line."""
 
 import asyncio
 from collections import Counter
@@ -37,11 +37,11 @@ def table_of(batches):
 
 
 def check(text, texts=()):
-    """Assert that both ways make the same rows. Return the number of those that were made in columns.
+    """Assert that a segment gives the same rows in columns and line by line. Return how many were read in columns.
 
     Args:
         text: the rows as they are stored.
-        texts: those that marks stand for in the rows.
+        texts: the shared texts, each of which a mark stands for.
     """
     counts, expected = LineCounts(), LineCounts()
     rows = table_of(batches_of_rows(text, texts, FLEET_SCHEMA, "q", counts))
