@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -117,6 +118,7 @@ def worker(
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
     fail = _logged if log_format is LogFormat.JSON else refusal
+    gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
     if (status := asyncio.run(_run(found, queue, fail, drain=drain))) != 0:
         raise typer.Exit(status)
 

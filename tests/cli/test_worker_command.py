@@ -21,6 +21,7 @@ SECONDS = 30
 
 PROGRAM = """
 import asyncio
+import gc
 import pathlib
 
 from jqueue.worker import Context, Worker
@@ -34,6 +35,11 @@ not_a_worker = 5
 async def note(text: str, ctx: Context) -> None:
     with pathlib.Path("notes.txt").open("a") as notes:
         notes.write(f"{text}\\n")
+
+
+@worker.handler("is searched")
+async def is_searched() -> None:
+    print(any(each is worker for each in gc.get_objects()))
 
 
 @worker.handler("told")
@@ -131,6 +137,13 @@ def test_a_draining_worker_does_all_ready_jobs_and_exits(folder, start):
     assert () == state(folder).jobs
     assert "20 ready jobs" in errors
     assert "20 succeeded" in errors
+
+
+@pytest.mark.wide
+def test_the_garbage_collector_does_not_search_the_modules_of_the_program(folder, start):
+    enqueue(folder, "is searched", b"")
+    output, errors = start("program:worker", "queue.json", "--drain").communicate(timeout=SECONDS)
+    assert "False\n" == output, errors
 
 
 @pytest.mark.wide
