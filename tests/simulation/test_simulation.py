@@ -14,6 +14,7 @@ from jqueue import InMemoryStorage, LocalFileSystemStorage
 from jqueue.domain.operations import Ack, Dequeue
 from jqueue.domain.operations.jobs import NewJob
 from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
+from jqueue.testing.simulation import __main__ as command
 from jqueue.testing.simulation.__main__ import main
 
 SEEDS, FAST, WIDE, LOT = 1000, 100, 200, 50
@@ -157,9 +158,11 @@ def test_the_simulation_runs_on_real_adapters(make_storage):
 
 
 @pytest.mark.wide
-def test_the_command_line_counts_what_happened(capsys):
+def test_the_command_line_counts_what_happened(capsys, monkeypatch):
+    monkeypatch.setattr(command, "SEEDS_PER_LINE", 20)
     assert 0 == main(["--seeds", "20", "--processes", "1", "--faults", "0.2"])
     output = capsys.readouterr().out
+    assert "20 of 20 seeds: " in output  # as there is no terminal for a bar
     assert "No rule was broken in 20 seeds" in output
     for word in ("operations", "commits recognised", "lost answer", "overtaken", "crash"):
         assert word in output

@@ -24,6 +24,9 @@ try:
 except ImportError:  # pragma: no cover - the environment of the tests has it
     sys.exit("the simulation shows its progress with rich: pip install 'jqueue[testing]'")
 
+SEEDS_PER_LINE = 1_000
+"""Number of seeds for each line of progress, if there is no terminal to draw a bar on."""
+
 DESCRIPTION = "Run many processes on one store under faults, in virtual time: a schedule for each seed."
 
 
@@ -56,12 +59,16 @@ def _run(console: Console, options: argparse.Namespace, settings: Settings) -> t
     report, failures = Report(), []
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[done]}"), console=console) as progress:
-        task = progress.add_task("seeds", total=options.seeds, done="")
+        task, printed = progress.add_task("seeds", total=options.seeds, done=""), 0
         for lot, failed in run_in_parallel(options.first, options.seeds, settings, options.processes):
             report.add(lot)
             failures += failed
             done = f"{report.operations:,} operations, {report.commits:,} commits, {report.recognised:,} recognised"
-            progress.update(task, completed=report.seeds + len(failures), done=done)
+            seeds = report.seeds + len(failures)
+            progress.update(task, completed=seeds, done=done)
+            if not console.is_terminal and seeds >= printed + SEEDS_PER_LINE:
+                printed = seeds
+                console.print(f"{seeds:,} of {options.seeds:,} seeds: {done}")
             if failures and not options.keep_going:
                 break
     return report, failures
