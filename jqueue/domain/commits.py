@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from itertools import islice
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
@@ -95,9 +96,9 @@ def next_header(
     segments = draft.jobs.rows.manifest()
     finished, attempt_floor = header.finished, header.attempt_floor
     if len(finished) > FINISHED_KEPT + FINISHED_SLACK:
-        entries = list(finished.items())
-        attempt_floor = max(attempt_floor, *(attempt for _, attempt in entries[:-FINISHED_KEPT]))
-        finished = dict(entries[-FINISHED_KEPT:])
+        surplus = len(finished) - FINISHED_KEPT
+        attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
+        finished = dict(islice(finished.items(), surplus, None))
     return QueueState.trusted(
         version=commit.base_version + 1,
         queue=queue,

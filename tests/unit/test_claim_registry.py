@@ -71,3 +71,14 @@ def test_a_job_that_is_claimed_again_and_again_and_never_ended_leaves_few_claims
     for attempt in kept[1:]:
         registry.end(Claim("a", attempt))
     assert Claim("a", kept[0]) == registry.find("a")
+
+
+def test_each_ended_claim_on_a_job_is_known():
+    registry = ClaimRegistry()
+    registry.remember([claimed("a", 1), claimed("a", 2)])
+    for attempt in (1, 2, 3):  # the third was not handed out here
+        registry.end(Claim("a", attempt))
+    assert [False, True, True, True, False] == [registry.was_ended(Claim("a", attempt)) for attempt in range(5)]
+    registry.reopen([Ack(Claim("a", attempt)) for attempt in (1, 3)])
+    assert Claim("a", 1) == registry.find("a")
+    assert [False, True, False] == [registry.was_ended(Claim("a", attempt)) for attempt in (1, 2, 3)]

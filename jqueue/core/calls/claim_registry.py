@@ -27,8 +27,17 @@ ENDED_KEPT = 10_000
 OLDER_KEPT = 8
 """Number of earlier claims on one job that are remembered."""
 
+Entry = tuple[int, float, float | None, Any]
+"""A claim on a job: its attempt, its timeout, the time at which the store last confirmed it (None if it was not handed
+out here), and the entry of an earlier claim on the same job (None in nearly all cases).
 
-@dataclass(slots=True)
+Python's garbage collector skips tuples of numbers, and a busy broker has ten thousand of these."""
+
+
+NOT_HELD: Entry = (0, 0.0, None, None)
+
+
+@dataclass(frozen=True, slots=True)
 class HeldClaim:
     """A claim that was handed out and not yet ended here.
 
@@ -37,14 +46,12 @@ class HeldClaim:
         attempt: of the claim.
         timeout: seconds without a heartbeat after which the claim is stale.
         confirmed: time at which the store last confirmed it, on the registry's monotonic clock.
-        older: an earlier claim on the same job that was not ended here either; None in nearly all cases.
     """
 
     job_id: str
     attempt: int
     timeout: float
     confirmed: float
-    older: HeldClaim | None = None
 
     @property
     def claim(self) -> Claim:
@@ -60,10 +67,8 @@ class ClaimRegistry:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
-        self._held: dict[str, HeldClaim] = {}  # the newest claim of each job
-        self._ended: dict[tuple[str, int], tuple[float, float] | None] = {}
-        """The `timeout` and `confirmed` of each; None if it was unknown. Python's garbage collector skips tuples of
-        texts and numbers; records and claims would be a third of what it looks at in a busy broker."""
+        self._held: dict[str, Entry] = {}  # by the id of the job
+        self._ended: dict[str, Entry] = {}
 
     def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
         """Note the outcome that a caller gets: the result of each operation, or the error that undid all of them."""
@@ -98,7 +103,7 @@ class ClaimRegistry:
         """
         if isinstance(reference, str):
             held = self._held.get(reference)
-            attempt = 0 if held is None or held.older is not None else held.attempt
+            attempt = 0 if held is None or held[3] is not None else held[0]
             return tuple.__new__(Claim, (reference, attempt))  # as `Claim(...)`, without a call of a Python function
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
@@ -116,39 +121,38 @@ class ClaimRegistry:
         for job in jobs:
             values = job.__dict__  # see `fields_of`
             job_id, attempt = values["id"], values["attempt"]
-            claim = HeldClaim(job_id, attempt, values["claim_timeout"] or 0.0, at)
             older = held.pop(job_id, None)
-            held[job_id] = claim
             if older is not None:
-                claim.older = _without(older, attempt)
-                _cut(claim)
+                older = _cut(_without(older, attempt), OLDER_KEPT)
+            held[job_id] = (attempt, values["claim_timeout"] or 0.0, at, older)
         if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
             _drop_oldest(held, CLAIMS_KEPT)
 
     def held(self, claim: Claim) -> HeldClaim | None:
         """Return the record of a claim; None if there is none."""
-        held = self._held.get(claim.job_id)
-        while held is not None and held.attempt != claim.attempt:
-            held = held.older
-        return held
+        found = _find(self._held.get(claim.job_id), claim.attempt)
+        return None if found is None or found[2] is None else HeldClaim(claim.job_id, found[0], found[1], found[2])
 
     def confirm(self, claims: Iterable[Claim]) -> None:
         """Note that the store confirmed these claims."""
         at = self._clock.monotonic()
-        for claim in claims:
-            held = self.held(claim)
-            if held is not None:
-                held.confirmed = at
+        for job_id, attempt in claims:
+            newest = self._held.get(job_id)
+            if newest is not None:
+                self._held[job_id] = _confirmed(newest, attempt, at)
 
     def end(self, claim: Claim) -> None:
         """Note that a claim was ended through this queue object, by an ack or a nack."""
-        ended, (job_id, attempt) = self._ended, claim
-        held = self._held.get(job_id)
-        if held is not None and held.attempt == attempt and held.older is None:
-            del self._held[job_id]  # as `forget` does
-        else:
-            held = self.forget(claim)
-        ended[job_id, attempt] = None if held is None else (held.timeout, held.confirmed)
+        held, ended, (job_id, attempt) = self._held, self._ended, claim
+        entry = held.pop(job_id, None)
+        if entry is not None and (entry[0] != attempt or entry[3] is not None):  # there are others
+            held[job_id] = entry
+            entry = self.forget(claim)
+        older = ended.pop(job_id, None)
+        if entry is None or older is not None:
+            _, timeout, confirmed, _ = entry or NOT_HELD
+            entry = (attempt, timeout, confirmed, _cut(_without(older, attempt), OLDER_KEPT))
+        ended[job_id] = entry
         if len(ended) > ENDED_KEPT + ENDED_KEPT // 4:
             _drop_oldest(ended, ENDED_KEPT)
 
@@ -157,54 +161,65 @@ class ClaimRegistry:
         for operation in operations:
             claims = operation.references() if operation.ends_claims else ()
             for claim in claims:
-                times = self._ended.pop((*claim,), None) if isinstance(claim, Claim) else None
-                if isinstance(claim, Claim) and times is not None:
-                    held = HeldClaim(claim.job_id, claim.attempt, *times)
-                    newest = self._held.setdefault(held.job_id, held)
-                    if newest is not held:
-                        held.older, newest.older = _without(newest.older, held.attempt), held
+                if not isinstance(claim, Claim):
+                    continue
+                ended = _take(self._ended, claim)
+                if ended is not None and ended[2] is not None:
+                    newest = self._held.get(claim.job_id)
+                    self._held[claim.job_id] = ended if newest is None else _beside(newest, ended)
 
-    def forget(self, claim: Claim) -> HeldClaim | None:
-        """Forget a claim, and return its record; None if there was none."""
-        job_id, attempt = claim
-        newest = self._held.pop(job_id, None)
-        if newest is None or (newest.attempt == attempt and newest.older is None):
-            return newest
-        self._held[job_id] = newest
-        found = self.held(claim)
-        rest = _without(newest, attempt)
-        if rest is None:
-            del self._held[job_id]
-        else:
-            self._held[job_id] = rest
-        if found is not None:
-            found.older = None
-        return found
+    def forget(self, claim: Claim) -> Entry | None:
+        """Forget a claim, and return its entry without earlier ones; None if there was none."""
+        return _take(self._held, claim)
 
     def was_ended(self, claim: Claim) -> bool:
         """True if this claim was ended through this queue object."""
-        return (*claim,) in self._ended
+        return _find(self._ended.get(claim.job_id), claim.attempt) is not None
 
 
-def _without(newest: HeldClaim | None, attempt: int) -> HeldClaim | None:
-    """Return a chain of claims on one job, the newest first, without the claim of an attempt."""
-    if newest is None or newest.attempt == attempt:
-        return None if newest is None else newest.older
-    before = newest
-    while before.older is not None and before.older.attempt != attempt:
-        before = before.older
-    if before.older is not None:
-        before.older = before.older.older
+def _find(newest: Entry | None, attempt: int) -> Entry | None:
+    """Return the entry of an attempt, among those of one job."""
+    while newest is not None and newest[0] != attempt:
+        newest = newest[3]
     return newest
 
 
-def _cut(newest: HeldClaim) -> None:
-    """Drop the oldest claims of a chain that is too long: its holder never ends one, and claims it again and again."""
-    last: HeldClaim | None = newest
-    for _ in range(OLDER_KEPT):
-        last = None if last is None else last.older
-    if last is not None:
-        last.older = None
+def _without(newest: Entry | None, attempt: int) -> Entry | None:
+    """Return the entries of one job, the newest first, without that of an attempt."""
+    if newest is None or newest[0] == attempt:
+        return None if newest is None else newest[3]
+    return (*newest[:3], _without(newest[3], attempt))
+
+
+def _confirmed(newest: Entry, attempt: int, at: float) -> Entry:
+    """Return the entries of one job, with that of an attempt confirmed at this time."""
+    if newest[0] == attempt:
+        return (attempt, newest[1], at, newest[3])
+    return newest if newest[3] is None else (*newest[:3], _confirmed(newest[3], attempt, at))
+
+
+def _beside(newest: Entry, other: Entry) -> Entry:
+    """Return the entries of one job, with another one behind the newest."""
+    return (*newest[:3], (*other[:3], _without(newest[3], other[0])))
+
+
+def _cut(newest: Entry | None, kept: int) -> Entry | None:
+    """Drop the oldest entries of too many: their holder never ends one, and claims the job again and again."""
+    if newest is None or newest[3] is None or kept == 0:
+        return None if kept == 0 else newest
+    return (*newest[:3], _cut(newest[3], kept - 1))
+
+
+def _take(table: dict[str, Entry], claim: Claim) -> Entry | None:
+    """Remove the entry of a claim from a table, and return it without the others of its job."""
+    job_id, attempt = claim
+    newest = table.pop(job_id, None)
+    if newest is None or (newest[0] == attempt and newest[3] is None):
+        return newest
+    found, rest = _find(newest, attempt), _without(newest, attempt)
+    if rest is not None:
+        table[job_id] = rest
+    return None if found is None else (*found[:3], None)
 
 
 def _drop_oldest(table: dict[Any, Any], kept: int) -> None:

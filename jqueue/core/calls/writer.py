@@ -270,8 +270,8 @@ class Writer:
             batch = self._take_batch()
             self.calls.drop_ended()
             if batch:
-                # the call that has waited longest is served first
-                await self._commit([*self.calls.waiting, *batch], read_first=self.engine.pacing.begin())
+                batch[:0] = self.calls.waiting  # the call that has waited longest is served first
+                await self._commit(batch, read_first=self.engine.pacing.begin())
                 self._last_read, self._poll_interval = asyncio.get_running_loop().time(), SHORTEST_POLL
                 fenced = False
             elif self.calls.waiting:
@@ -315,12 +315,14 @@ class Writer:
         return self.calls.take(limit)
 
     async def _commit(self, requests: list[Request], *, read_first: bool = False) -> None:
+        """Commit requests, and clear their list."""
         calls, generation = self.calls, self.engine.generation
         calls.carried = requests
         await self.engine.commit(requests, read_first=read_first)
         self.engine.check_generation(generation)
         calls.waiting = [request for request in requests if request.awaited]
         calls.carried = []
+        requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         self.engine.check_generation(generation)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -28,7 +29,7 @@ class Callers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.answered: list[Awaited] = []
+        self.answered: deque[Awaited] = deque()
         self.others: dict[Awaited, list[tuple[Callback, contextvars.Context]]] = {}
 
     def wake_soon(self) -> None:
@@ -36,9 +37,10 @@ class Callers:
         self.loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        answered, self.answered = iter(self.answered), []
+        answered, self.answered = self.answered, deque()
         try:
-            for call in answered:
+            while answered:
+                call = answered.popleft()  # each is freed when its caller goes on: the garbage collector starts later
                 callback = call.callback
                 if callback is not None:
                     call.callback = None
@@ -47,10 +49,10 @@ class Callers:
                     for callback, context in self.others.pop(call, ()):
                         self.loop.call_soon(callback, call, context=context)
         finally:  # a task has let KeyboardInterrupt or SystemExit through: if the loop goes on, the others are woken
-            if left := list(answered):
+            if answered:
                 if not self.answered:
                     self.wake_soon()
-                self.answered += left
+                self.answered += answered
 
 
 class Awaited:
