@@ -291,12 +291,11 @@ class Order:
         names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
         if not names:
             return
-        rows.check_due(names, now)
         if self._scheduled.entries:
             self._promote(now)
         heap = self._first_heap(entrypoints, now)
         entry = None if heap is None else self._top(heap)
-        rows.check_before(names, None if entry is None else entry[:2], self._through)
+        rows.check_before(names, None if entry is None else entry[:2], self._through, now)
 
     def _first_heap(self, entrypoints: tuple[str, ...] | None, now: datetime) -> LazyHeap | None:
         """Return the heap whose first job is the next job to claim; None if there is none."""
@@ -365,7 +364,7 @@ class Order:
             return self._is_current(entry)
 
         names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
-        ranks = rows.ranks_beside(segment, names, through)
+        ranks = rows.ranks_beside(segment, names, through, now)
         firsts = (heap.first(is_beside) for heap in self._open_heaps(entrypoints, now))
         ranks += [entry[0] for entry in firsts if entry is not None]
         return min(ranks, default=None)

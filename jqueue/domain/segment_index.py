@@ -160,12 +160,14 @@ class SegmentIndex:
         objects: suffixes of the objects that its rows name.
         single: rows that are never a part of a range, as spans.
         texts: the texts that `MARKS` stand for in its rows.
+        best: for each chunk of scheduled rows, the priority and the sequence number of the row that comes first once
+            all are due, without the segment's offset. Older versions wrote none.
 
     Attributes:
         oldest: for each chunk, the earliest `since` of its rows and of the rows behind it.
     """
 
-    __slots__ = ("chunks", "end", "ids", "keys", "objects", "oldest", "single", "texts")
+    __slots__ = ("best", "chunks", "end", "ids", "keys", "objects", "oldest", "single", "texts")
 
     def __init__(
         self,
@@ -176,6 +178,7 @@ class SegmentIndex:
         objects: Sequence[str] = (),
         single: Sequence[Span] = (),
         texts: Sequence[bytes] = (),
+        best: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.chunks = tuple(chunks)
         self.end = end
@@ -184,6 +187,7 @@ class SegmentIndex:
         self.objects = tuple(objects)
         self.single = tuple(single)
         self.texts = tuple(texts)
+        self.best = tuple(best)
         self.oldest = [*accumulate((chunk.oldest for chunk in reversed(self.chunks)), min)][::-1]
 
     def bytes_of(self, first: int, last: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
-from jqueue.domain.segments import FOLDER, Segment, Span, joined, numbers_in, without
+from jqueue.domain.segments import FOLDER, RowKey, Segment, Span, joined, numbers_in, without
 
 NEVER = -float("inf")
 
@@ -98,6 +98,7 @@ class SegmentRows:
         self._damaged: dict[str, set[int | None]] = {}
         self._doubtful: dict[str, set[int | None]] = {}  # chunks that could not be read, until they are loaded
         self._head_of: dict[str, _Head | None] = {}
+        self._first_due: dict[str, tuple[float, _Head]] = {}  # until the next chunk is due
         self._ready: dict[str, list[_Head]] | None = None
         self._scheduled: dict[str, list[_Head]] = {}
 
@@ -139,12 +140,14 @@ class SegmentRows:
     def changed(self) -> None:
         """Note that the manifest, a setting or the loaded rows have changed."""
         self._head_of.clear()
+        self._first_due.clear()
         self._ready = None
 
     def _changed(self, names: Iterable[str]) -> None:
         """Note that only these segments, or their loaded rows, have changed."""
         for name in names:
             self._head_of.pop(name, None)
+            self._first_due.pop(name, None)
         self._ready = None
 
     def current(self, name: str) -> Segment | None:
@@ -543,40 +546,68 @@ class SegmentRows:
         if wanted:
             raise RowsMissingError(wanted)
 
-    def check_due(self, entrypoints: Iterable[str], now: datetime) -> None:
-        """Return if no scheduled row of some entrypoints that is due is missing.
-
-        Raises:
-            RowsMissingError: some are missing.
-        """
-        self._need(self._due(entrypoints, now))
-
     def is_due(self, entrypoints: Iterable[str], now: datetime) -> bool:
         """Return True if a scheduled row of some entrypoints is due and is not loaded."""
-        return bool(self._due(entrypoints, now))
+        return bool(self._due(entrypoints, now.timestamp()))
 
-    def _due(self, entrypoints: Iterable[str], now: datetime) -> list[_Head]:
+    def _due(self, entrypoints: Iterable[str], at: float) -> list[_Head]:
+        """Return the first rows of the segments that have scheduled rows which are due and not loaded."""
         heads = self._heads()[1]
-        if not heads:
-            return []
-        at = now.timestamp()
-        return [head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at]
+        return [head for name in entrypoints for head in heads.get(name, ()) if head.rank <= at] if heads else []
+
+    def _first_of(self, due: _Head, at: float) -> _Head:
+        """Return the chunk of due rows that may come first in a segment, and a place that none of its rows is before.
+
+        Args:
+            due: the first row of the segment.
+            at: the time, in seconds since 1970.
+        """
+        name = due.segment
+        index, segment = self.indexes.get(name), self.segments[name]
+        if index is None or not index.best:  # nothing is known of the rows: all that are due must be loaded
+            return due._replace(rank=NEVER, sequence=0)
+        until, first = self._first_due.get(name, (NEVER, due))
+        if until > at:
+            return first
+        found, until = [], -NEVER
+        for chunk in self.next_chunks(name, segment.chunks):
+            since, (priority, sequence) = index.chunks[chunk].first.since, index.best[chunk]
+            if since > at:
+                until = since
+                break
+            key = RowKey(priority, sequence + segment.offset, since)
+            before = key.sequence if self.aging is None else 0  # an aged rank does not tell the sequence number
+            found.append(_Head(key.rank(self.aging), before, name, chunk))
+        first = min(found, default=due._replace(rank=NEVER, sequence=0))  # the manifest may know an earlier head
+        self._first_due[name] = until, first
+        return first
 
     def first_ready(self, entrypoints: Iterable[str]) -> tuple[float, int] | None:
         """Return the place of the first ready row of some entrypoints that is not loaded; None if there is none."""
         heads = self._heads()[0]
         return min((heads[name][0][:2] for name in entrypoints if name in heads), default=None)
 
-    def check_before(self, entrypoints: Iterable[str], best: tuple[Any, ...] | None, through: int | None) -> None:
-        """Return if no ready row of some entrypoints that comes before a place is missing.
+    def check_before(
+        self, entrypoints: Sequence[str], best: tuple[Any, ...] | None, through: int | None, now: datetime
+    ) -> None:
+        """Return if no row of some entrypoints that is ready or due, and comes before a place, is missing.
 
         Args:
             entrypoints: their names.
             best: rank and sequence of the place; None is the end.
             through: rows with a larger sequence do not count; None: all count.
+            now: the time.
+
+        Raises:
+            RowsMissingError: the first of these rows are missing.
         """
-        heads = self._heads()[0]
+        heads, at = self._heads()[0], now.timestamp()
         before = []
+        for due in self._due(entrypoints, at):
+            if through is None or self.segments[due.segment].least <= through:
+                first = self._first_of(due, at)
+                if best is None or first[:2] < best:
+                    before.append(first)
         for name in entrypoints:
             for head in heads.get(name, ()):
                 if best is not None and head[:2] >= best:
@@ -587,16 +618,17 @@ class SegmentRows:
         if before:  # once the first is loaded, the others may come later than a known row
             self._need([min(before)])
 
-    def ranks_beside(self, segment: str, entrypoints: Iterable[str], through: int | None) -> list[float]:
-        """Return the ranks of the first ready rows that are not loaded, of all segments but one.
+    def ranks_beside(self, segment: str, entrypoints: Sequence[str], through: int | None, now: datetime) -> list[float]:
+        """Return the ranks of the first rows that are ready or due and not loaded, of all segments but one.
 
         Args:
             segment: the name of that one.
             entrypoints: of the other segments.
             through: rows with a larger sequence do not count; None: all count.
+            now: the time.
         """
-        heads = self._heads()[0]
-        return [
+        heads, at = self._heads()[0], now.timestamp()
+        return [self._first_of(head, at).rank for head in self._due(entrypoints, at)] + [
             head.rank
             for name in entrypoints
             for head in heads.get(name, ())

@@ -1,29 +1,93 @@
-"""The next due time of a queue takes account of rows in segments that are not loaded."""
+"""Scheduled rows that are due together: they are served in the order of ready jobs, and few of them are read for it."""
 
+import json
+import random
+import zlib
 from datetime import UTC, datetime, timedelta
 
-from jqueue.domain.draft import Draft
-from jqueue.domain.models import QueueState
-from jqueue.domain.segments import RowKey, Segment
+import pytest
 
-DUE = datetime(2026, 1, 1, tzinfo=UTC)
-MANIFEST = {
-    "s": Segment(
-        entrypoint="paused", rows=1, bytes=100, index=50, crc=0, head=RowKey(0, 1, DUE.timestamp()), scheduled=True
-    )
-}
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.domain.limits import Limits
+from jqueue.operations import Enqueue
+from jqueue.testing import FakeClock
+from jqueue.testing.faults import FaultyObjects
+from tests.tiny_segments import in_segments, spilled
 
+pytestmark = pytest.mark.asyncio
 
-def next_due(now):
-    draft = Draft()
-    draft.take_header(QueueState(segments=MANIFEST))
-    assert draft.take_ready(("other",), now) is None
-    return draft.next_due()
+START = datetime(2026, 1, 1, tzinfo=UTC)
+JOBS = 96
 
 
-def test_a_scheduled_row_wakes_a_waiting_consumer_when_it_is_due():
-    assert DUE <= next_due(DUE - timedelta(seconds=10)) <= DUE + timedelta(milliseconds=1)
+@pytest.fixture
+def clock():
+    return FakeClock(START)
 
 
-def test_a_row_that_is_due_and_that_nothing_asks_for_does_not_wake_a_consumer_again_and_again():
-    assert next_due(DUE + timedelta(seconds=10)) is None
+@pytest.fixture
+def storage(clock):
+    return FaultyObjects(InMemoryStorage(clock=clock))
+
+
+def queue_on(storage, clock, batch_size=JOBS):
+    return in_segments(DirectQueue(storage, clock=clock, limits=Limits(batch_size=batch_size)))
+
+
+async def scheduled(storage, clock, minutes, priorities=(0,), aging=None, batch_size=JOBS):
+    """Enqueue jobs that are due after some minutes each, wait until all are due, and return the order of ready jobs."""
+    queue = queue_on(storage, clock, batch_size)
+    await queue.configure(aging=aging)
+    await queue.enqueue_many([Enqueue("b", b"") for _ in range(20)])  # the numbers of the others begin behind these
+    jobs = [
+        Enqueue("a", b"", random.choice(priorities), run_at=START + timedelta(minutes=random.choice(minutes)))
+        for _ in range(JOBS)
+    ]
+    ids = [job.id for job in await queue.enqueue_many(jobs)]
+    await spilled(queue)
+    clock.advance(timedelta(days=1))
+    ranks = [job.priority * aging + job.run_at.timestamp() if aging else job.priority for job in jobs]
+    return [job_id for _, _, job_id in sorted(zip(ranks, range(JOBS), ids, strict=True))]
+
+
+async def drained(storage, clock):
+    """Claim all jobs one after the other."""
+    found, queue = [], queue_on(storage, clock)
+    while jobs := await queue.dequeue("a"):
+        found.append(jobs[0].id)
+        await queue.ack(jobs[0])
+    return found
+
+
+@pytest.mark.parametrize("batch_size", [JOBS, 40], ids=["spilled", "bulk"])
+@pytest.mark.parametrize("aging", [None, 60.0])  # with which many jobs have the same rank
+async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, clock, aging, batch_size):
+    expected = await scheduled(storage, clock, range(60), range(-2, 3), aging, batch_size)
+    assert expected == await drained(storage, clock)
+
+
+@pytest.mark.parametrize(("batch_size", "segments"), [(JOBS, 2), (40, 1)], ids=["spilled", "bulk"])
+async def test_the_first_of_many_due_jobs_is_claimed_without_a_look_at_all(storage, clock, batch_size, segments):
+    [first, *_] = await scheduled(storage, clock, [5], batch_size=batch_size)
+    storage.object_calls.clear()
+    [job] = await queue_on(storage, clock).dequeue("a")
+    assert first == job.id
+    reads = [call for call in storage.object_calls if call[0] == "read_object"]
+    assert len(reads) <= 2 * segments  # the index and a chunk of each
+
+
+async def test_segments_of_older_versions_which_tell_no_places_are_served_in_order(storage, clock):
+    expected = await scheduled(storage, clock, range(60), range(-2, 3))
+    content, etag = await storage.read()
+    for name, entry in json.loads(content)["segments"].items():
+        segment = storage.storage.beside(f".segments/{name}")
+        data, object_etag = await segment.read()
+        line, _, tables = data[entry["index"] :].partition(b"\n")
+        said = json.loads(line)
+        assert len(said["chunks"]) == len(said.pop("best", said["chunks"]))
+        index = json.dumps(said).encode() + b"\n" + tables
+        await segment.write(data[: entry["index"]] + index, object_etag)
+        for field, new in (("bytes", entry["index"] + len(index)), ("crc", zlib.crc32(index))):
+            content = content.replace(b'"%b": %d' % (field.encode(), entry[field]), b'"%b": %d' % (field.encode(), new))
+    await storage.write(content, etag)
+    assert expected == await drained(storage, clock)

@@ -91,6 +91,8 @@ def _encoded(queue, name):
     }
     if texts:
         index["texts"] = [text.decode() for text in texts]
+    if name == "later":
+        index["best"] = [min(row[:2] for row in rows[first : first + 2]) for first in range(0, len(rows), 2)]
     hash_of_id = _own_hash if header["segments"][name].get("own_ids") else _digest
     ids = [(hash_of_id(job_id), number) for number, (*_, job_id, _) in enumerate(rows)]
     tables = _table(ids) + _table([(_digest(key), number) for key, number in keys])

@@ -231,6 +231,10 @@ class SegmentColumns:
         """Return the earliest `since` of the rows from one up to, but not including, another."""
         return min(self._sinces[first:last])
 
+    def best(self, first: int, last: int) -> tuple[int, int]:
+        """Return the priority and the sequence number that come first of some rows, from one up to another."""
+        return min(zip(self._priorities[first:last], self.sequences[first:last], strict=True))
+
     def _fill(self) -> None:
         """Give plain rows their priority and `since`."""
         missing = len(self.lines) - len(self._priorities)

@@ -88,13 +88,15 @@ def encoding_columns(
     lines, columns.lines = columns.lines, []
     rows, texts = len(lines), columns.texts or texts_of(lines[0], lines[-1])
     head = first_line(queue, entrypoint)
-    parts, chunks, offset = [head], [], len(head)
+    parts, chunks, best, offset = [head], [], [], len(head)
     for first in range(0, rows, chunk_rows):
         last = min(first + chunk_rows, rows)
         text = b"\n".join(lines[first:last]) + b"\n"
         if not columns.are_short:
             text = shortened(text, texts)
         chunks.append(Chunk(offset, zlib.crc32(text), columns.key(first), columns.oldest(first, last)))
+        if scheduled:
+            best.append(columns.best(first, last))
         parts.append(text)
         offset += len(text)
         if len(chunks) % CHUNKS_PER_SLICE == 0:
@@ -125,6 +127,7 @@ def encoding_columns(
         objects=[suffix for _, suffix in columns.objects],
         single=joined((row, row + 1) for row in columns.single),
         texts=texts,
+        best=best,
     )
     return encoded._replace(ids_as_own=as_own)
 
@@ -153,6 +156,7 @@ def finished_segment(
     objects: Sequence[str] = (),
     single: Sequence[Span] = (),
     texts: Sequence[bytes] = (),
+    best: Sequence[tuple[int, int]] = (),
 ) -> EncodedSegment:
     """Return a segment whose rows are encoded.
 
@@ -174,8 +178,9 @@ def finished_segment(
         objects: suffixes of the objects that the rows name.
         single: rows that are never a part of a range.
         texts: the texts that bytes of the rows stand for.
+        best: the places of scheduled rows that come first in each chunk.
     """
-    index = SegmentIndex(chunks, end, ids, keys, objects, single, texts)
+    index = SegmentIndex(chunks, end, ids, keys, objects, single, texts, best)
     text = _encode_index(index, rows)
     segment = Segment(
         entrypoint=entrypoint,
@@ -229,6 +234,8 @@ def _encode_index(index: SegmentIndex, rows: int) -> bytes:
         "single": index.single,
         "texts": [text.decode() for text in index.texts],
     }
+    if index.best:
+        said["best"] = index.best
     tables = (index.ids.hashes, index.ids.rows, index.keys.hashes, index.keys.rows)
     return dump_ascii(said).encode() + b"\n" + b"".join(map(_little_endian, tables))
 
@@ -264,7 +271,8 @@ def decode_index(data: bytes, segment: Segment, *, tables: bool = True) -> Segme
         keys_of = HashTable(numbers[2], numbers[3])
         single = [(first, last) for first, last in said["single"]]
         texts = _texts_in(said)
-        found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single, texts)
+        best = [(priority, sequence) for priority, sequence in said.get("best", ())]
+        found = SegmentIndex(chunks, said["end"], ids, keys_of, said["objects"], single, texts, best)
         sound = bool(chunks) and _is_sound(found, segment)
     except (ValueError, TypeError, LookupError, OverflowError):
         raise InvalidBlobError("its index cannot be read") from None
@@ -303,6 +311,8 @@ def _is_sound(index: SegmentIndex, segment: Segment) -> bool:
         and all(start < stop for start, stop in pairwise(offsets))
         and index.end == segment.index
         and all(isfinite(number) for chunk in index.chunks for number in (*chunk.first, chunk.oldest))
+        and len(index.best) in (0, len(index.chunks))
+        and all(index_of(number) == number for place in index.best for number in place)
         and all(max(rows, default=0) < segment.rows for rows in tables)
         and all(0 <= first < last <= segment.rows for first, last in index.single)
         and all(index_of(number) >= 0 for number in (*offsets, *(row for span in index.single for row in span)))
