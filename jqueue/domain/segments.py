@@ -8,6 +8,7 @@ or changed enters the blob, and the manifest marks its row as *taken*.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, NamedTuple, Self
@@ -170,12 +171,18 @@ class Segment(BaseModel):
 
     def is_taken(self, row: int) -> bool:
         """Return True if a row is taken."""
-        return row < self.next or any(first <= row < last for first, last in self.taken)
+        if row < self.next or not self.taken:
+            return row < self.next
+        place = bisect_right(self.taken, (row, COUNT_MAX)) - 1  # the last span that begins at the row or before it
+        return place >= 0 and row < self.taken[place][1]
 
     def is_chunk_taken(self, chunk: int) -> bool:
         """Return True if all rows of a chunk are taken."""
         first, last = max(chunk * self.chunk_rows, self.next), min((chunk + 1) * self.chunk_rows, self.rows)
-        return first >= last or any(start <= first and last <= end for start, end in self.taken)
+        if first >= last or not self.taken:
+            return first >= last
+        place = bisect_right(self.taken, (first, COUNT_MAX)) - 1
+        return place >= 0 and last <= self.taken[place][1]
 
     def tries_of(self, row: int) -> tuple[int, int]:
         """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""

@@ -191,7 +191,7 @@ class SupportsRanges(Protocol):
         """Claim the next jobs of a segment as one. Return None if the next job is not in a segment, or none is ready.
 
         A dequeue claims the jobs that are in no segment. It also claims the jobs that are never in a range: they keep
-        a result, expire, have a concurrency key, or were scheduled when they were written to a segment.
+        a result, expire, have a concurrency key, or have just become due.
 
         Args:
             entrypoint: of the jobs.

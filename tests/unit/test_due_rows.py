@@ -1,5 +1,6 @@
 """Scheduled rows that are due together: they are served in the order of ready jobs, and few of them are read for it."""
 
+import asyncio
 import json
 import random
 import zlib
@@ -12,7 +13,7 @@ from jqueue.domain.limits import Limits
 from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
-from tests.tiny_segments import in_segments, spilled
+from tests.tiny_segments import in_segments, segments_of, spilled
 
 pytestmark = pytest.mark.asyncio
 
@@ -91,3 +92,48 @@ async def test_segments_of_older_versions_which_tell_no_places_are_served_in_ord
             content = content.replace(b'"%b": %d' % (field.encode(), entry[field]), b'"%b": %d' % (field.encode(), new))
     await storage.write(content, etag)
     assert expected == await drained(storage, clock)
+
+
+async def claimed_once(storage, clock):
+    """Claim a job with a queue of its own, wait for the segments that it writes then, and return that queue."""
+    queue = queue_on(storage, clock)
+    await queue.dequeue("a")
+    merges = segments_of(queue).writer._merges
+    for _ in range(20):
+        if merges._task is not None:
+            await asyncio.wait([merges._task])
+        await queue.pause("nothing")
+        await queue.resume("nothing")
+    return queue
+
+
+def written(storage):
+    return sum(call[0] == "create_object" for call in storage.object_calls)
+
+
+async def test_a_segment_whose_rows_are_all_due_becomes_a_ready_one_with_ranges(storage, clock):
+    expected = await scheduled(storage, clock, range(60), range(-2, 3))
+    queue = await claimed_once(storage, clock)
+    segments = [each for each in (await queue.read_state()).segments.values() if each.entrypoint == "a"]
+    assert {False} == {segment.scheduled for segment in segments}
+    claim = await queue.claim_range("a", 10)
+    found = {job.id async for job in queue.read_range(claim)}
+    await queue.end_range(claim)
+    assert [job_id for job_id in expected[1:] if job_id not in found] == await drained(storage, clock)
+
+
+async def test_a_segment_with_a_row_that_is_not_due_stays_and_is_read_once(storage, clock):
+    queue = queue_on(storage, clock)
+    times = [START + timedelta(minutes=1)] * 7 + [START + timedelta(days=9)]
+    await queue.enqueue_many([Enqueue("a", b"", run_at=time) for time in times])
+    await spilled(queue)
+    clock.advance(timedelta(days=1))
+    storage.object_calls.clear()
+    queue = await claimed_once(storage, clock)
+    assert 0 == written(storage)
+    reads = len(storage.object_calls)
+    await queue.pause("nothing else")
+    assert reads == len(storage.object_calls)
+    clock.advance(timedelta(days=9))
+    await claimed_once(storage, clock)
+    assert 1 == written(storage)

@@ -231,6 +231,11 @@ class SegmentColumns:
         """Return the earliest `since` of the rows from one up to, but not including, another."""
         return min(self._sinces[first:last])
 
+    @property
+    def latest(self) -> float:
+        """The latest `since` of the rows. There must be some."""
+        return max(self._sinces, default=self._since)
+
     def best(self, first: int, last: int) -> tuple[int, int]:
         """Return the priority and the sequence number that come first of some rows, from one up to another."""
         return min(zip(self._priorities[first:last], self.sequences[first:last], strict=True))

@@ -191,6 +191,7 @@ class SegmentWriter:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
         self._spills, self._merges = _Background(self._clock), _Background(self._clock)
         self._waiting = 0, 0.0
+        self._due_at: dict[str, float] = {}  # scheduled segments that were read, and when the last of their rows is due
 
     def name_stored(self, draft: Draft, now: datetime) -> None:
         """Name the segments that were stored, in a commit that is made anyway."""
@@ -277,13 +278,24 @@ class SegmentWriter:
     # Merging
 
     def _merging(self, draft: Draft, queue: str) -> Work | None:
-        """Return the work of a merge, if there are many small segments, or one with many holes."""
+        """Return the work of a merge: of many small segments, of one with many holes, or of one whose rows are due."""
         rows, aging = draft.jobs.rows, draft.header.settings.aging
-        names = _to_merge(rows, self.sizes)
+        names = _to_merge(rows, self.sizes) or self._due(rows)
         if not names:
             return None
         several = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
         return lambda: self._merge(several, queue, aging)
+
+    def _due(self, rows: SegmentRows) -> list[str]:
+        """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""
+        at, claimed = self._now().timestamp(), {each.segment for each in rows.ranges.values()}
+        self._due_at = {name: due_at for name, due_at in self._due_at.items() if name in rows.segments}
+        for name, segment in rows.segments.items():
+            if segment.scheduled and name in rows.indexes and name not in claimed:
+                last = rows.indexes[name].chunks[-1].first.since  # later rows of the chunk may be due much later
+                if max(last, self._due_at.get(name, last)) <= at and segment.waiting >= self.sizes.fewest_rows:
+                    return [name]
+        return []
 
     async def _merge(
         self, segments: dict[str, tuple[Segment, SegmentIndex | None]], queue: str, aging: float | None
@@ -297,15 +309,19 @@ class SegmentWriter:
                 self._merges.wait(LONGEST_PAUSE)
                 logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, error)
                 return None
-        first, _ = next(iter(segments.values()))
-        order = iter(await in_turns(rows.sorting(aging, scheduled=first.scheduled), self._turn))
+        name, (first, _) = next(iter(segments.items()))
+        scheduled = first.scheduled and rows.latest > self._now().timestamp()
+        if scheduled and len(segments) == 1 and len(first.taken) <= self.sizes.holes:  # it was taken for due
+            self._due_at[name] = rows.latest
+            return None
+        order = iter(await in_turns(rows.sorting(aging, scheduled=scheduled), self._turn))
         sources = []
         for name, (segment, _) in segments.items():
             places = array("q", [-1]) * segment.rows
             for number in numbers[name]:
                 places[number] = next(order)
             sources.append(MergedSegment(name, places, segment.tried))
-        encoding = self._encoding(rows, queue, first.entrypoint, aging, scheduled=first.scheduled)
+        encoding = self._encoding(rows, queue, first.entrypoint, aging, scheduled=scheduled)
         encoded = await in_turns(encoding, self._turn)
         name, before, until = await self._store(encoded)
         return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
