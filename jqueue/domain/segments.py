@@ -188,6 +188,13 @@ class Segment(BaseModel):
         """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
         return next(((claims, failures) for first, last, claims, failures in self.tried if first <= row < last), (0, 0))
 
+    def tried_like(self, row: int) -> list[Span]:
+        """Return the rows that were as often as a row in ranges that have ended, with as many failures."""
+        tries = self.tries_of(row)
+        if tries == (0, 0):
+            return without([(0, self.rows)], [(first, last) for first, last, *numbers in self.tried if any(numbers)])
+        return [(first, last) for first, last, *numbers in self.tried if tries == tuple(numbers)]
+
     def waiting_by_claims(self, within: Sequence[Span] | None = None) -> list[tuple[int, list[Span]]]:
         """Return the rows that are not taken, of all or of some, by the number of their claims as parts of ranges."""
         left = without([(0, self.rows)] if within is None else within, [(0, self.next), *self.taken])

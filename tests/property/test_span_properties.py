@@ -1,5 +1,7 @@
 """The arithmetic of spans of rows, beside plain sets of row numbers."""
 
+from itertools import takewhile
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from jqueue.domain.segments import RowKey, Segment, joined, numbers_in, size_of,
 ROWS = 24
 
 rows = st.sets(st.integers(0, ROWS - 1))
+tries = st.dictionaries(st.integers(0, ROWS - 1), st.sampled_from([(1, 0), (1, 1), (2, 1)]))
 spans = st.lists(st.tuples(st.integers(0, ROWS), st.integers(0, ROWS)), max_size=8)
 
 
@@ -74,27 +77,22 @@ def test_rows_that_come_back_wait_again_with_their_claims(kept, returns):
         assert Segment.model_validate(segment.model_dump()) == segment, "the spans are in order"
 
 
-@given(rows, rows, rows, rows, st.integers(1, ROWS), st.data())
+@given(rows, rows, rows, tries, st.integers(1, ROWS), st.data())
 def test_a_range_has_the_next_rows_that_wait_and_were_tried_as_often(taken, single, doubtful, tried, most, data):
-    segment = segment_with(taken | tried)
-    segment = segment.giving_back(spans_of(tried - taken), 2, 1)
-    waiting = sorted(set(range(ROWS)) - taken_in(segment))
-    if not waiting:
+    segment = segment_with(set(range(ROWS)))
+    for numbers in {(0, 0), *tried.values()}:
+        back = {row for row in range(ROWS) if tried.get(row, (0, 0)) == numbers}
+        segment = segment.giving_back(spans_of(back), *numbers)
+    first, others = segment.taking(taken)
+    segment = segment.model_copy(update={"next": first, "taken": others})
+    able = [row for row in range(ROWS) if row not in taken | single | doubtful]
+    if not able:
         return
-    row = data.draw(st.sampled_from(waiting))
+    row = data.draw(st.sampled_from(able))
     table = HashTable([], [])  # type: ignore[arg-type]
     index = SegmentIndex([], 0, table, table, [], spans_of(single))
-    expected = []
-    end = next((last for first, last, *_ in segment.tried if first <= row < last), ROWS)
-    for each in range(row, end):
-        if each in waiting and segment.tries_of(each) != segment.tries_of(row):
-            break
-        if each in waiting and each not in single | doubtful:
-            expected.append(each)
+    numbers = tried.get(row, (0, 0))
+    expected = list(takewhile(lambda each: tried.get(each, (0, 0)) == numbers, (each for each in able if each >= row)))
     spans_found = _spans_from(row, most, segment, index, spans_of(doubtful))
     assert len(spans_found) <= HOLES + 1
-    found = list(numbers_in(spans_found))
-    assert found == expected[: len(found)]
-    assert bool(found) == bool(expected)
-    if not segment.tried:
-        assert found == expected[:most]
+    assert expected[:most] == list(numbers_in(spans_found))

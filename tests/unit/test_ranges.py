@@ -414,6 +414,28 @@ async def test_a_range_may_end_in_parts_around_gaps_and_is_over_with_the_last():
 
 
 @in_virtual_time
+async def test_a_range_goes_around_done_jobs_between_jobs_that_came_back_alike():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 50)
+        claim = await claimed(queue, 50)
+        returned = ids[:20:5]
+        await queue.end_range(claim, returned=returned, jobs=20)
+        await queue.end_range(claim, nothing_done=True)
+        jobs = await jobs_of(queue, await claimed(queue, 50))
+        assert [*returned, *ids[20:]] == [job.id for job in jobs]
+        assert {(2, 1)} == {(job.attempt, job.failures) for job in jobs}
+
+
+@in_virtual_time
+async def test_a_range_ends_before_a_job_that_was_tried_less_often():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 10)
+        await queue.end_range(await claimed(queue, 4), returned=ids[:4:2])
+        assert ids[:4:2] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
+        assert ids[4:] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
+
+
+@in_virtual_time
 async def test_a_kept_job_stays_in_progress_with_a_claim_of_its_own():
     async with queue_on(faulty(), stale_timeout=30) as queue:
         ids = await with_rows(queue, 5)

@@ -219,6 +219,9 @@ def _row_behind(worst: float, row: int, segment: Segment, index: SegmentIndex) -
 def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex, doubtful: Sequence[Span]) -> list[Span]:
     """Return the waiting rows for a range from a row on. They may be in one, and were tried equally often.
 
+    The range goes around taken rows, whatever their numbers of claims, and ends at the first row that could be in it
+    but was tried more or less often.
+
     Args:
         row: the first row.
         most: largest number of rows.
@@ -226,19 +229,17 @@ def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex, doub
         index: its index.
         doubtful: rows that could not be read.
     """
-    tries, last = segment.tries_of(row), segment.rows
-    for start, end, claims, failures in segment.tried:
-        if start <= row < end:
-            last = min(last, end)
-        elif start > row and (claims, failures) != tries:
-            last = min(last, start)
+    last = segment.rows
     near = max(0, bisect_right(index.single, (row, segment.rows)) - 1)
     behind = near + HOLES + 2
     if behind < len(index.single):  # the range ends before, as it may have few gaps
         last = min(last, index.single[behind][0])
     others = joined([(0, segment.next), *segment.taken, *index.single[near:behind], *doubtful])
+    waiting = without([(row, last)], others)
+    if unlike := without(waiting, segment.tried_like(row)):
+        waiting = without(waiting, [(unlike[0][0], last)])
     found: list[Span] = []
-    for first, end in without([(row, last)], others)[: HOLES + 1]:
+    for first, end in waiting[: HOLES + 1]:
         found.append((first, min(end, first + most)))
         most -= found[-1][1] - first
         if not most:
