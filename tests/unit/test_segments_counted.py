@@ -1,8 +1,14 @@
 """Segments that a queue writes and reads: how many, and how much of the queue's object stays."""
 
 import asyncio
+from dataclasses import replace
+
+import pytest
 
 from jqueue import BrokerQueue, InMemoryStorage, Limits
+from jqueue.core.blob.segment_writer import MOST_FULL, SegmentSizes, _to_merge
+from jqueue.domain.indexed_jobs import IndexedJobs
+from jqueue.domain.segments import SEGMENTS_KEPT, RowKey, Segment
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from tests.tiny_segments import segments_of
@@ -91,3 +97,61 @@ async def test_the_object_stays_small_while_jobs_are_enqueued_quickly():
 
         await asyncio.gather(*(work() for _ in range(100)))
     assert max(storage.sizes) < 2.5 * HOT  # 100 jobs in each commit, 25 KB
+
+
+async def test_segments_of_large_jobs_are_merged_up_to_a_number_of_bytes_and_then_left_alone():
+    most = 128 << 10
+    storage = FaultyObjects(InMemoryStorage())
+    async with queue_on(storage) as queue:
+        writer = segments_of(queue).writer
+        writer.sizes = replace(writer.sizes, bulk_jobs=0, fewest_rows=1, most_bytes=most)
+        for _ in range(40):
+            await queue.enqueue_many([Enqueue("a", bytes(2000)) for _ in range(4)])  # 11 KB
+        segments = (await rested(queue)).segments.values()
+        assert 160 == sum(segment.waiting for segment in segments)
+        assert len(segments) < writer.sizes.merged
+        assert most // 2 < max(segment.bytes for segment in segments) <= most
+        storage.object_calls.clear()
+        await rested(queue)
+        assert [] == storage.object_calls
+
+
+async def test_segments_that_are_full_of_large_jobs_are_not_merged():
+    storage = FaultyObjects(InMemoryStorage())
+    async with queue_on(storage) as queue:
+        writer = segments_of(queue).writer
+        writer.sizes = replace(writer.sizes, bulk_jobs=0, fewest_rows=1, most_bytes=16 << 10)
+        for _ in range(20):
+            await queue.enqueue_many([Enqueue("a", bytes(2000)) for _ in range(4)])
+        storage.object_calls.clear()
+        assert 20 == len((await rested(queue)).segments)
+        assert [] == storage.object_calls
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("size", [MIB // 5, 5 * MIB, 19 * MIB], ids="{}".format)
+def test_a_queue_of_any_number_of_large_jobs_keeps_few_segments_by_merges_of_few_bytes(size):
+    sizes, rows = SegmentSizes(), IndexedJobs().rows
+    whole = written = 0
+    for number in range(1000):
+        rows.segments = {**rows.segments, f"{number}": _segment_of(size, number)}
+        whole += size
+        while names := _to_merge(rows, sizes):
+            assert len(names) > 1
+            merged = sum(rows.segments[name].bytes for name in names)
+            assert merged <= max(sizes.most_bytes, whole // MOST_FULL)
+            others = {name: each for name, each in rows.segments.items() if name not in names}
+            first = min(rows.segments[name].head.sequence for name in names)
+            rows.segments = {**others, f"merged {number} {first}": _segment_of(merged, first)}
+            written += merged
+        assert len(rows.segments) <= SEGMENTS_KEPT * 3 // 4
+    assert whole == sum(each.bytes for each in rows.segments.values())
+    assert written <= 8 * whole
+
+
+def _segment_of(size, sequence):
+    return Segment(
+        entrypoint="a", rows=max(1, size // 60_000), bytes=size, index=size, crc=0, head=RowKey(0, sequence, 0.0)
+    )

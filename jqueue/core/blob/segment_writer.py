@@ -49,6 +49,10 @@ NAMED_WITHIN = timedelta(minutes=5)
 MOST_WAITING = 1.25
 """Waiting jobs of the blob, as a part of `hot_bytes`, above which a spill no longer stands back for commits."""
 
+MOST_FULL = SEGMENTS_KEPT // 4
+"""Number of the largest merged segments that hold all waiting jobs. One merge may read this part of all bytes, even if
+it is more than `most_bytes`: otherwise large jobs would need more than `SEGMENTS_KEPT` segments."""
+
 
 @dataclass(slots=True)
 class SegmentSizes:
@@ -60,6 +64,9 @@ class SegmentSizes:
     """Number of jobs of one entrypoint below which none is spilled, unless they take a quarter of `hot_bytes`."""
     most_rows: int = 65_536
     """Largest number of rows of a segment."""
+    most_bytes: int = 16 << 20
+    """Bytes of rows at which a segment of a bulk enqueue is full, and that one merge reads at most. They are held in
+    memory until the segment is written. A queue with very many bytes has larger merges: see `MOST_FULL`."""
     chunk_rows: int = 256
     """Number of rows in a chunk."""
     merged: int = 16
@@ -473,13 +480,15 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
     groups: dict[tuple[str, bool, int], list[tuple[RowKey, str]]] = {}
     crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
     in_ranges = {each.segment for each in rows.ranges.values()}
+    bytes_of = {name: _waiting_bytes(segment) for name, segment in rows.segments.items()}
+    most_bytes = max(sizes.most_bytes, sum(bytes_of.values()) // MOST_FULL)
     for name, segment in rows.segments.items():
         if name in in_ranges:
             continue
         if len(segment.taken) > sizes.holes or (not segment.scheduled and segment.aging != rows.aging):
             return [name]
         level = 0 if crowded else _level(segment.waiting, sizes)
-        if segment.waiting <= sizes.most_rows // 2:
+        if segment.waiting <= sizes.most_rows // 2 and bytes_of[name] <= most_bytes // 2:
             groups.setdefault((segment.entrypoint, segment.scheduled, level), []).append((segment.head, name))
     if not groups:
         return []
@@ -487,13 +496,18 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
     if len(largest) < (2 if crowded else sizes.merged):
         return []
     found: list[str] = []
-    number = 0
+    number = taken = 0
     for _, name in sorted(largest):
-        number += rows.segments[name].waiting
-        if found and number > sizes.most_rows:
+        number, taken = number + rows.segments[name].waiting, taken + bytes_of[name]
+        if found and (number > sizes.most_rows or taken > most_bytes):
             break
         found.append(name)
     return found if len(found) > 1 else []
+
+
+def _waiting_bytes(segment: Segment) -> int:
+    """Return about the number of bytes that the waiting rows of a segment take."""
+    return segment.bytes * segment.waiting // segment.rows
 
 
 def _level(waiting: int, sizes: SegmentSizes) -> int:

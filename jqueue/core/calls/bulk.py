@@ -40,9 +40,6 @@ from jqueue.domain.segments import SEGMENTS_KEPT, RowKey
 from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.domain.stored_object import OBJECTS
 
-SEGMENT_BYTES = 16 << 20
-"""Bytes of rows of one segment. They are held in memory until it is written."""
-
 BUFFER_BYTES = 32 << 20
 """Bytes of the rows of all entrypoints above which the largest group of them is written."""
 
@@ -101,7 +98,7 @@ class BulkEnqueue(SegmentCommit):
         for first in range(0, len(jobs), LINES_PER_SLICE):
             await self._take(jobs[first : first + LINES_PER_SLICE])
             for group, columns in list(self._groups.items()):
-                if len(columns) >= self._sizes.most_rows or columns.size >= SEGMENT_BYTES:
+                if len(columns) >= self._sizes.most_rows or columns.size >= self._sizes.most_bytes:
                     await self._write(group)
             while sum(columns.size for columns in self._groups.values()) > BUFFER_BYTES:
                 await self._write(max(self._groups, key=lambda group: self._groups[group].size))
@@ -265,7 +262,7 @@ class BulkEnqueue(SegmentCommit):
         async for row, job in self._all_jobs_of(new):
             columns = self._columns(group)
             columns.add(row_of(job), new.modes[row] if new.modes else 0)
-            if len(columns) >= self._sizes.most_rows or columns.size >= SEGMENT_BYTES:
+            if len(columns) >= self._sizes.most_rows or columns.size >= self._sizes.most_bytes:
                 await self._write(group)
 
     async def _created(self) -> None:
