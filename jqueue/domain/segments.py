@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from operator import itemgetter
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -171,22 +172,22 @@ class Segment(BaseModel):
 
     def is_taken(self, row: int) -> bool:
         """Return True if a row is taken."""
-        if row < self.next or not self.taken:
-            return row < self.next
-        place = bisect_right(self.taken, (row, COUNT_MAX)) - 1  # the last span that begins at the row or before it
-        return place >= 0 and row < self.taken[place][1]
+        if row < self.next:
+            return True
+        place = bisect_right(self.taken, row, key=_first_of)
+        return place > 0 and row < self.taken[place - 1][1]
 
     def is_chunk_taken(self, chunk: int) -> bool:
         """Return True if all rows of a chunk are taken."""
         first, last = max(chunk * self.chunk_rows, self.next), min((chunk + 1) * self.chunk_rows, self.rows)
-        if first >= last or not self.taken:
-            return first >= last
-        place = bisect_right(self.taken, (first, COUNT_MAX)) - 1
-        return place >= 0 and last <= self.taken[place][1]
+        place = bisect_right(self.taken, first, key=_first_of)
+        return first >= last or (place > 0 and last <= self.taken[place - 1][1])
 
     def tries_of(self, row: int) -> tuple[int, int]:
         """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
-        return next(((claims, failures) for first, last, claims, failures in self.tried if first <= row < last), (0, 0))
+        place = bisect_right(self.tried, row, key=_first_of)
+        _, last, claims, failures = self.tried[place - 1] if place else (0, 0, 0, 0)
+        return (claims, failures) if row < last else (0, 0)
 
     def tried_like(self, row: int) -> list[Span]:
         """Return the rows that were as often as a row in ranges that have ended, with as many failures."""
@@ -216,15 +217,19 @@ class Segment(BaseModel):
     def giving_back(self, spans: Sequence[Span], claims: int, failures: int) -> Self:
         """Return the segment after rows of a range have come back, with numbers for `tried`."""
         first, taken = _cut(without([(0, self.next), *self.taken], spans))
+        others = [(0, first), *taken, *spans]
         tried = [
             (start, end, *numbers)
-            for start_of, end_of, *numbers in self.tried
-            for start, end in without([(start_of, end_of)], [(0, first), *taken, *spans])
+            for numbers in {each[2:] for each in self.tried}
+            for start, end in without([each[:2] for each in self.tried if each[2:] == numbers], others)
         ]
         if claims:
             tried += [(start, end, claims, failures) for start, end in spans]
         changes = {"next": first, "taken": taken, "tried": tuple(sorted(tried))}
         return self.model_copy(update=changes)
+
+
+_first_of: Callable[[Sequence[int]], int] = itemgetter(0)
 
 
 def _cut(spans: list[Span]) -> tuple[int, tuple[Span, ...]]:
