@@ -21,6 +21,10 @@ RANGES_KEPT = 256
 HOLES = 32
 """Maximum number of gaps in a range."""
 
+MOST_SPANS = 1024
+"""Number of spans of taken rows above which a segment has no new ranges. It is written anew when its ranges have ended:
+jobs that came back one by one would stay in every commit otherwise, 40 bytes each."""
+
 
 class Range(BaseModel):
     """The current claim of a range, as the header keeps it.

@@ -190,6 +190,9 @@ class SupportsRanges(Protocol):
     ) -> RangeClaim | None:
         """Claim the next jobs of a segment as one. Return None if the next job is not in a segment, or none is ready.
 
+        It also returns None while the next job is in a segment with more than a thousand gaps, until the segment is
+        written anew.
+
         A dequeue claims the jobs that are in no segment. It also claims the jobs that are never in a range: they keep
         a result, expire, have a concurrency key, or have just become due.
 

@@ -1,6 +1,7 @@
 """Ranges: rows of a segment that are claimed and ended as one."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -19,6 +20,7 @@ from jqueue import (
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.models import Claim
+from jqueue.domain.operations import ranges
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.operations import Ack
@@ -35,12 +37,17 @@ def queue_on(storage, **options):
     return queue
 
 
-async def with_rows(queue, number, **options):
-    """Enqueue jobs in one commit, and wait until all of them are in segments."""
-    jobs = await asyncio.gather(*(queue.enqueue("t", b"%d" % place, **options) for place in range(number)))
+async def _settled(queue):
+    """Commit until no segment is being written."""
     for _ in range(20):
         await queue.pause("other") if _ % 2 else await queue.resume("other")
         await asyncio.sleep(0.1)
+
+
+async def with_rows(queue, number, **options):
+    """Enqueue jobs in one commit, and wait until all of them are in segments."""
+    jobs = await asyncio.gather(*(queue.enqueue("t", b"%d" % place, **options) for place in range(number)))
+    await _settled(queue)
     header = (await queue.read_state()).segments
     assert number == sum(each.waiting for each in header.values())
     return [job.id for job in jobs]
@@ -433,6 +440,25 @@ async def test_a_range_ends_before_a_job_that_was_tried_less_often():
         await queue.end_range(await claimed(queue, 4), returned=ids[:4:2])
         assert ids[:4:2] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
         assert ids[4:] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
+
+
+@in_virtual_time
+async def test_jobs_of_a_segment_with_very_many_gaps_are_in_no_range_until_it_is_written_anew(monkeypatch):
+    monkeypatch.setattr(ranges, "MOST_SPANS", 8)
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 60)
+        segments_of(queue).writer.sizes = replace(SIZES, holes=8)
+        claim, other = await claimed(queue, 40), await claimed(queue, 10)
+        await queue.end_range(claim, returned=ids[:40:2])
+        assert await queue.claim_range("t", 10) is None
+        [job] = await queue.dequeue("t")
+        assert (ids[0], 2, 1) == (job.id, job.attempt, job.failures)
+        await queue.end_range(other)
+        await _settled(queue)
+        assert [(0, ())] == [(each.next, each.taken) for each in (await queue.read_state()).segments.values()]
+        jobs = await jobs_of(queue, await claimed(queue, 60))
+        assert [*ids[2:40:2], *ids[50:]] == [job.id for job in jobs]
+        assert [(2, 1)] * 19 + [(1, 1)] * 10 == [(job.attempt, job.failures) for job in jobs]
 
 
 @in_virtual_time

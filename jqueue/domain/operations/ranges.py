@@ -22,7 +22,7 @@ from jqueue.domain.operations.returned_ranges import bulk_move, return_rows
 from jqueue.domain.operations.schedules import fire_due
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.domain.ranges import HOLES, RANGES_KEPT, Range
+from jqueue.domain.ranges import HOLES, MOST_SPANS, RANGES_KEPT, Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import Segment, Span, common, joined, size_of, without
@@ -128,7 +128,7 @@ class ClaimRange(Operation):
 
     def _may_be_range(self, segment: Segment) -> bool:
         """Return True if rows of a segment may be a range for this claim."""
-        if segment.scheduled or (self.inline and segment.objects):
+        if segment.scheduled or (self.inline and segment.objects) or len(segment.taken) > MOST_SPANS:
             return False
         return self.through is None or 0 < segment.largest <= self.through
 
