@@ -215,5 +215,6 @@ def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:
     by_age = sorted((name for name in counters if name != OTHERS), key=lambda name: counters[name].at)
     surplus = len(by_age) + 1 - ENTRYPOINTS_COUNTED
     folded = [name for place, name in enumerate(by_age) if place < surplus or counters[name].at + IDLE < at]
-    kept = {name: each for name, each in counters.items() if name != OTHERS and name not in set(folded)}
+    gone = {OTHERS, *folded}
+    kept = {name: each for name, each in counters.items() if name not in gone}
     return {OTHERS: merged([counters.get(OTHERS, EMPTY), *(counters[name] for name in folded)]), **kept}

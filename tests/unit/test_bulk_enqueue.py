@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
+from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.calls import bulk as bulk_calls
 from jqueue.core.verbs.producer import PIECE, _First
@@ -425,3 +426,20 @@ async def test_a_segment_lists_the_objects_of_its_rows_in_the_order_of_the_rows(
         named = [dict(entry[8])["payload_object"].suffix for _, some in rows for _, _, entry in some]
         assert tuple(named) == index.objects
         assert 30 == len(named)
+
+
+@in_virtual_time
+async def test_each_piece_of_a_bulk_enqueue_looks_only_at_the_entrypoints_that_it_has(monkeypatch):
+    looks = 0
+    length = SegmentColumns.__len__
+
+    def counted(columns):
+        nonlocal looks
+        looks += 1
+        return length(columns)
+
+    monkeypatch.setattr(SegmentColumns, "__len__", counted)
+    jobs = 30 * PIECE
+    async with queue_on(store(), sizes=SegmentSizes(hot_bytes=1 << 20)) as queue:
+        await queue.enqueue_many(Enqueue(f"e{each % (jobs // 2)}", b"") for each in range(jobs))
+    assert looks < 4 * jobs

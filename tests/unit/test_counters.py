@@ -193,3 +193,23 @@ async def test_the_header_grows_by_a_few_hundred_bytes(queue, clock):
     text = codec.HeaderTexts().counters.encode(state.counters)
     assert 2400 == state.counters["a name of usual length"].totals[0]
     assert len(text) < 400
+
+
+class CountedName(str):
+    """A name that counts how often a table looks for it."""
+
+    looks = 0
+
+    def __hash__(self):
+        CountedName.looks += 1
+        return super().__hash__()
+
+
+def test_entrypoints_without_number_are_folded_in_a_time_that_grows_with_their_number():
+    def looks(number):
+        CountedName.looks = 0
+        found = with_moves({}, [], {CountedName(f"e{each}"): 1 for each in range(number)}, NOW)
+        assert len(found) <= ENTRYPOINTS_COUNTED
+        return CountedName.looks
+
+    assert looks(2000) < 3 * looks(1000)

@@ -76,6 +76,9 @@ class BulkEnqueue(SegmentCommit):
         self._floor = engine.draft.header.attempt_floor
         self._aging = engine.draft.header.settings.aging
         self._groups: dict[Group, SegmentColumns] = {}
+        self._grown: dict[Group, SegmentColumns] = {}  # those that have got rows since they were last looked at
+        self._sizes_seen: dict[Group, int] = {}
+        self._buffered = 0
         self._plain: dict[str, SegmentColumns] = {}
         self._alone: list[tuple[int, NewJob]] = []
         self._alone_bytes: int | None = 0
@@ -97,10 +100,13 @@ class BulkEnqueue(SegmentCommit):
         """
         for first in range(0, len(jobs), LINES_PER_SLICE):
             await self._take(jobs[first : first + LINES_PER_SLICE])
-            for group, columns in list(self._groups.items()):
+            grown, self._grown = self._grown, {}
+            for group, columns in grown.items():
+                self._buffered += columns.size - self._sizes_seen.get(group, 0)
+                self._sizes_seen[group] = columns.size
                 if len(columns) >= self._sizes.most_rows or columns.size >= self._sizes.most_bytes:
                     await self._write(group)
-            while sum(columns.size for columns in self._groups.values()) > BUFFER_BYTES:
+            while self._buffered > BUFFER_BYTES:
                 await self._write(max(self._groups, key=lambda group: self._groups[group].size))
             await asyncio.sleep(0)
 
@@ -152,11 +158,13 @@ class BulkEnqueue(SegmentCommit):
     def _columns(self, group: Group) -> SegmentColumns:
         if group not in self._groups:
             self._groups[group] = SegmentColumns(self._since, own_ids=not group[2], given=group[2])
+        self._grown[group] = self._groups[group]
         return self._groups[group]
 
     def _add_plain(self, entrypoint: str, numbers: list[int], payloads: list[bytes]) -> None:
         rest = self.given.rest
         texts = plain_texts(rest, entrypoint, self._created_at)
+        self._grown[entrypoint, False, False] = self._plain[entrypoint]
         self._plain[entrypoint].add_bulk(numbers, payloads, rest, texts)
         if self._whole is not None:
             self._keep(
@@ -232,6 +240,7 @@ class BulkEnqueue(SegmentCommit):
     async def _write(self, group: Group) -> None:
         """Encode the rows of a group, while the segment before it is stored, and begin to store them."""
         columns = self._groups.pop(group)
+        self._buffered -= self._sizes_seen.pop(group, 0)
         entrypoint, scheduled, given = group
         if self._plain.get(entrypoint) is columns:
             del self._plain[entrypoint]
