@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -443,3 +444,22 @@ async def test_each_piece_of_a_bulk_enqueue_looks_only_at_the_entrypoints_that_i
     async with queue_on(store(), sizes=SegmentSizes(hot_bytes=1 << 20)) as queue:
         await queue.enqueue_many(Enqueue(f"e{each % (jobs // 2)}", b"") for each in range(jobs))
     assert looks < 4 * jobs
+
+
+@both
+@pytest.mark.parametrize("batch_size", [20, 2])
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        (None, "an iterable of Enqueue(...), got NoneType"),
+        ("abc", "an iterable of Enqueue(...), got str"),
+        ({"a": 1}, "an iterable of Enqueue(...), got dict"),
+        ([*numbered(5), b"payload"], "Enqueue(...), got bytes"),
+    ],
+)
+@in_virtual_time
+async def test_something_else_than_jobs_is_refused_in_one_sentence(kind, batch_size, jobs, said):
+    async with queue_on(store(), kind, batch_size=batch_size) as queue:
+        with pytest.raises(InvalidJobError, match=f"^enqueue_many takes {re.escape(said)}$"):
+            await queue.enqueue_many(jobs)
+        assert 0 == (await queue.stats()).depth

@@ -1,6 +1,7 @@
 """Ranges: rows of a segment that are claimed and ended as one."""
 
 import asyncio
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ from jqueue import (
     SegmentDamagedError,
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import ranges
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
@@ -516,3 +518,22 @@ async def test_jobs_of_a_range_are_known_after_a_commit_was_undone_that_gave_the
         known = await queue.enqueue("t", job_id=ids[3])
         assert (claim.attempt, JobStatus.IN_PROGRESS) == (known.attempt, known.status)
         assert [] == list((await queue.read_state()).jobs)
+
+
+@in_virtual_time
+async def test_wrong_arguments_of_an_end_or_a_read_are_refused_and_the_range_stays_claimed():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 10)
+        claim = await claimed(queue, 8)
+        for options, said in [
+            ({"failed": [ids[0]]}, "failed takes the error of each job by its id, got list"),
+            ({"returned": ids[0]}, "returned takes the ids of jobs, as a list for example, got str"),
+            ({"kept": 5}, "kept takes the ids of jobs, as a list for example, got int"),
+            ({"returned": [ids[0], b"payload"]}, "returned takes the ids of jobs, and one is of the type bytes"),
+        ]:
+            with pytest.raises(InvalidJobError, match=f"^{re.escape(said)}$"):
+                await queue.end_range(claim, **options)
+        with pytest.raises(InvalidJobError, match=r"^pass what claim_range returned, got str$"):
+            await jobs_of(queue, "x")
+        await queue.end_range(claim, returned=(each for each in ids[:3]))
+        assert (5, 5) == ((stats := await queue.stats()).depth, stats.totals.done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +15,13 @@ from pydantic_core import from_json
 from jqueue.core.calls.claimed_payloads import LEAST
 from jqueue.core.queue_base import QueueBase, first_of
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
-from jqueue.domain.errors import DeadlineExceededError, QueueClosedError, ResultTimeoutError, UnknownOutcomeError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    InvalidJobError,
+    QueueClosedError,
+    ResultTimeoutError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
@@ -60,14 +66,16 @@ class ProducerVerbs(QueueBase, Producer):
     async def enqueue_many(
         self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
     ) -> Sequence[Job]:
+        if isinstance(jobs, str | Mapping) or not isinstance(jobs, Iterable | AsyncIterable):
+            raise InvalidJobError(f"enqueue_many takes an iterable of Enqueue(...), got {type(jobs).__name__}")
         if not isinstance(jobs, AsyncIterable) and self._bulk_threshold is None:
-            return await self.apply(*jobs, deadline=deadline)
+            return await self.apply(*_all_enqueues(jobs), deadline=deadline)
         self.capabilities.require("transactions")
         async with aclosing(_pieces(jobs)) as pieces:
             limits = self.options.limits
             first = await _few(pieces, limits.batch_size, limits.enqueue_bytes)
             if self._bulk_threshold is None or (first.complete and len(first.jobs) <= self._bulk_threshold):
-                return await self.apply(*first.jobs, deadline=deadline)
+                return await self.apply(*_all_enqueues(first.jobs), deadline=deadline)
             return await self._enqueue_bulk(first, pieces, self._seconds(deadline))
 
     async def _enqueue_bulk(
@@ -137,6 +145,14 @@ class ProducerVerbs(QueueBase, Producer):
                     raise DeadlineExceededError("the store did not answer in time", error) from None
             else:
                 return list(found)
+
+
+def _all_enqueues(jobs: Iterable[Enqueue]) -> list[Enqueue]:
+    found = list(jobs)
+    for job in found:
+        if not isinstance(job, Enqueue):
+            raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, ObjectMissingError, SegmentDamagedError
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
@@ -64,12 +64,11 @@ class RangeVerbs(QueueBase, SupportsRanges):
         deadline: Duration | None = None,
     ) -> None:
         self.capabilities.require("ranges")
-        ended = EndRange(claim, failed or {}, tuple(returned), nothing_done, kept=tuple(kept), jobs=jobs)
-        operation = self._prepared(ended)
+        operation = self._prepared(EndRange(claim, failed or {}, returned, nothing_done, kept=kept, jobs=jobs))
         await self._submit((operation,), deadline, convert=nothing)
 
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
-        seconds, held = self._seconds(deadline), claim.held
+        seconds, held = self._seconds(deadline), _checked(claim).held
         async for rows in self.read_packed_range(claim, deadline=deadline):
             for job_id, packed in rows:
                 job = in_progress(unpacked(job_id, packed), held)
@@ -82,7 +81,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
 
         It is much faster than `read_range`, and loads no payloads from objects of their own. Errors are the same.
         """
-        entry = claim.entry
+        entry = _checked(claim).entry
 
         def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> Awaitable[list[tuple[int, Rows]]]:
             return reader.chunks(claim.segment, entry, index, numbers)
@@ -179,6 +178,12 @@ def _groups_of(claim: RangeClaim, most: int) -> deque[range]:
     for first, last in joined((entry.chunk_of(start), entry.chunk_of(end - 1) + 1) for start, end in claim.spans):
         found += (range(start, min(start + most, last)) for start in range(first, last, most))
     return found
+
+
+def _checked(claim: RangeClaim) -> RangeClaim:
+    if not isinstance(claim, RangeClaim):
+        raise InvalidJobError(f"pass what claim_range returned, got {type(claim).__name__}")
+    return claim
 
 
 def _rows_in(spans: Sequence[Span], rows: Rows, first: int) -> list[tuple[str, Packed]]:

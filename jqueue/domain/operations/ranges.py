@@ -247,6 +247,21 @@ def _spans_from(row: int, most: int, segment: Segment, index: SegmentIndex, doub
     return found
 
 
+def _ids(option: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids in an option, each once.
+
+    Raises:
+        InvalidJobError: it is something else.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidJobError(f"{option} takes the ids of jobs, as a list for example, got {type(given).__name__}")
+    ids = tuple(given)
+    for each in ids:
+        if not isinstance(each, str):
+            raise InvalidJobError(f"{option} takes the ids of jobs, and one is of the type {type(each).__name__}")
+    return tuple(dict.fromkeys(ids))
+
+
 def _last_of(spans: Sequence[Span], most: int) -> list[Span]:
     """Return the last rows of spans in order, at most a certain number."""
     found: list[Span] = []
@@ -286,10 +301,10 @@ class EndRange(Operation):
 
     claim: RangeClaim
     failed: Mapping[str, RangeFailure | BaseException | str | None] = field(default_factory=dict, repr=False)
-    returned: Sequence[str] = field(default=(), repr=False)
+    returned: Iterable[str] = field(default=(), repr=False)
     nothing_done: bool = False
     _: KW_ONLY
-    kept: Sequence[str] = field(default=(), repr=False)
+    kept: Iterable[str] = field(default=(), repr=False)
     jobs: int | None = None
     blob_bytes: int = Limits().blob_bytes
 
@@ -304,6 +319,8 @@ class EndRange(Operation):
             raise InvalidJobError(f"end_range takes what claim_range returned, got {type(self.claim).__name__}")
         if self.jobs is not None:
             check_integer("jobs", self.jobs, 1, COUNT_MAX)
+        if not isinstance(self.failed, Mapping):
+            raise InvalidJobError(f"failed takes the error of each job by its id, got {type(self.failed).__name__}")
         failed = {}
         for job_id, failure in self.failed.items():
             given = failure if isinstance(failure, RangeFailure) else RangeFailure(failure)
@@ -313,7 +330,7 @@ class EndRange(Operation):
                 given.dead,
                 given.charge,
             )
-        returned, kept = tuple(dict.fromkeys(self.returned)), tuple(dict.fromkeys(self.kept))
+        returned, kept = _ids("returned", self.returned), _ids("kept", self.kept)
         if len({*failed, *returned, *kept}) < len(failed) + len(returned) + len(kept):
             raise InvalidJobError("a job of a range is either failed, returned or kept")
         limit = preparation.limits.blob_bytes
