@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
-from jqueue.core.blob.segment_watch import WARNING, Damage, SegmentWatch, alerts
+from jqueue.core.blob.segment_damage import WARNING, Damage
+from jqueue.core.blob.segment_watch import SegmentWatch, alerts
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule

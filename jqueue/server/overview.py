@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue.core.blob.segment_watch import WARNING, alerts
+from jqueue.core.blob.segment_damage import WARNING
+from jqueue.core.blob.segment_watch import alerts
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.models import EntrypointRules, QueueState
 from jqueue.domain.occurrences import as_shown

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from jqueue.adapters.storage.names import describe
 from jqueue.core.blob.follower import Follower
-from jqueue.core.blob.segment_watch import Damage, SegmentWatch
+from jqueue.core.blob.segment_damage import Damage
+from jqueue.core.blob.segment_watch import SegmentWatch
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.view import QueueView
@@ -114,7 +115,8 @@ class BlobReader:
         entries = dict(content.entries)  # the next refresh changes the jobs in place
         limits, taken, size = self._options.limits, self._follower.taken, self._follower.size
         queue = QueueView(replace(content, entries=entries), limits, taken, size)
-        await self._watch.look(queue.header, now)
+        if await self._watch.look(queue.header, now):
+            self._follower.forget_damage()
         return View(number, now, queue, entries, await queue.stats(now), damage=self._watch.damage)
 
 

@@ -181,3 +181,18 @@ def test_the_statistics_name_a_missing_segment_in_one_line(path):
     assert f"Segment .segments/{lost.name} (report) cannot be read, and 2 jobs in it wait until" in warning
     assert warning.endswith("given up with `jqueue drop-segment`: it is missing. All other jobs go on.")
     assert warning in " ".join(text("stats", path).split())
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_statistics_name_a_segment_once_if_a_listing_and_a_read_have_met_its_damage(path, missing):
+    async def work():
+        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+            await queue.dequeue("mail")  # the age of the next job needs a read of the segment
+
+    asyncio.run(work())
+    mail = next(each for each in segments_of(path) if b'"entrypoint": "mail"' in each.read_bytes())
+    damage(mail, missing=missing)
+    [warning] = values("stats", path)["warnings"]
+    jobs, how = (5, "cannot be read") if missing else (3, "cannot be read in part")
+    assert warning.startswith(f"Segment .segments/{mail.name} (mail) {how}, and {jobs} jobs in it wait")
+    assert 1 == text("stats", path).count(mail.name)

@@ -70,6 +70,11 @@ class Follower:
         self._etag = etag
         return True
 
+    def forget_damage(self) -> None:
+        """Forget which segments could not be read: they may have been restored."""
+        if self._rows is not None:
+            self._rows.reader.damage.forget()
+
     def content(self, deadline: float) -> LazyState:
         """Return the content as of the last `refresh`. The next one changes its jobs in place.
 

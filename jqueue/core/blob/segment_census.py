@@ -6,15 +6,14 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.engine import read_until
-from jqueue.domain.counting import counted
-from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_table import Packed
+from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import HashTable, SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment
 from jqueue.domain.stats import Census
@@ -42,13 +41,23 @@ class SegmentCensus:
         self._outlines: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._times: OrderedDict[tuple[str, int], Sequence[float]] = OrderedDict()
 
-    async def count(self, segments: Mapping[str, Segment], census: Census, entropy: Entropy, deadline: float) -> None:
+    async def count(
+        self,
+        segments: Mapping[str, Segment],
+        ranges: Iterable[Range],
+        census: Census,
+        entropy: Entropy,
+        deadline: float,
+    ) -> None:
         """Count the waiting rows of segments. All other jobs have been counted before.
 
-        A segment that is missing or damaged is counted by its entry in the manifest, and the figures carry a warning.
+        A segment is counted by its entry in the manifest, even if it is missing or damaged. If a read of the same
+        reader has failed because of that, now or earlier, the figures carry a warning. It stays until the damaged
+        part is read again, or its jobs have left. Damage that no read has met is not noticed.
 
         Args:
             segments: the manifest.
+            ranges: the claims of ranges.
             census: counts.
             entropy: draws the pauses between failed reads.
             deadline: maximum seconds.
@@ -71,6 +80,7 @@ class SegmentCensus:
         finally:
             for task in tasks:
                 task.cancel()
+        census.warnings += self._reader.damage.warnings(segments, ranges)
 
     async def outline(self, name: str, segment: Segment) -> SegmentIndex:
         """Return the index of a segment without its tables."""
@@ -136,8 +146,7 @@ class _Count:
                 return segment.waiting_before(chunk * segment.chunk_rows)
             times = await self._times(name, segment, index, chunk)
             return segment.waiting_before(chunk * segment.chunk_rows + bisect_right(times, now))
-        except DAMAGED as error:
-            self._note_damaged(name, segment, error)
+        except DAMAGED:
             return 0
 
     async def _oldest(self, name: str, segment: Segment) -> float:
@@ -158,17 +167,9 @@ class _Count:
                 times = await self._times(name, segment, index, chunk)
                 waiting = (at for row, at in enumerate(times, first) if not segment.is_taken(row))
                 oldest = min(oldest, *waiting)
-        except DAMAGED as error:
-            self._note_damaged(name, segment, error)
+        except DAMAGED:
             return segment.oldest
         return oldest
-
-    def _note_damaged(self, name: str, segment: Segment, error: JQueueError) -> None:
-        waiting = counted(segment.waiting, "job in it waits", "jobs in it wait")
-        self._census.warnings.append(
-            f"segment {FOLDER}{name} ({segment.entrypoint}) cannot be read, and {waiting} until it is restored from a "
-            f"backup, or given up with `jqueue drop-segment`: {reason_of(error)}"
-        )
 
     async def _outline(self, name: str, segment: Segment) -> SegmentIndex:
         return await self._patiently(name, lambda: self._memory.outline(name, segment))

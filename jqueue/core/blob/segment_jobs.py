@@ -185,7 +185,7 @@ class SegmentJobs:
     async def count(self, census: Census, deadline: float | None = None) -> None:
         """As in `JobRows`."""
         seconds = self.deadline if deadline is None else deadline
-        await self.source.census.count(self.segments, census, self.source.entropy, seconds)
+        await self.source.census.count(self.segments, self.ranges.values(), census, self.source.entropy, seconds)
 
     async def in_order(
         self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool, aging: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from jqueue.core.blob.segment_damage import MISSING, DamageNotes
 from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import Turn, one_turn
@@ -26,7 +27,7 @@ DAMAGED = (ObjectMissingError, InvalidBlobError)
 
 def reason_of(error: JQueueError) -> str:
     """Return why a segment cannot be read, for a sentence that names the segment and says what to do."""
-    return "it is missing" if isinstance(error, ObjectMissingError) else str(error)
+    return MISSING if isinstance(error, ObjectMissingError) else str(error)
 
 
 class SegmentReader:
@@ -36,6 +37,9 @@ class SegmentReader:
         objects: holds them.
         observers: told of the calls to the store.
         call_timeout: seconds within which a call to the store must end.
+
+    Attributes:
+        damage: the reads that have failed because a segment is missing or damaged.
     """
 
     def __init__(self, objects: SupportsObjects, observers: Observers, *, call_timeout: float) -> None:
@@ -43,6 +47,7 @@ class SegmentReader:
         self._observers = observers
         self._call_timeout = call_timeout
         self._names: dict[str, str] = {}
+        self.damage = DamageNotes()
 
     async def index(self, name: str, segment: Segment, *, tables: bool = True) -> SegmentIndex:
         """Return the index of a segment, with or without its tables; see `decode_index`.
@@ -52,7 +57,9 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        return decode_index(await self._read(name, segment.index, segment.bytes), segment, tables=tables)
+        data = await self._read(name, segment.index, segment.bytes)
+        with self.damage.decoding(name, None):
+            return decode_index(data, segment, tables=tables)
 
     async def chunks(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
@@ -72,8 +79,11 @@ class SegmentReader:
             StorageError: the store failed.
         """
         async with aclosing(self.parts(name, index, numbers)) as parts:
-            names = self._names
-            return [(number, decode_chunk(data, number, segment, index, names, prefix)) async for number, data in parts]
+            found = []
+            async for number, data in parts:
+                with self.damage.decoding(name, number):
+                    found.append((number, decode_chunk(data, number, segment, index, self._names, prefix)))
+            return found
 
     async def lines(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn
@@ -81,7 +91,8 @@ class SegmentReader:
         """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
         async with aclosing(self.parts(name, index, numbers, turn)) as parts:
             async for number, data in parts:
-                rows = decode_chunk(data, number, segment, index, self._names)
+                with self.damage.decoding(name, number):
+                    rows = decode_chunk(data, number, segment, index, self._names)
                 yield rows, index.whole(data).split(b"\n")[:-1]
 
     async def text(self, name: str, index: SegmentIndex, first: int, last: int) -> bytes:
@@ -100,7 +111,8 @@ class SegmentReader:
         turn = origin
         for number in numbers:
             start, stop = index.bytes_of(number, number)
-            check_chunk(whole[start - origin : stop - origin], number, index)
+            with self.damage.decoding(name, number):
+                check_chunk(whole[start - origin : stop - origin], number, index)
             if stop - turn >= BYTES_IN_A_TURN:
                 turn = stop
                 await one_turn()
@@ -111,7 +123,11 @@ class SegmentReader:
     ) -> list[tuple[int, str]]:
         """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
         async with aclosing(self.parts(name, index, numbers)) as parts:
-            return [pair async for number, data in parts for pair in ids_in(data, number, segment, index)]
+            found = []
+            async for number, data in parts:
+                with self.damage.decoding(name, number):
+                    found += ids_in(data, number, segment, index)
+            return found
 
     async def parts(
         self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn
@@ -131,8 +147,9 @@ class SegmentReader:
                 await turn()
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
-        async with self._observers.limited("fetch", self._call_timeout):
-            return await self._objects.read_object(FOLDER + name, start, stop)
+        with self.damage.reading(name):
+            async with self._observers.limited("fetch", self._call_timeout):
+                return await self._objects.read_object(FOLDER + name, start, stop)
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

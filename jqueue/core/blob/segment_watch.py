@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from jqueue.core.blob.segment_damage import CUT_OFF, MISSING, WARNING, Damage, warning
 from jqueue.core.engine.engine import read_until
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER
@@ -23,14 +23,6 @@ LIST_EVERY = timedelta(seconds=60)
 
 LIST_DEADLINE = 10.0
 """Seconds for a listing. If it fails, the next one may succeed."""
-
-WARNING = f"segment {FOLDER}"
-"""The beginning of the warnings of `stats()` about segments."""
-
-MISSING, CUT_OFF = "it is missing", "it is cut off"
-
-Damage = dict[str, str]
-"""The reason why a segment cannot be read, by the end of its name. Readers of rows add to it."""
 
 
 class SegmentWatch:
@@ -50,12 +42,12 @@ class SegmentWatch:
         self._entropy = entropy
         self._listed_at: datetime | None = None
 
-    async def look(self, header: QueueState, now: datetime) -> None:
-        """List the segments if that is due, and forget what was known before."""
+    async def look(self, header: QueueState, now: datetime) -> bool:
+        """List the segments if that is due, and forget what was known before. Return True if they were listed."""
         due = self._listed_at is None or now - self._listed_at >= LIST_EVERY
         storage = self._storage
         if not header.segments or not due or not isinstance(storage, SupportsObjects):
-            return
+            return False
         self._listed_at = now
         with suppress(JQueueError):
             sizes = await read_until(
@@ -67,18 +59,19 @@ class SegmentWatch:
                 size = there.get(FOLDER + name)
                 if size is None or size < segment.bytes:
                     self.damage[FOLDER + name] = MISSING if size is None else CUT_OFF
+            return True
+        return False
 
 
 def alerts(header: QueueState, stats: QueueStats, damage: Damage) -> list[str]:
     """Return a line for each damaged segment: its entrypoint, the number of its jobs, and what to do."""
     found = []
     for name, segment in header.segments.items():
-        if (why := damage.get(FOLDER + name)) is not None:
-            wait = counted(segment.waiting, "job in it waits", "jobs in it wait")
-            found.append(
-                f"{WARNING}{name} ({segment.entrypoint}) cannot be read, and {wait} until it is restored from a "
-                f"backup, or given up with `jqueue drop-segment`: {why}"
-            )
-    named = tuple(f"segment {suffix} " for suffix in damage)
-    found += [each for each in stats.warnings if each.startswith(WARNING) and not each.startswith(named)]
+        why = damage.get(FOLDER + name)
+        told = next((each for each in stats.warnings if each.startswith(f"{WARNING}{name} ")), None)
+        if told is not None and why not in (MISSING, CUT_OFF):
+            found.append(told)  # it knows which rows cannot be read
+        elif why is not None:
+            held = [each for each in header.ranges.values() if each.segment == name]
+            found.append(warning(name, segment, held, why))
     return [f"{each[0].upper()}{each[1:]}. All other jobs go on." for each in found]
