@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -51,6 +51,18 @@ class HeartbeatManager:
     `on_lost="event"` it goes on, and `lost` is set. A cancelled job counts as lost (`JobCancelledError`), but its claim
     holds until it is nacked.
 
+    A cancelled job of a range does not stop the block, which goes on with the others. `cancelled` has its id from the
+    next heartbeat on. The block leaves the job out, and returns it at the end of the range, which removes it:
+
+        left_out = []
+        async with HeartbeatManager(queue, claim) as heartbeats:
+            async for job in queue.read_range(claim):
+                if job.id in heartbeats.cancelled:
+                    left_out.append(job.id)
+                else:
+                    await work(job.payload)
+        await queue.end_range(claim, returned=left_out)
+
     Args:
         queue: the queue that the jobs were dequeued from.
         job_id: a job, a claim, the claim of a range, an id, or several of them.
@@ -60,6 +72,7 @@ class HeartbeatManager:
     Attributes:
         lost: set when a claim is lost.
         error: the ClaimLostError of the lost claim; None while no claim is lost.
+        cancelled: ids of the jobs of ranges that were cancelled, as far as heartbeats have told.
     """
 
     def __init__(
@@ -79,6 +92,7 @@ class HeartbeatManager:
         self.on_lost = on_lost
         self.lost = asyncio.Event()
         self.error: ClaimLostError | None = None
+        self.cancelled: frozenset[str] = frozenset()
         jobs: list[JobReference | RangeClaim] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
         self._of_ranges = {each.id: each.held.claim_timeout for each in jobs if isinstance(each, RangeClaim)}
         self._jobs = [self._claim_of(job) for job in jobs]
@@ -132,7 +146,7 @@ class HeartbeatManager:
                 names = f"job {shown(_id_of(self._jobs[0]))}" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
                 logger.warning("the heartbeat of %s stopped, and its claims will time out: %s", names, error)
                 return
-            for lost in errors:
+            for lost in self._without_cancelled(errors):
                 if not isinstance(lost, JobCancelledError):  # a job that was cancelled is still held
                     self._jobs = [job for job in self._jobs if _id_of(job) != lost.job_id]
                 if not getattr(lost, "ended_here", False):
@@ -152,6 +166,15 @@ class HeartbeatManager:
             except JobNotFoundError as error:
                 errors.append(error)
         return errors
+
+    def _without_cancelled(self, errors: Sequence[JobNotFoundError]) -> list[JobNotFoundError]:
+        """Note the cancelled jobs of ranges, whose claims go on. Return the other errors."""
+        of_ranges = {
+            error.job_id for error in errors if isinstance(error, JobCancelledError) and error.range_id is not None
+        }
+        if not of_ranges <= self.cancelled:
+            self.cancelled |= of_ranges  # a new set: another thread may be reading the old one
+        return [error for error in errors if getattr(error, "range_id", None) is None]
 
     def _lose(self, error: JobNotFoundError) -> None:
         lost = error if isinstance(error, ClaimLostError) else ClaimLostError(error.job_id, None, str(error))

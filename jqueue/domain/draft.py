@@ -136,7 +136,7 @@ class Draft:
         if job is None:
             return "the job is no longer in the queue"
         if job.attempt == claim.attempt:
-            return "the job is claimed as a part of a range, whose end is its end"
+            return "the job is claimed as a part of a range: end it with end_range"
         return _held_by(job)
 
     def next_sequence(self) -> int:

@@ -132,11 +132,25 @@ class JobCancelledError(ClaimLostError):
     """The job was cancelled while it was in progress: stop the work, and nack, which removes it.
 
     The claim is still the caller's. An ack would finish the job as if nobody had cancelled it.
+
+    A job of a range has no claim of its own, and cannot be nacked. The work on the other jobs of the range goes on, and
+    `end_range(claim, returned=[job_id])` removes the job.
+
+    Attributes:
+        range_id: id of the range that has the job; None if the job has a claim of its own. With a range, `attempt` is
+            that of the range.
     """
 
-    def __init__(self, job_id: str, attempt: int | None = None) -> None:
+    def __init__(self, job_id: str, attempt: int | None = None, *, range_id: str | None = None) -> None:
         super().__init__(job_id, attempt)
-        self.args = (f"Job {job_id!r} was cancelled: stop working on it, and nack it",)
+        self.range_id = range_id
+        advice = (
+            "stop working on it, and nack it"
+            if range_id is None
+            else "go on with the other jobs of its range, keep the range alive with heartbeat_many, and end it with "
+            f"end_range(claim, returned=[{job_id!r}])"
+        )
+        self.args = (f"Job {job_id!r} was cancelled: {advice}",)
 
 
 class JobFailedError(JQueueError):

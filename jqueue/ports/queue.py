@@ -196,6 +196,9 @@ class SupportsRanges(Protocol):
         A dequeue claims the jobs that are in no segment. It also claims the jobs that are never in a range: they keep
         a result, expire, have a concurrency key, or have just become due.
 
+        Keep the claim alive with `HeartbeatManager(queue, claim)`, or with `heartbeat_many([claim.claim])`. Both tell
+        which jobs of the range were cancelled. The claim goes on, as only `end_range` ends the claim on a job of it.
+
         Args:
             entrypoint: of the jobs.
             rows: maximum number of jobs. Limits and rates of the entrypoint may allow fewer.
@@ -238,6 +241,11 @@ class SupportsRanges(Protocol):
         """End the claim on a range: its jobs are done, but for some. Repeating it soon after changes nothing.
 
         A failed or kept job whose row can no longer be read is given back, as nothing can be noted with it.
+
+        A cancelled job that is done is done, as after an ack. It leaves the queue if it is failed, in whatever way,
+        returned, or given back with others. A kept one stays in progress until its own claim ends: a nack removes it,
+        and an ack finishes it. So a job that the holder left out because it was cancelled belongs in `returned`. A
+        stale range loses its cancelled jobs, too.
 
         Args:
             claim: as returned by `claim_range`, or by `without` if not all jobs could be read.
@@ -515,6 +523,8 @@ class Consumer(SupportsApply, Protocol):
         Raises:
             ClaimLostError: the claim is not current. Its `ended_here` is True if the claim was acked or nacked through
                 this queue object.
+            JobCancelledError: the job, or a job of the claimed range, was cancelled. The claim holds, but this
+                heartbeat does not count. That of `heartbeat_many` does.
             JobNotFoundError: there is no job with this bare id.
         """
 
@@ -523,7 +533,9 @@ class Consumer(SupportsApply, Protocol):
     ) -> Sequence[JobNotFoundError]:
         """Report in one operation that the work on many jobs goes on. Return the errors of the lost claims.
 
-        For a cancelled job the error is JobCancelledError, and its claim holds until it is nacked.
+        For a cancelled job the error is JobCancelledError, and its claim holds until it is nacked. For the claim of a
+        range there is one such error for each cancelled job, with the `range_id` of the range. That claim holds until
+        `end_range`.
         """
 
 

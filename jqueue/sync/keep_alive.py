@@ -11,6 +11,7 @@ from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations import JobReference
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.queue import Consumer
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.open_queue import OpenQueue
@@ -29,14 +30,19 @@ class KeepAlive:
     without an exception of its own, ClaimLostError is raised then. A job that was cancelled counts as lost, with
     JobCancelledError; its claim still holds, and nack ends it.
 
+    A cancelled job of a range is no loss. `cancelled` has its id, so that the block can leave it out.
+
     Args:
         open_queue: the open queue.
-        jobs: a job, a claim, an id, or several of them.
+        jobs: a job, a claim, the claim of a range, an id, or several of them.
         interval: time between heartbeats; see `HeartbeatManager`.
     """
 
     def __init__(
-        self, open_queue: OpenQueue, jobs: JobReference | Iterable[JobReference], interval: Duration | None = None
+        self,
+        open_queue: OpenQueue,
+        jobs: JobReference | RangeClaim | Iterable[JobReference | RangeClaim],
+        interval: Duration | None = None,
     ) -> None:
         self._open_queue = open_queue
         self._jobs = jobs
@@ -52,6 +58,11 @@ class KeepAlive:
     def error(self) -> ClaimLostError | None:
         """The error that names the lost claim; None while no claim is lost."""
         return None if self._manager is None else self._manager.error
+
+    @property
+    def cancelled(self) -> frozenset[str]:
+        """Ids of the jobs of ranges that were cancelled, as far as heartbeats have told: see `HeartbeatManager`."""
+        return frozenset() if self._manager is None else self._manager.cancelled
 
     def __enter__(self) -> Self:
         self._manager = self._open_queue.run(self._start)

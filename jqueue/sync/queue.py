@@ -37,6 +37,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
 from jqueue.domain.option_names import checks_option_names
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.system import forks
@@ -319,15 +320,20 @@ class SyncQueue:
         """The capabilities of this queue."""
         return self._queue.capabilities
 
-    def keep_alive(self, job_id: JobReference | Iterable[JobReference], interval: Duration | None = None) -> KeepAlive:
+    def keep_alive(
+        self,
+        job_id: JobReference | RangeClaim | Iterable[JobReference | RangeClaim],
+        interval: Duration | None = None,
+    ) -> KeepAlive:
         """Keep claims alive while a block of code works on their jobs: `with queue.keep_alive(job):`.
 
         Args:
-            job_id: a job, a claim, an id, or several of them.
+            job_id: a job, a claim, the claim of a range, an id, or several of them.
             interval: between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
 
         Returns:
-            A context manager. Its `lost` is True once a claim is lost, and leaving it then raises ClaimLostError.
+            A context manager. Its `lost` is True once a claim is lost, and leaving it then raises ClaimLostError. Its
+            `cancelled` has the ids of the jobs of ranges that were cancelled.
         """
         return KeepAlive(self._open(), job_id, interval)
 

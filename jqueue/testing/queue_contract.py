@@ -39,6 +39,7 @@ from jqueue.testing._queue_contract.large_values import LargeValuesContract  # n
 from jqueue.testing._queue_contract.limits import LimitsContract  # noqa: E402
 from jqueue.testing._queue_contract.looking import LookingContract  # noqa: E402
 from jqueue.testing._queue_contract.order import OrderContract  # noqa: E402
+from jqueue.testing._queue_contract.ranges import RangesContract  # noqa: E402
 from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  # noqa: E402
 from jqueue.testing._queue_contract.results import ResultsContract  # noqa: E402
 from jqueue.testing._queue_contract.retries import RetriesContract  # noqa: E402
@@ -65,6 +66,7 @@ class QueueContract(
     ResultsContract,
     LargeValuesContract,
     StoppingContract,
+    RangesContract,
     StagedContract,
     HoldersContract,
     HistoryContract,

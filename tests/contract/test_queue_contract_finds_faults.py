@@ -272,6 +272,13 @@ class HidesCancellations(DirectQueue):
             await super().heartbeat(job_id, **options)
 
 
+class EndsNoCancelledJobs(DirectQueue):
+    """The end of a range takes jobs that were cancelled for done."""
+
+    async def end_range(self, claim, **options):
+        await super().end_range(claim)
+
+
 class CancelsNothing(DirectQueue):
     """The cancellation of a job in progress has no effect."""
 
@@ -360,6 +367,8 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
         (KeepsResultsForEver, "test_a_result_is_gone_after_its_time", {}),
         (WaitsForNoResult, "test_whoever_waits_gets_the_result_when_it_is_there", {}),
         (HidesCancellations, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
+        (HidesCancellations, "test_what_the_error_of_a_cancelled_job_of_a_range_advises_works", {}),
+        (EndsNoCancelledJobs, "test_a_cancelled_job_that_is_kept_leaves_when_its_own_claim_ends", {}),
         (CancelsNothing, "test_a_cancelled_job_leaves_when_its_holder_gives_it_back", {"ending": "nack"}),
         (ReplacesRescheduledJobs, "test_a_job_put_off_may_be_brought_forward_to_its_place", {}),
         (KeepsTheDead, "test_dead_jobs_leave_when_they_were_kept_for_long_enough", {}),

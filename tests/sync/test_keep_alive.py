@@ -7,6 +7,8 @@ import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError
+from jqueue.domain.limits import Limits
+from jqueue.domain.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.sync.background import background
 from tests.sync.programs import PATIENCE, SignallingQueue
@@ -70,6 +72,24 @@ def test_a_cancelled_job_shows_in_the_block_and_can_be_nacked(queue):
         until(lambda: claims.lost)
     queue.nack(job)
     assert () == queue.read_state().jobs
+
+
+def test_a_cancelled_job_of_a_range_shows_in_the_block_and_is_no_loss():
+    with SyncQueue(SignallingQueue(InMemoryStorage(), limits=Limits(hot_bytes=1))) as queue:
+        jobs = queue.enqueue_many(Enqueue("work", b"%d" % number) for number in range(100))
+        claim = None
+        while claim is None:  # the jobs move to a segment in the background, after a commit
+            queue.pause("other")
+            queue.resume("other")
+            claim = queue.claim_range("work", 4)
+        with queue.keep_alive(claim, 0.01) as heartbeats:
+            assert frozenset() == heartbeats.cancelled
+            queue.cancel(jobs[2].id, running=True)
+            until(lambda: heartbeats.cancelled)
+            assert [jobs[2].id] == [*heartbeats.cancelled]
+            assert not heartbeats.lost
+        queue.end_range(claim, returned=heartbeats.cancelled)
+        assert 96 == queue.stats().depth
 
 
 def test_an_error_of_the_block_takes_precedence_over_a_lost_claim(queue):

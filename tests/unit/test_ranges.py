@@ -1,6 +1,7 @@
 """Ranges: rows of a segment that are claimed and ended as one."""
 
 import asyncio
+import contextlib
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -239,6 +240,52 @@ async def test_a_cancelled_job_of_a_range_is_told_and_leaves_unless_it_was_done(
         assert ids[:2] == [error.job_id for error in await queue.heartbeat_many([claim.claim])]
         await queue.end_range(claim, failed={ids[0]: "stopped"}, returned=[ids[3]])
         assert [ids[3]] == [job.id async for job in queue.iterate_jobs()]
+
+
+@in_virtual_time
+async def test_a_heartbeat_manager_goes_on_with_a_range_whose_jobs_are_cancelled():
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 6)
+        claim = await claimed(queue, 4)
+        left_out = []
+        async with HeartbeatManager(queue, claim) as manager:
+            for job in await jobs_of(queue, claim):
+                if job.id in manager.cancelled:
+                    left_out.append(job.id)
+                elif job.id == ids[0]:
+                    for other in (ids[1], ids[3]):
+                        await queue.cancel(other, running=True)
+                await asyncio.sleep(100)  # the claim would be stale after the first job
+            assert [] == await queue.dequeue("none")  # a look at the queue, by which the silence of the claim counts
+        assert sorted([ids[1], ids[3]]) == sorted(manager.cancelled)
+        assert manager.error is None
+        await queue.end_range(claim, returned=left_out)
+        assert 2 == (await queue.stats()).totals.done
+        assert ids[4:] == [job.id async for job in queue.iterate_jobs()]
+
+
+@pytest.mark.parametrize("on_lost", ["cancel", "event"])
+@in_virtual_time
+async def test_a_cancelled_job_with_a_claim_of_its_own_is_lost_beside_a_range(on_lost):
+    async with queue_on(faulty(), stale_timeout=30) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        single = await queue.enqueue("single", b"")
+        [job] = await queue.dequeue("single")
+        stops = contextlib.nullcontext() if on_lost == "event" else pytest.raises(ClaimLostError)
+        with stops:
+            async with HeartbeatManager(queue, [job, claim], on_lost=on_lost) as manager:
+                await queue.cancel(ids[2], running=True)
+                await asyncio.sleep(60)
+                assert [ids[2]] == [*manager.cancelled]
+                assert manager.error is None
+                await queue.cancel(single.id, running=True)
+                await asyncio.sleep(60)
+        assert manager.error is not None
+        assert (single.id, [ids[2]]) == (manager.error.job_id, [*manager.cancelled])
+        await queue.nack(job)
+        await queue.end_range(claim, returned=[ids[2]])
+        assert [] == [job async for job in queue.iterate_jobs()]
 
 
 @in_virtual_time

@@ -343,7 +343,8 @@ class Nack(_EndsClaim):
 class Heartbeat(Operation):
     """Keep claims alive, many in one operation.
 
-    Its result is a list of errors: one for each lost claim, and for each claim whose job was cancelled.
+    Its result is a list of errors: one for each lost claim, and for each cancelled job of the claims. A range may have
+    many of them.
 
     Attributes:
         jobs: the claimed jobs.
@@ -368,7 +369,7 @@ class Heartbeat(Operation):
         for claim in self.jobs:
             assert isinstance(claim, Claim)
             if (held := draft.header.ranges.get(claim.job_id)) is not None and held.claims == claim.attempt:
-                lost += [JobCancelledError(job_id, claim.attempt) for job_id in held.cancelled]
+                lost += [JobCancelledError(each, claim.attempt, range_id=claim.job_id) for each in held.cancelled]
                 if lost and not self.tolerant:
                     raise lost[0]
                 later = now if held.heartbeat_at != now else now + SAME_MOMENT
