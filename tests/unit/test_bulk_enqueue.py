@@ -453,6 +453,7 @@ async def test_each_piece_of_a_bulk_enqueue_looks_only_at_the_entrypoints_that_i
     [
         (None, "an iterable of Enqueue(...), got NoneType"),
         ("abc", "an iterable of Enqueue(...), got str"),
+        (b"abc", "an iterable of Enqueue(...), got bytes"),
         ({"a": 1}, "an iterable of Enqueue(...), got dict"),
         ([*numbered(5), b"payload"], "Enqueue(...), got bytes"),
     ],

@@ -76,7 +76,7 @@ class BulkEnqueue(SegmentCommit):
         self._floor = engine.draft.header.attempt_floor
         self._aging = engine.draft.header.settings.aging
         self._groups: dict[Group, SegmentColumns] = {}
-        self._grown: dict[Group, SegmentColumns] = {}  # those that have got rows since they were last looked at
+        self._grown: dict[Group, SegmentColumns] = {}  # groups with new rows, whose sizes are not seen yet
         self._sizes_seen: dict[Group, int] = {}
         self._buffered = 0
         self._plain: dict[str, SegmentColumns] = {}

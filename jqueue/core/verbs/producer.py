@@ -66,7 +66,7 @@ class ProducerVerbs(QueueBase, Producer):
     async def enqueue_many(
         self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
     ) -> Sequence[Job]:
-        if isinstance(jobs, str | Mapping) or not isinstance(jobs, Iterable | AsyncIterable):
+        if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable | AsyncIterable):
             raise InvalidJobError(f"enqueue_many takes an iterable of Enqueue(...), got {type(jobs).__name__}")
         if not isinstance(jobs, AsyncIterable) and self._bulk_threshold is None:
             return await self.apply(*_all_enqueues(jobs), deadline=deadline)

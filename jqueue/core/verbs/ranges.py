@@ -64,7 +64,9 @@ class RangeVerbs(QueueBase, SupportsRanges):
         deadline: Duration | None = None,
     ) -> None:
         self.capabilities.require("ranges")
-        operation = self._prepared(EndRange(claim, failed or {}, returned, nothing_done, kept=kept, jobs=jobs))
+        operation = self._prepared(
+            EndRange(claim, {} if failed is None else failed, returned, nothing_done, kept=kept, jobs=jobs)
+        )
         await self._submit((operation,), deadline, convert=nothing)
 
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
