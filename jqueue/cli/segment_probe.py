@@ -52,6 +52,7 @@ class Damage:
         why: the first fault that was found.
         lost: number of the jobs that cannot be read. It is 0 if all can be read, and the index or the manifest is
             wrong.
+        in_ranges: number of `jobs` that are in progress in ranges.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Damage:
     jobs: int
     why: str = ""
     lost: int = 0
+    in_ranges: int = 0
 
     @property
     def advice(self) -> str:
@@ -66,9 +68,13 @@ class Damage:
         about = f"Segment {FOLDER}{self.name} ({self.entrypoint}): {self.why}."
         if not self.lost:
             return f"{about} {REPORT}"
+        each, later = "", ""
+        if self.in_ranges:
+            each = f" ({self.jobs - self.in_ranges:,} waiting, {self.in_ranges:,} in claimed ranges)"
+            later = " It gives up jobs in claimed ranges only once these claims have ended."
         return (
-            f"{about} {self.lost:,} of its {jobs(self.jobs)} cannot be read. Restore this object from a backup: any "
-            f"copy is right. If there is none, give up these jobs: `jqueue drop-segment URL {self.name}`."
+            f"{about} {self.lost:,} of its {jobs(self.jobs)}{each} cannot be read. Restore this object from a backup: "
+            f"any copy is right. If there is none, give up these jobs: `jqueue drop-segment URL {self.name}`.{later}"
         )
 
 
@@ -122,7 +128,8 @@ async def _damaged(storage: SupportsObjects, header: QueueState, context: ProbeC
     total, seen, found = sum(segment.waiting for segment in header.segments.values()), 0, []
     for name, segment in header.segments.items():
         held = [each for each in header.ranges.values() if each.segment == name]
-        damage = Damage(name, segment.entrypoint, segment.waiting + sum(each.rows for each in held))
+        in_ranges = sum(each.rows for each in held)
+        damage = Damage(name, segment.entrypoint, segment.waiting + in_ranges, in_ranges=in_ranges)
         if absence := await _absence(storage, segment, name, context.space.entropy):
             damage.why, damage.lost = absence, damage.jobs
         elif not context.quick:

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -158,11 +159,61 @@ def test_what_cannot_be_read_of_a_damaged_segment_is_given_up_and_no_more(path, 
     damage(mail, missing=missing)
     lost = 6 if missing else 4
     arguments = ("drop-segment", path, mail.name)
-    assert {"unreadable": lost, "readable": 6 - lost, "dropped": 0, "dry_run": True} == values(*arguments, "--dry-run")
+    counts = {"unreadable": lost, "readable": 6 - lost, "in_ranges": 0, "dropped": 0, "dry_run": True}
+    assert counts == values(*arguments, "--dry-run")
     assert "there is no terminal to ask at" in refused(*arguments)
     assert f"{lost} jobs (mail) dropped, {6 - lost} of the segment kept" == text(*arguments, "--yes")
     assert (Counter(mail=6 - lost, report=2), 8 - lost, lost) == kept(path)
     assert "nothing was dropped" in refused(*arguments) or missing
+
+
+@pytest.fixture
+def with_range(path):
+    """A function that claims the first two of six jobs as a range, and removes their segment. It returns its name."""
+
+    def claim(claim_timeout):
+        async def work():
+            async with tiny_queue(LocalFileSystemStorage(path)) as queue:
+                claimed = await queue.claim_range("mail", 2, claim_timeout=claim_timeout)
+                assert claimed is not None
+                assert 2 == claimed.rows
+
+        asyncio.run(work())
+        mail = next(each for each in segments_of(path) if b'"entrypoint": "mail"' in each.read_bytes())
+        mail.unlink()
+        return mail.name
+
+    return claim
+
+
+def test_jobs_of_a_missing_segment_in_claimed_ranges_are_told_apart_and_stay_until_their_claims_end(
+    look, path, with_range
+):
+    name = with_range(timedelta(seconds=90))
+    [advice] = look()[1]["advice"]
+    assert "6 of its 6 jobs (4 waiting, 2 in claimed ranges) cannot be read" in advice
+    assert advice.endswith("It gives up jobs in claimed ranges only once these claims have ended.")
+    [warning] = values("stats", path)["warnings"]
+    assert "4 jobs in it wait (2 more are in claimed ranges) until" in warning
+    counts = {"unreadable": 4, "readable": 0, "in_ranges": 2}
+    assert {**counts, "dropped": 0, "dry_run": True} == values("drop-segment", path, name, "--dry-run")
+    later = "2 jobs that cannot be read stay in claimed ranges. Run the command again once these claims have ended."
+    said = " ".join(text("drop-segment", path, name, "--yes").split())
+    assert said.startswith(f"4 jobs (mail) dropped, 0 of the segment kept {later}")
+    assert "90 s after its last heartbeat; if no worker runs, `jqueue requeue-stale URL --timeout 90`" in said
+    said = refused("drop-segment", path, name, "--yes")
+    assert f"nothing was dropped of the segment {name}. {later}" in said
+    assert "can be read" not in said
+    assert "requeue-stale" in said
+    text("requeue-stale", path, "--timeout", "0")
+    assert "2 jobs (mail) dropped, 0 of the segment kept" == text("drop-segment", path, name, "--yes")
+    assert (Counter(report=2), 2, 6) == kept(path)
+
+
+def test_jobs_in_a_range_whose_claim_is_stale_are_given_up_with_those_that_wait(path, with_range):
+    name = with_range(timedelta(milliseconds=1))
+    assert "6 jobs (mail) dropped, 0 of the segment kept" == text("drop-segment", path, name, "--yes")
+    assert (Counter(report=2), 2, 6) == kept(path)
 
 
 def test_a_whole_segment_or_an_unknown_one_is_left_alone(path):

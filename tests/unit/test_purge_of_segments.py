@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import InMemoryStorage, JobNotFoundError, JobStatus
+from jqueue import ClaimLostError, InMemoryStorage, JobNotFoundError, JobStatus
 from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.operations import Cancel, Enqueue, Purge
 from jqueue.testing.faults import FaultyObjects
@@ -162,3 +162,28 @@ async def test_rows_are_given_up_without_reading_them_and_others_go_on():
     assert [b"0", *(b"%d" % place for place in range(4, 10))] == [
         job.payload for job in await queue.dequeue(batch_size=12)
     ]
+
+
+@in_virtual_time
+async def test_rows_in_a_stale_range_are_given_up_if_none_of_them_can_be_read():
+    """A job without an attempt left could not leave its range otherwise: that needs its row."""
+    storage = store()
+    queue = tiny_queue(storage)
+    await queue.enqueue_many([Enqueue("a", b"", max_attempts=1) for _ in range(12)])
+    await spilled(queue)
+    [name] = (await queue.read_state()).segments
+    claim = await queue.claim_range("a", 8, claim_timeout=60)
+    assert claim is not None
+    await storage.remove_object(f".segments/{name}")
+    queue, everything = tiny_queue(storage), DropRows(name, [(0, 12)])
+    assert [4] == await queue.apply(everything)
+    await asyncio.sleep(61)
+    assert 0 == await queue.requeue_stale(60)
+    assert [0] == await queue.apply(DropRows(name, [(0, 4)])), "other rows of the range can be read"
+    assert [8] == await queue.apply(everything)
+    state = await queue.read_state()
+    assert ({}, {}) == (state.segments, state.ranges)
+    stats = await queue.stats()
+    assert (0, 0) == (stats.depth, stats.in_progress)
+    with pytest.raises(ClaimLostError):
+        await queue.end_range(claim)
