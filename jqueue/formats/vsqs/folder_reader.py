@@ -30,7 +30,10 @@ TICK = timedelta(seconds=0.05)
 """Seconds after which an unchanged folder time is trusted: file systems count time in ticks, which hide changes."""
 
 LISTINGS = 3
-"""Number of times that a folder is listed at most, while files that are renamed during the listing may be missed."""
+"""Number of times that a folder is listed at most, while its time changes: a listing may miss a renamed file."""
+
+MOST_LISTINGS = 20
+"""Number of times that a folder is listed at most, while a listed file has another name before it is read."""
 
 COUNTED = ("attempt", "failures", "until", "next", "due")
 """Fields of a note that enter calculations, and so must be integers."""
@@ -152,10 +155,10 @@ class FolderReader:
             BlobMissingError: the folder was there, and is gone.
             StorageFatalError: the path is not a folder.
         """
-        for _ in range(LISTINGS):
+        for listings in range(1, MOST_LISTINGS + 1):
             times, self._listing_missed = self._folder_times(), False
             self._read_listing()
-            if not self._listing_missed and times == self._folder_times():
+            if not self._listing_missed and (listings >= LISTINGS or times == self._folder_times()):
                 break
         if times != self._times or self._since is None:
             self._times, self._since = times, now

@@ -11,6 +11,7 @@ from jqueue import ClaimLostError, InvalidJobError, JobStatus, QueueFullError, S
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.operations import Enqueue
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, read_note
+from jqueue.formats.vsqs.folder_reader import FolderReader
 from jqueue.formats.vsqs.names import Unit
 from jqueue.formats.vsqs.numbers import Numbers
 from jqueue.formats.vsqs.store import VsqsFolder
@@ -362,3 +363,18 @@ async def test_a_note_too_large_for_an_attribute_moves_with_its_message(tmp_path
     await queue.ack(job)
     assert [] == os.listdir(tmp_path / ".jqueue-notes")
     assert {} == read_note(str(tmp_path / ".jqueue-acked"))
+
+
+async def test_a_message_that_moves_whenever_it_is_about_to_be_read_is_found(tmp_path):
+    class Moving(FolderReader):
+        moves = 0
+
+        def note(self, place):
+            if self.moves < 10:
+                self.moves += 1
+                (tmp_path / place).rename(tmp_path / f"{NOW}.{NOW + self.moves}")
+            return super().note(place)
+
+    filled(tmp_path, {str(NOW): b""})
+    reader = Moving(str(tmp_path), "work", HAS_ATTRIBUTES)
+    assert [f"{NOW}.{NOW + 10}"] == [found.place for found in reader.scan(FakeClock().now())]
