@@ -78,7 +78,8 @@ def depth_rows() -> list[Row]:
             for depth, target in DEPTHS.items()
         ]
     given = {**depth_arguments("memory", 1000), "standing": "report"}
-    return [*rows, depth_row("memory", "1,000 standing jobs of another entrypoint", given, DEPTHS[1000])]
+    standing = depth_row("memory", "1,000 standing jobs of another entrypoint", given, DEPTHS[1000])
+    return [*rows, standing, *(short_row(storage) for storage in ("memory", "file"))]
 
 
 def depth_row(storage: str, over: str, given: dict[str, Any], target: float) -> Row:
@@ -89,6 +90,18 @@ def depth_row(storage: str, over: str, given: dict[str, Any], target: float) -> 
         f"broker, {storage}, 200 in flight, {over}",
         (ours("depth", given), first_release("depth", given, note=note)),
         (against("operations_per_second", FIRST_RELEASE, Target(">=", target), "operations/s"),),
+    )
+
+
+def short_row(storage: str) -> Row:
+    """A short queue under load, against one that has no segments."""
+    given = depth_arguments(storage, 100)
+    without = "hot_bytes=None"
+    return Row(
+        "depth",
+        f"broker, {storage}, 200 in flight, depth 100, against a queue without segments",
+        (ours("depth", given), ours("depth", {**given, "without_segments": True}, name=without)),
+        (against("operations_per_second", without, Target(">=", 0.95), "operations/s"),),
     )
 
 
