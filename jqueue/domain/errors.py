@@ -283,11 +283,13 @@ class SegmentDamagedError(StorageFatalError):
             after all other jobs. Otherwise empty.
     """
 
-    def __init__(self, suffix: str, rows: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self, suffix: str, rows: Sequence[tuple[int, int]] = (), why: str = "it is missing or was changed"
+    ) -> None:
         jobs = counted(sum(last - first for first, last in rows), "job")
-        why = f"{jobs} of a range cannot be read" if rows else "it cannot be told whether the job is in it"
+        effect = f"{jobs} of a range cannot be read" if rows else "it cannot be told whether the job is in it"
         super().__init__(
-            f"the segment {suffix!r} beside the queue is missing or was changed, and {why}: restore it from a backup, "
+            f"the segment {suffix!r} beside the queue cannot be read, and {effect}: {why}. Restore it from a backup, "
             "or give up its jobs with `jqueue drop-segment`"
         )
         self.suffix = suffix

@@ -95,7 +95,7 @@ class SegmentRows:
         self._taken: dict[str, set[int]] = {}
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
         self._loaded: dict[str, set[int]] = {}
-        self._damaged: dict[str, set[int | None]] = {}
+        self._damaged: dict[str, dict[int | None, str]] = {}
         self._doubtful: dict[str, set[int | None]] = {}  # chunks that could not be read, until they are loaded
         self._head_of: dict[str, _Head | None] = {}
         self._first_due: dict[str, tuple[float, _Head]] = {}  # until the next chunk is due
@@ -309,9 +309,14 @@ class SegmentRows:
             raise RowsMissingError([Wanted(name, None)])
         return index
 
-    def note_damaged(self, wanted: Wanted) -> None:
-        """Note that a part of a segment is missing or damaged. Its rows wait until it is repaired."""
-        self._damaged.setdefault(wanted.segment, set()).add(wanted.chunk)
+    def damage_of(self, name: str) -> SegmentDamagedError | None:
+        """Return the error that says why a segment, or a part of it, cannot be read; None if no part is damaged."""
+        parts = self._damaged.get(name)
+        return SegmentDamagedError(FOLDER + name, why=next(iter(parts.values()))) if parts else None
+
+    def note_damaged(self, wanted: Wanted, why: str) -> None:
+        """Note that a part of a segment is missing or damaged, and why. Its rows wait until it is repaired."""
+        self._damaged.setdefault(wanted.segment, {})[wanted.chunk] = why
         self.doubt(wanted.segment, [wanted.chunk])
         self.changed()
 
@@ -423,12 +428,12 @@ class SegmentRows:
                 rows = table.find_hash(hashed_as_own if table.own else hashed)
                 chunks = {segment.chunk_of(row) for row in rows if self.is_there(name, segment, row)}
             if any(self.is_damaged(Wanted(name, chunk)) for chunk in chunks):
-                damaged = name
+                damaged = self.damage_of(name)
             wanted += [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]
         if wanted:
             raise RowsMissingError(wanted)
         if damaged is not None:
-            raise SegmentDamagedError(f"{FOLDER}{damaged}")
+            raise damaged
 
     def is_there(self, name: str, segment: Segment, row: int) -> bool:
         """Return True if the job of a row waits, or is in progress in a range."""
@@ -485,10 +490,26 @@ class SegmentRows:
         """
         claim = self.ranges[range_id]
         self._need_chunks(claim.segment, claim.spans)
-        if self._damaged.get(claim.segment):
-            raise SegmentDamagedError(FOLDER + claim.segment)
+        if (damage := self.damage_of(claim.segment)) is not None:
+            raise damage
         found = [self.claimed_job(job_id) for job_id, place in self._claimed.items() if place[0] == range_id]
         return sorted((job for job in found if job is not None), key=lambda job: job.sequence)
+
+    def cancelled_in(self, range_id: str) -> list[Span]:
+        """Return the rows of the cancelled jobs of a range.
+
+        Raises:
+            RowsMissingError: the index of the segment is not loaded.
+            SegmentDamagedError: it cannot be read.
+        """
+        claim = self.ranges[range_id]
+        if not claim.cancelled:
+            return []
+        if self.is_damaged(Wanted(claim.segment, None)) and (damage := self.damage_of(claim.segment)) is not None:
+            raise damage
+        ids = self.index_of(claim.segment).ids
+        found = [row for job_id in claim.cancelled for row in ids.find(job_id) if claim.has(row)]
+        return joined((row, row + 1) for row in found)
 
     def attempts_in(self, range_id: str, spans: Sequence[Span]) -> list[tuple[str, int]]:
         """Return the ids and attempts of the jobs of some rows of a range, in order. Damaged rows are left out.

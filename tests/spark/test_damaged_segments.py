@@ -93,7 +93,7 @@ def test_a_batch_that_cannot_read_jobs_of_its_ranges_hands_them_back_unharmed_an
     report = run_batch(session, str(file), make_worker(), **RANGES)
     assert (JOBS, JOBS - unread, unread) == (report.claimed, report.done, report.handed_back)
     [record] = caplog.records
-    assert is_told_of(segment, f"is missing or was changed, and {unread} jobs .* cannot be read", record.getMessage())
+    assert is_told_of(segment, f"cannot be read, and {unread} jobs .* cannot be read", record.getMessage())
     assert 0 == run_batch(Session(), str(file), make_worker(), **RANGES).claimed
     segment.write_bytes(content)
     left = left_in(str(file)).values()

@@ -156,7 +156,7 @@ class SegmentLoader:
         self._damaged_at = self._clock.monotonic()
         for each in wanted:
             is_whole = each.segment not in rows.indexes or isinstance(error, ObjectMissingError)
-            rows.note_damaged(Wanted(each.segment, None) if is_whole else each)
+            rows.note_damaged(Wanted(each.segment, None) if is_whole else each, reason_of(error))
         name = wanted[0].segment
         if name not in self._reported:
             self._reported.add(name)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
@@ -138,13 +138,13 @@ class RangeVerbs(QueueBase, SupportsRanges):
         try:
             index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
         except DAMAGED as error:
-            raise self._unreadable(claim, groups) from error
+            raise self._unreadable(claim, groups, error) from error
         while groups:
             numbers = groups.popleft()
             try:
                 found = await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
             except ObjectMissingError as error:
-                raise self._unreadable(claim, [*damaged, numbers, *groups]) from error
+                raise self._unreadable(claim, [*damaged, numbers, *groups], error) from error
             except InvalidBlobError as error:
                 if len(numbers) == 1:
                     damaged, cause = [*damaged, numbers], error
@@ -153,9 +153,9 @@ class RangeVerbs(QueueBase, SupportsRanges):
             else:
                 yield found
         if cause is not None:
-            raise self._unreadable(claim, damaged) from cause
+            raise self._unreadable(claim, damaged, cause) from cause
 
-    def _unreadable(self, claim: RangeClaim, chunks: Iterable[range]) -> SegmentDamagedError:
+    def _unreadable(self, claim: RangeClaim, chunks: Iterable[range], cause: JQueueError) -> SegmentDamagedError:
         """Return the error that tells which rows of a range cannot be read. The next ranges are claimed without them.
 
         A missing segment need not be looked for again, as for a dequeue: while the claim lasts, the queue names it.
@@ -163,7 +163,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         rows, found = claim.entry.chunk_rows, list(chunks)
         self._engine.draft.jobs.rows.doubt(claim.segment, (number for numbers in found for number in numbers))
         spans = [(numbers.start * rows, numbers.stop * rows) for numbers in found]
-        return SegmentDamagedError(FOLDER + claim.segment, common(claim.spans, spans))
+        return SegmentDamagedError(FOLDER + claim.segment, common(claim.spans, spans), reason_of(cause))
 
     async def _with_payload(self, job: Job, seconds: float) -> Job:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""

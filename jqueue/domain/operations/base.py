@@ -8,12 +8,11 @@ from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import JQueueError, SegmentDamagedError
+from jqueue.domain.errors import JQueueError
 from jqueue.domain.large_values import LargeValue
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.segment_rows import RowsMissingError
-from jqueue.domain.segments import FOLDER
 from jqueue.domain.stored_object import StoredObject
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -254,7 +253,7 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
             raise
         damaged = next((each.segment for each in sorted(error.wanted, key=str) if rows.is_damaged(each)), None)
         if damaged is not None:
-            return SegmentDamagedError(FOLDER + damaged)
+            return rows.damage_of(damaged)
         return _bug(operation, error)  # it would ask for the same rows again and again
     except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
         draft.rollback(savepoint)

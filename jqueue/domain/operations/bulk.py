@@ -17,7 +17,7 @@ from datetime import datetime
 
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError
+from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.job_options import CONFLICTS, OnConflict
 from jqueue.domain.large_values import check_named_in_time
 from jqueue.domain.models import LARGEST, Job, JobStatus
@@ -36,7 +36,7 @@ from jqueue.domain.operations.staged import StagedReceipt
 from jqueue.domain.operations.transactions import Given, is_repeated, last_version, remember
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, Segment, Span, joined, size_of, without
+from jqueue.domain.segments import SEGMENTS_KEPT, Segment, Span, joined, size_of, without
 from jqueue.domain.slices import Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
 
@@ -394,8 +394,8 @@ def _check_indexes(rows: SegmentRows) -> None:
     missing = [Wanted(name, None) for name in rows.segments if name not in rows.indexes]
     if wanted := [each for each in missing if not rows.is_loaded(each)]:
         raise RowsMissingError(wanted)
-    if missing:
-        raise SegmentDamagedError(f"{FOLDER}{missing[0].segment}")
+    if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
+        raise damage
 
 
 def _rows_with(tables: Tables, texts: Iterable[str]) -> Iterator[Row]:
