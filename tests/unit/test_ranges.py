@@ -23,7 +23,7 @@ from jqueue import (
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Claim
-from jqueue.domain.operations import ranges
+from jqueue.domain.operations import HandBack, RequeueStale, ranges
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.operations import Ack
@@ -429,6 +429,37 @@ async def test_a_cancelled_job_that_is_returned_leaves_and_does_not_wait_again()
         await queue.cancel(ids[1], running=True)
         await queue.end_range(claim, returned=[ids[1], ids[2]])
         assert [ids[2]] == [job.id for job in await queue.dequeue("t", batch_size=5)]
+
+
+@in_virtual_time
+async def test_a_cancelled_job_leaves_with_a_claim_that_reached_nobody_or_became_stale():
+    async with queue_on(faulty()) as queue:
+        ids = await with_rows(queue, 9)
+        for cancelled, end in ((ids[1], lambda claim: HandBack((claim.claim,))), (ids[2], lambda _: RequeueStale(0))):
+            claim = await claimed(queue, 8)
+            await queue.cancel(cancelled, running=True)
+            await queue.apply(end(claim))
+        stats = await queue.stats()
+        assert (2, {}) == (stats.totals.cancelled, (await queue.read_state()).ranges)
+        jobs = await queue.dequeue("t", batch_size=9)
+        assert [ids[0], *ids[3:]] == [job.id for job in jobs]
+        assert {1} == {job.failures for job in jobs if job.id == ids[8]}
+        assert {2} == {job.failures for job in jobs if job.id != ids[8]}
+
+
+@in_virtual_time
+async def test_a_range_with_a_cancelled_job_that_cannot_be_found_stays_claimed():
+    storage = faulty()
+    async with queue_on(storage) as queue:
+        ids = await with_rows(queue, 8)
+        claim = await claimed(queue, 8)
+        await queue.cancel(ids[1], running=True)
+    segment = storage.beside(f".segments/{claim.segment}")
+    _, etag = await segment.read()
+    await segment.write(b"damaged", etag)
+    async with queue_on(storage) as fresh:
+        assert [0] == await fresh.apply(HandBack((claim.claim,)))
+        assert [claim.id] == [*(await fresh.read_state()).ranges]
 
 
 @in_virtual_time

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError
+from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
@@ -415,8 +416,9 @@ class HandBack(Operation):
         for claim in self.claims_made:
             held = draft.header.ranges.get(claim.job_id)
             if held is not None and held.claims == claim.attempt:
-                give_range_back(draft, claim.job_id, now, charge=False)
-                returned += 1
+                with suppress(SegmentDamagedError):  # cancelled jobs of it cannot be found: the claim becomes stale
+                    give_range_back(draft, claim.job_id, now, charge=False)
+                    returned += 1
                 continue
             job = draft.jobs.get(claim.job_id)
             if job is not None and job.status is JobStatus.IN_PROGRESS and job.attempt == claim.attempt:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.returned_ranges import give_range_back
+from jqueue.domain.operations.returned_ranges import return_range
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Span, without
 from jqueue.domain.transitions import Verb
@@ -34,7 +34,7 @@ class DropRows(Operation):
         """End stale claims on the rows, and take the rows."""
         for range_id, held in list(draft.header.ranges.items()):
             if held.segment == self.segment and is_given_up(held, self.rows, now):
-                give_range_back(draft, range_id, now, charge=True)
+                return_range(draft, range_id, now, charge=True)
         return draft.drop_waiting((self.segment,), Verb.PURGE, self.rows)
 
 

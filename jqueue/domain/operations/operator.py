@@ -31,11 +31,12 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
     """Revoke the claim on a range. Return the number of its jobs.
 
     Raises:
-        RowsMissingError: its jobs must be looked at one by one, and not all are loaded.
+        RowsMissingError: jobs of it must be looked at one by one, and not all that this needs is loaded.
+        SegmentDamagedError: this cannot be read.
     """
     held = draft.header.ranges[range_id]
     spare = draft.header.segments[held.segment].spare
-    if not held.cancelled and (spare is None or held.failures < spare):
+    if spare is None or held.failures < spare:
         give_range_back(draft, range_id, now, charge=True)
     else:
         jobs = draft.jobs.rows.jobs_of(range_id)

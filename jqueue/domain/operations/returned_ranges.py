@@ -13,13 +13,28 @@ from jqueue.domain.transitions import BulkMove, Verb
 
 
 def give_range_back(draft: Draft, range_id: str, now: datetime, *, charge: bool) -> None:
-    """End the claim on a range: all its jobs are queued again, in their places.
+    """End the claim on a range whose jobs were not done: they are queued again, in their places. Cancelled ones leave.
 
     Args:
         draft: the queue.
         range_id: id of the range.
         now: the time.
         charge: True if the claim counts as a failure of each job.
+
+    Raises:
+        RowsMissingError: the places of the cancelled jobs are not loaded.
+        SegmentDamagedError: they cannot be read.
+    """
+    name, cancelled = draft.header.ranges[range_id].segment, draft.jobs.rows.cancelled_in(range_id)
+    return_range(draft, range_id, now, charge=charge)
+    if cancelled:
+        draft.drop_waiting((name,), Verb.CANCEL, cancelled)
+
+
+def return_range(draft: Draft, range_id: str, now: datetime, *, charge: bool) -> None:
+    """End the claim on a range: all its jobs are queued again, also the cancelled ones. No row is needed for that.
+
+    The arguments are as in `give_range_back`.
     """
     held = draft.header.ranges[range_id]
     draft.set_range(range_id, None)
