@@ -30,6 +30,8 @@ class Wanted(NamedTuple):
     segment: str
     chunk: int | None
     """The number of the chunk; None is the index."""
+    row: int | None = None
+    """The number of a row of the chunk; None is the whole chunk."""
 
 
 class RowsMissingError(Exception):
@@ -95,6 +97,7 @@ class SegmentRows:
         self._taken: dict[str, set[int]] = {}
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
         self._loaded: dict[str, set[int]] = {}
+        self._alone: dict[str, set[int]] = {}  # rows that were loaded without the others of their chunks
         self._damaged: dict[str, dict[int | None, str]] = {}
         self._doubtful: dict[str, set[int | None]] = {}  # chunks that could not be read, until they are loaded
         self._head_of: dict[str, _Head | None] = {}
@@ -132,7 +135,14 @@ class SegmentRows:
             for name in claimed:
                 self.reload(name)  # its rows were loaded as rows that wait
             for name in moved - segments.keys():
-                for table in (self.indexes, self._loaded, self._damaged, self._doubtful, self._entrypoints):
+                for table in (
+                    self.indexes,
+                    self._loaded,
+                    self._alone,
+                    self._damaged,
+                    self._doubtful,
+                    self._entrypoints,
+                ):
                     table.pop(name, None)
             self._changed(moved)
         self._ready = None
@@ -189,13 +199,14 @@ class SegmentRows:
 
     # Loading
 
-    def load(self, name: str, chunk: int, rows: Iterable[tuple[int, str, Packed]]) -> None:
-        """Add the rows of a chunk to the table of jobs. The draft must have no changes.
+    def load(self, name: str, chunk: int, rows: Collection[tuple[int, str, Packed]], *, is_whole: bool = True) -> None:
+        """Add rows of a chunk to the table of jobs. The draft must have no changes.
 
         Args:
             name: the segment.
             chunk: the number of the chunk.
             rows: the number, the job id and the packed job of each row.
+            is_whole: True if these are all rows of the chunk.
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -213,6 +224,9 @@ class SegmentRows:
                 self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)) if tried else entry)
                 of[job_id] = name, row
         self._left[segment.entrypoint] += len(of) - before
+        if not is_whole:
+            self._alone.setdefault(name, set()).update(row for row, _, _ in rows)
+            return
         self._loaded.setdefault(name, set()).add(chunk)
         self._doubtful.get(name, set()).difference_update((chunk, None))
         self._changed([name])
@@ -234,11 +248,13 @@ class SegmentRows:
             self._forget(job_id)
         self._claimed.clear()
         self._loaded.clear()
+        self._alone.clear()
         self.changed()
 
     def reload(self, name: str) -> None:
         """Note that rows of a segment are no longer known: it is read again when they are needed."""
         self._loaded.pop(name, None)
+        self._alone.pop(name, None)
         self._changed([name])
 
     def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span], journal: Journal) -> None:
@@ -291,7 +307,7 @@ class SegmentRows:
             return True
         if wanted.chunk is None:
             return wanted.segment in self.indexes
-        return wanted.chunk in self._loaded.get(wanted.segment, ())
+        return wanted.chunk in self._loaded.get(wanted.segment, ()) or wanted.row in self._alone.get(wanted.segment, ())
 
     def is_damaged(self, wanted: Wanted) -> bool:
         """Return True if a part of a segment cannot be read."""
@@ -416,20 +432,20 @@ class SegmentRows:
         self._find(key, keys=True)
 
     def _find(self, text: str, *, keys: bool) -> None:
-        wanted, damaged = [], None
+        wanted, damaged = list[Wanted](), None
         hashed, hashed_as_own = hash_of(text), 0 if keys else id_hash(text, own=True)
         for name, segment in self.segments.items():
             if keys and not segment.keys:
                 continue
             index = self.indexes.get(name)
-            chunks: set[int | None] = {None}
+            parts = [Wanted(name, None)]
             if index is not None:
                 table = index.keys if keys else index.ids
                 rows = table.find_hash(hashed_as_own if table.own else hashed)
-                chunks = {segment.chunk_of(row) for row in rows if self.is_there(name, segment, row)}
-            if any(self.is_damaged(Wanted(name, chunk)) for chunk in chunks):
+                parts = [Wanted(name, segment.chunk_of(row), row) for row in rows if self.is_there(name, segment, row)]
+            if any(map(self.is_damaged, parts)):
                 damaged = self.damage_of(name)
-            wanted += [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]
+            wanted += [each for each in parts if not self.is_loaded(each)]
         if wanted:
             raise RowsMissingError(wanted)
         if damaged is not None:

@@ -49,7 +49,7 @@ async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_w
     [name] = draft.jobs.rows.segments
     draft.jobs.rows.unload()
 
-    async def missing(*_):
+    async def missing(*_, **__):
         raise ObjectMissingError(name)
 
     monkeypatch.setattr(loader._reader, "chunks", missing)

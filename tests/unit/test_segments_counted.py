@@ -155,3 +155,22 @@ def _segment_of(size, sequence):
     return Segment(
         entrypoint="a", rows=max(1, size // 60_000), bytes=size, index=size, crc=0, head=RowKey(0, sequence, 0.0)
     )
+
+
+async def test_a_job_is_read_without_its_neighbours_unless_one_of_them_was_needed_a_moment_ago():
+    storage = FaultyObjects(InMemoryStorage())
+    async with queue_on(storage) as queue:
+        made = [job.id for job in await queue.enqueue_many([Enqueue("a", bytes(64)) for _ in range(10_000)])]
+        await rested(queue)
+        segments_of(queue).loader.rows_ahead = segments_of(queue).loader.commits_ahead = 0
+        rows = queue._engine.draft.jobs.rows
+        rows.unload()
+        for place in range(0, 10_000, 300):  # each in another chunk of 256
+            await queue.reprioritise(made[place], -1)
+        assert 0 == rows.kept
+        storage.object_calls.clear()
+        for job_id in made[5101:5400]:
+            await queue.cancel(job_id)
+        assert len(storage.object_calls) <= 4
+        assert made[::300] == [job.id for job in await queue.dequeue("a", batch_size=34)]
+        assert [*made[1:300], *made[301:600]] == [job.id for job in await queue.dequeue("a", batch_size=598)]

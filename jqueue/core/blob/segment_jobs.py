@@ -295,8 +295,9 @@ class SegmentJobs:
     async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> tuple[str, Packed]:
         """Return the job id and the packed job of a row."""
         reading, chunk = self.source.reader.chunks, segment.chunk_of(row)
-        [(_, rows)] = await self._patiently(name, lambda: reading(name, segment, index, [chunk]))
-        _, job_id, entry = rows[row - chunk * segment.chunk_rows]
+        [(_, [(_, job_id, entry)])] = await self._patiently(
+            name, lambda: reading(name, segment, index, [chunk], only={chunk: [row]})
+        )
         return job_id, entry
 
     def _held(self, name: str) -> list[Range]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.domain.draft import Draft
@@ -33,6 +35,15 @@ COMMITS_AHEAD = 4
 MOST_CHUNKS = 16
 """Number of chunks that are loaded at once when the rows of one after the other are missing."""
 
+MOST_ALONE = 8
+"""Number of rows of one chunk that are loaded without the others at most: a whole chunk takes some 50 times as long."""
+
+LATELY = 32
+"""Number of chunks whose rows were looked up last. The next row of one of them brings the whole chunk: programs often
+look for jobs that were enqueued together, and each row alone would be a request."""
+
+NO_ROWS: Mapping[int, Collection[int]] = MappingProxyType({})
+
 DAMAGE_KEPT = 60.0
 """Seconds after which a damaged segment is tried again."""
 
@@ -60,6 +71,7 @@ class SegmentLoader:
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
         self._damaged_at: float | None = None
         self._missed: set[str] = set()
+        self._lately: deque[tuple[str, int]] = deque(maxlen=LATELY)
         self._needed = 0  # number of rows to keep, beyond `rows_kept`
         self._commits_left = 0  # in which rows that are loaded again count as needed
 
@@ -108,12 +120,12 @@ class SegmentLoader:
             await asyncio.wait([self._ahead])
         self.integrate(draft)
         rows = draft.jobs.rows
-        for name in sorted({each.segment for each in wanted if not rows.is_loaded(each)}):
-            chunks = [each.chunk for each in wanted if each.segment == name and each.chunk is not None]
+        parts = [each for each in wanted if not rows.is_loaded(each)]
+        for name in sorted({each.segment for each in parts}):
             if name not in rows.segments:
                 continue
             try:
-                await self._load(rows, name, chunks)
+                await self._load(rows, name, [each for each in parts if each.segment == name])
                 self._missed.discard(name)
             except DAMAGED as error:
                 if not (missing := [each for each in wanted if each.segment == name and not rows.is_loaded(each)]):
@@ -124,10 +136,17 @@ class SegmentLoader:
                 self._note_damaged(missing, rows, error)
         return True
 
-    async def _load(self, rows: SegmentRows, name: str, chunks: list[int]) -> None:
-        segment = rows.segments[name]
+    async def _load(self, rows: SegmentRows, name: str, parts: Iterable[Wanted]) -> None:
+        segment, of_chunk = rows.segments[name], dict[int, list[int | None]]()
+        for each in parts:
+            if each.chunk is not None:
+                of_chunk.setdefault(each.chunk, []).append(each.row)
         if name not in rows.indexes:
             rows.load_index(name, await self._reader.index(name, segment))
+        alone = {chunk: some for chunk, found in of_chunk.items() if (some := self._rows_alone(name, chunk, found))}
+        if alone:
+            await self._load_chunks(rows, name, sorted(alone), alone)
+        chunks = [each for each in of_chunk if each not in alone]
         if not chunks:
             return
         following: list[int] = []
@@ -138,19 +157,34 @@ class SegmentLoader:
             self._runs[name] = number, max([*chunks, *following])
         await self._load_chunks(rows, name, sorted({*chunks, *following}))
 
-    async def _load_chunks(self, rows: SegmentRows, name: str, chunks: list[int]) -> None:
-        """Load chunks that are read together. If one of them is damaged, load the others, and raise the error then."""
+    def _rows_alone(self, name: str, chunk: int, wanted: list[int | None]) -> list[int]:
+        """Return the rows of a chunk to load without the others: few rows, if none of it was needed a moment ago."""
+        is_near, found = (name, chunk) in self._lately, [row for row in wanted if row is not None]
+        self._lately.append((name, chunk))
+        return found if len(found) == len(wanted) <= MOST_ALONE and not is_near else []
+
+    async def _load_chunks(
+        self, rows: SegmentRows, name: str, chunks: list[int], alone: Mapping[int, Collection[int]] = NO_ROWS
+    ) -> None:
+        """Load chunks that are read together. If one of them is damaged, load the others, and raise the error then.
+
+        Args:
+            rows: take what is loaded.
+            name: the segment.
+            chunks: the numbers of the chunks.
+            alone: the rows to load of some chunks, instead of all.
+        """
         try:
-            several = await self._reader.chunks(name, rows.segments[name], rows.indexes[name], chunks)
+            several = await self._reader.chunks(name, rows.segments[name], rows.indexes[name], chunks, only=alone)
         except InvalidBlobError as error:
             if len(chunks) == 1:
                 raise
             for chunk in chunks:
                 with suppress(InvalidBlobError):
-                    await self._load_chunks(rows, name, [chunk])
+                    await self._load_chunks(rows, name, [chunk], alone)
             raise error
         for chunk, found in several:
-            rows.load(name, chunk, found)
+            rows.load(name, chunk, found, is_whole=chunk not in alone)
 
     def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: JQueueError) -> None:
         self._damaged_at = self._clock.monotonic()

@@ -20,7 +20,7 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import index as index_of
@@ -336,7 +336,13 @@ def _arrays(data: bytes, sizes: Iterable[tuple[str, int]]) -> list[array[int]]:
 
 
 def decode_chunk(
-    data: bytes, number: int, segment: Segment, index: SegmentIndex, names: dict[str, str], prefix: str = ""
+    data: bytes,
+    number: int,
+    segment: Segment,
+    index: SegmentIndex,
+    names: dict[str, str],
+    prefix: str = "",
+    only: Collection[int] = (),
 ) -> list[tuple[int, str, Packed]]:
     """Decode one chunk: return the number, the job id and the packed job of each row.
 
@@ -347,14 +353,23 @@ def decode_chunk(
         index: the segment's index.
         names: entrypoints seen before; all jobs that have one share it.
         prefix: beginning of the wanted ids. A chunk without such an id is not decoded.
+        only: numbers of the rows to decode; if empty, all.
 
     Raises:
         InvalidBlobError: it is damaged.
     """
+    first = number * segment.chunk_rows
+    if only:
+        check_chunk(data, number, index)
+        lines_of, found = dict(enumerate(data.split(b"\n")[:-1], first)), []
+        for row in only:
+            line = index.whole(lines_of.get(row, b"")) + b"\n"
+            [job_id], [entry] = decode_lines(line, row, segment.offset, names)
+            found.append((row, job_id, entry))
+        return found
     lines = chunk_lines(data, number, index)
     if prefix and not _may_have(lines, prefix):
         return []
-    first = number * segment.chunk_rows
     ids, entries = decode_lines(lines, first, segment.offset, names)
     return list(zip(range(first, first + len(ids)), ids, entries, strict=True))
 

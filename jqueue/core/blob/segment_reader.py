@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 
 from jqueue.core.blob.segment_damage import MISSING, DamageNotes
 from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
@@ -62,7 +63,13 @@ class SegmentReader:
             return decode_index(data, segment, tables=tables)
 
     async def chunks(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
+        self,
+        name: str,
+        segment: Segment,
+        index: SegmentIndex,
+        numbers: Sequence[int],
+        prefix: str = "",
+        only: Mapping[int, Collection[int]] = MappingProxyType({}),
     ) -> list[tuple[int, Rows]]:
         """Return chunks of a segment with their numbers. Chunks that follow each other are read at once.
 
@@ -72,6 +79,7 @@ class SegmentReader:
             index: its index.
             numbers: the numbers of the chunks.
             prefix: beginning of the wanted ids. Chunks without such an id come without rows.
+            only: the numbers of the wanted rows, by chunk. Chunks that it does not name come with all rows.
 
         Raises:
             InvalidBlobError: one of them is damaged.
@@ -82,7 +90,8 @@ class SegmentReader:
             found = []
             async for number, data in parts:
                 with self.damage.decoding(name, number):
-                    found.append((number, decode_chunk(data, number, segment, index, self._names, prefix)))
+                    rows = decode_chunk(data, number, segment, index, self._names, prefix, only.get(number, ()))
+                found.append((number, rows))
             return found
 
     async def lines(
