@@ -1,4 +1,4 @@
-"""No error, repr, log record or copy shows a secret of a URL, and any text makes a storage or our own error."""
+"""No error, repr, log record or copy shows a secret of a URL, and any text makes a store, a queue or our own error."""
 
 import inspect
 import logging
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jqueue import DirectQueue, StorageError, connect
 from jqueue.domain.errors import InvalidURLError, MissingFolderError
+from jqueue.formats.queue import StoreQueue
 
 EXAMPLES = sys.modules["jqueue.connect"].EXAMPLES
 SECRET = "xYzZy4711"
@@ -53,12 +54,13 @@ urls = texts | st.builds("{}://{}".format, st.sampled_from(list(EXAMPLES)), text
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(urls)
 @example("s3://\ufdfa/a").via("urlsplit refuses such a host, and shows it")
-def test_any_text_makes_a_storage_or_raises_invalid_url_error(url):
+@example("VSQS:///0")
+def test_any_text_makes_a_storage_or_an_older_queue_or_raises_invalid_url_error(url):
     try:
-        storage = connect(url)
+        found = connect(url)
     except InvalidURLError:
         return
-    assert inspect.iscoroutinefunction(storage.read)
+    assert isinstance(found, StoreQueue) or inspect.iscoroutinefunction(found.read)
 
 
 @given(texts, texts, st.sampled_from([*EXAMPLES, "nonsense"]))
