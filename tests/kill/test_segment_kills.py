@@ -31,7 +31,7 @@ def _run(*arguments):
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["--every", "12"], marks=pytest.mark.wide),
+        pytest.param(["--every", "24"], marks=pytest.mark.wide),
         pytest.param(["--both"], marks=pytest.mark.full),
     ],
     ids=" ".join,

@@ -26,8 +26,8 @@ def due_rows_wait_on(patch):
 def a_row_loses_its_delay(patch):
     load = SegmentRows.load
 
-    def hasty(self, name, chunk, rows):
-        load(self, name, chunk, [(row, job_id, _without_delay(job_id, entry)) for row, job_id, entry in rows])
+    def hasty(self, name, chunk, rows, **whole):
+        load(self, name, chunk, [(row, job_id, _without_delay(job_id, entry)) for row, job_id, entry in rows], **whole)
 
     patch(SegmentRows, "load", hasty)
 
@@ -39,8 +39,8 @@ def _without_delay(job_id, entry):
 def a_row_loses_its_priority(patch):
     load = SegmentRows.load
 
-    def levelling(self, name, chunk, rows):
-        load(self, name, chunk, [(row, job_id, (*entry[:3], 0, *entry[4:])) for row, job_id, entry in rows])
+    def levelling(self, name, chunk, rows, **whole):
+        load(self, name, chunk, [(row, job_id, (*entry[:3], 0, *entry[4:])) for row, job_id, entry in rows], **whole)
 
     patch(SegmentRows, "load", levelling)
 
