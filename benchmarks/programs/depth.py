@@ -2,12 +2,11 @@
 
 Each worker enqueues a job, dequeues one and acks it, again and again; each call counts as one operation. The standing
 jobs have the same entrypoint and a worse priority, so that every dequeue has to choose among all of them, or the
-entrypoint `standing`. With `without_segments`, all of them stay in the blob. With `round_trip`, the commits are also
-compared with bare writes of the same bytes to the same store, and with `limit`, the operations with what bare writes to
-the disk would allow if each carried every call in flight.
+entrypoint `standing`. With
+`round_trip`, the commits are also compared with bare writes of the same bytes to the same store, and with `limit`,
+the operations with what bare writes to the disk would allow if each carried every call in flight.
 
-Arguments: storage, depth, in_flight, seconds, warm_seconds, payload_bytes; standing, without_segments, round_trip,
-limit.
+Arguments: storage, depth, in_flight, seconds, warm_seconds, payload_bytes; standing, round_trip, limit.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
     """Operations per second, and what was written for them."""
     payload = os.urandom(given["payload_bytes"])
     storage = storage_of(given)
-    async with BrokerQueue(storage, **options(given)) as queue:
+    async with BrokerQueue(storage) as queue:
         await fill(queue, given["depth"], payload, entrypoint=given.get("standing", ENTRYPOINT))
         await work_for(given["warm_seconds"], given["in_flight"], lambda: cycle(queue, payload))
         writes = count_writes(storage)
@@ -52,15 +51,6 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
         figures["bare_commits_per_second"] = bare.per_second
         figures["limit_operations_per_second"] = bare.per_second * given["in_flight"]
     return figures
-
-
-def options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the queue. The first release has no limits."""
-    if not given.get("without_segments"):
-        return {}
-    from jqueue import Limits
-
-    return {"limits": Limits(hot_bytes=None)}
 
 
 if __name__ == "__main__":

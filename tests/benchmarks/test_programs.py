@@ -129,6 +129,7 @@ FORMATS = {"jobs": 20, "in_flight": 4, "payload_bytes": 64}
 PROGRAMS_RUN = [
     ("depth", {**BRIEF, "storage": "memory", "depth": 5}, "operations_per_second"),
     ("depth", {**BRIEF, "storage": "file", "depth": 5, "limit": True}, "limit_operations_per_second"),
+    ("short", {**BRIEF, "storage": "file", "depth": 5, "turns": 2}, "operations_per_second_without_segments"),
     ("phases", {"storage": "file", "jobs": 20, "in_flight": 4, "payload_bytes": 64}, "jobs_per_second"),
     ("worker", {"storage": "file", "jobs": 20, "warm_jobs": 5, "in_flight": 4, "payload_bytes": 64}, "jobs_per_second"),
     ("commits", {**BRIEF, "depth": 3}, "bare_commits_per_second"),
