@@ -11,7 +11,9 @@ from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.segments import SEGMENTS_KEPT, RowKey, Segment
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
+from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import segments_of
+from tests.virtual_world import in_virtual_time
 
 HOT = 64 << 10
 """Bytes of waiting jobs in the queue's object above which they move to segments."""
@@ -174,3 +176,23 @@ async def test_a_job_is_read_without_its_neighbours_unless_one_of_them_was_neede
         assert len(storage.object_calls) <= 4
         assert made[::300] == [job.id for job in await queue.dequeue("a", batch_size=34)]
         assert [*made[1:300], *made[301:600]] == [job.id for job in await queue.dequeue("a", batch_size=598)]
+
+
+class Far(FaultyObjects):
+    """Answers a read of an object after a second."""
+
+    async def read_object(self, suffix, start=0, stop=None):
+        await asyncio.sleep(1)
+        return await super().read_object(suffix, start, stop)
+
+
+@in_virtual_time
+async def test_many_jobs_are_looked_for_at_once_in_a_far_store():
+    storage = Far(InMemoryStorage(clock=VirtualClock()))
+    async with BrokerQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=HOT)) as queue:
+        made = [job.id for job in await queue.enqueue_many([Enqueue("a", bytes(64)) for _ in range(10_000)])]
+        await rested(queue)
+        await queue.cancel(made[1])  # with the index
+        start = asyncio.get_running_loop().time()
+        await asyncio.gather(*(queue.cancel(job_id) for job_id in made[2000::600]))
+        assert asyncio.get_running_loop().time() - start < 3  # 14 reads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
@@ -21,6 +23,9 @@ Rows = list[tuple[int, str, Packed]]
 
 BYTES_IN_A_TURN = 1 << 20
 """Bytes whose checksums are computed before the event loop has a turn."""
+
+AT_ONCE = 16
+"""Number of runs of chunks that are read at once."""
 
 DAMAGED = (ObjectMissingError, InvalidBlobError)
 """Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
@@ -147,13 +152,32 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        for first, last in _runs(numbers):
-            origin, end = index.bytes_of(first, last)
-            data = await self._read(name, origin, end)
-            for number in range(first, last + 1):
-                start, stop = index.bytes_of(number, number)
-                yield number, data[start - origin : stop - origin]
-                await turn()
+        runs = _runs(numbers)
+        async with aclosing(self._texts(name, index, runs)) as texts:
+            for first, last in runs:
+                data, (origin, _) = await anext(texts), index.bytes_of(first, last)
+                for number in range(first, last + 1):
+                    start, stop = index.bytes_of(number, number)
+                    yield number, data[start - origin : stop - origin]
+                    await turn()
+
+    async def _texts(self, name: str, index: SegmentIndex, runs: Sequence[tuple[int, int]]) -> AsyncGenerator[bytes]:
+        """Iterate over the bytes of runs of chunks. Some are read at once: a far store takes its time for each."""
+        if len(runs) == 1:
+            yield await self.text(name, index, *runs[0])
+            return
+        tasks: deque[asyncio.Task[bytes]] = deque()
+        try:
+            for first, last in runs:
+                tasks.append(asyncio.create_task(self.text(name, index, first, last)))
+                if len(tasks) == AT_ONCE:
+                    yield await tasks.popleft()
+            while tasks:
+                yield await tasks.popleft()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         with self.damage.reading(name):
