@@ -94,7 +94,7 @@ def depth_row(storage: str, over: str, given: dict[str, Any], target: float) -> 
 
 
 def short_row(storage: str) -> Row:
-    """Two short queues under load in turns: one that may have segments, and one that may not."""
+    """A short queue under load, against one with `hot_bytes=None`, in turns in one process."""
     given = {**depth_arguments(storage, 100, seconds=0.4), "turns": 30}
     rates = Measure(OURS, "operations_per_second"), Measure(OURS, "operations_per_second_without_segments")
     return Row(

@@ -1,4 +1,4 @@
-"""A purge of waiting jobs drops whole segments, and means the same as one that removes job by job."""
+"""A purge of waiting jobs drops whole segments, with the result of a purge job by job."""
 
 import asyncio
 from datetime import timedelta

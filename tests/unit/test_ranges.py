@@ -28,7 +28,7 @@ from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.operations import Ack
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import segments_of
+from tests.tiny_segments import remove_segment, segments_of
 from tests.virtual_world import in_virtual_time
 
 SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=4)
@@ -454,9 +454,7 @@ async def test_a_range_with_a_cancelled_job_that_cannot_be_found_stays_claimed()
         ids = await with_rows(queue, 8)
         claim = await claimed(queue, 8)
         await queue.cancel(ids[1], running=True)
-    segment = storage.beside(f".segments/{claim.segment}")
-    _, etag = await segment.read()
-    await segment.write(b"damaged", etag)
+    await remove_segment(storage, claim.segment)
     async with queue_on(storage) as fresh:
         assert [0] == await fresh.apply(HandBack((claim.claim,)))
         assert [claim.id] == [*(await fresh.read_state()).ranges]

@@ -6,9 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_reader import ALL_ROWS, DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
 from jqueue.domain.segment_index import SegmentIndex
@@ -41,8 +40,6 @@ MOST_ALONE = 8
 LATELY = 32
 """Number of chunks whose rows were looked up last. The next row of one of them brings the whole chunk: programs often
 look for jobs that were enqueued together, and each row alone would be a request."""
-
-NO_ROWS: Mapping[int, Collection[int]] = MappingProxyType({})
 
 DAMAGE_KEPT = 60.0
 """Seconds after which a damaged segment is tried again."""
@@ -164,7 +161,7 @@ class SegmentLoader:
         return found if len(found) == len(wanted) <= MOST_ALONE and not is_near else []
 
     async def _load_chunks(
-        self, rows: SegmentRows, name: str, chunks: list[int], alone: Mapping[int, Collection[int]] = NO_ROWS
+        self, rows: SegmentRows, name: str, chunks: list[int], alone: Mapping[int, Collection[int]] = ALL_ROWS
     ) -> None:
         """Load chunks that are read together. If one of them is damaged, load the others, and raise the error then.
 

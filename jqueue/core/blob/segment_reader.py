@@ -25,7 +25,10 @@ BYTES_IN_A_TURN = 1 << 20
 """Bytes whose checksums are computed before the event loop has a turn."""
 
 AT_ONCE = 16
-"""Number of runs of chunks that are read at once."""
+"""Number of runs of chunks that are read at once when rows are looked up. Merges can wait, and read one by one."""
+
+ALL_ROWS: Mapping[int, Collection[int]] = MappingProxyType({})
+"""For `SegmentReader.chunks`: no chunk of which only some rows are wanted."""
 
 DAMAGED = (ObjectMissingError, InvalidBlobError)
 """Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
@@ -74,7 +77,7 @@ class SegmentReader:
         index: SegmentIndex,
         numbers: Sequence[int],
         prefix: str = "",
-        only: Mapping[int, Collection[int]] = MappingProxyType({}),
+        only: Mapping[int, Collection[int]] = ALL_ROWS,
     ) -> list[tuple[int, Rows]]:
         """Return chunks of a segment with their numbers. Chunks that follow each other are read at once.
 
@@ -91,7 +94,7 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        async with aclosing(self.parts(name, index, numbers)) as parts:
+        async with aclosing(self.parts(name, index, numbers, at_once=AT_ONCE)) as parts:
             found = []
             async for number, data in parts:
                 with self.damage.decoding(name, number):
@@ -144,7 +147,7 @@ class SegmentReader:
             return found
 
     async def parts(
-        self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn
+        self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn, at_once: int = 1
     ) -> AsyncGenerator[tuple[int, bytes]]:
         """Iterate over chunks: the number and the bytes of each, unchecked. The event loop has a turn between two.
 
@@ -153,7 +156,7 @@ class SegmentReader:
             StorageError: the store failed.
         """
         runs = _runs(numbers)
-        async with aclosing(self._texts(name, index, runs)) as texts:
+        async with aclosing(self._texts(name, index, runs, at_once)) as texts:
             for first, last in runs:
                 data, (origin, _) = await anext(texts), index.bytes_of(first, last)
                 for number in range(first, last + 1):
@@ -161,16 +164,19 @@ class SegmentReader:
                     yield number, data[start - origin : stop - origin]
                     await turn()
 
-    async def _texts(self, name: str, index: SegmentIndex, runs: Sequence[tuple[int, int]]) -> AsyncGenerator[bytes]:
+    async def _texts(
+        self, name: str, index: SegmentIndex, runs: Sequence[tuple[int, int]], at_once: int
+    ) -> AsyncGenerator[bytes]:
         """Iterate over the bytes of runs of chunks. Some are read at once: a far store takes its time for each."""
-        if len(runs) == 1:
-            yield await self.text(name, index, *runs[0])
+        if at_once == 1 or len(runs) == 1:
+            for first, last in runs:
+                yield await self.text(name, index, first, last)
             return
         tasks: deque[asyncio.Task[bytes]] = deque()
         try:
             for first, last in runs:
                 tasks.append(asyncio.create_task(self.text(name, index, first, last)))
-                if len(tasks) == AT_ONCE:
+                if len(tasks) == at_once:
                     yield await tasks.popleft()
             while tasks:
                 yield await tasks.popleft()
