@@ -1,6 +1,7 @@
 """The speed of a short queue with the default limits and with `hot_bytes=None`, in turns in one process.
 
-Neither queue has a segment, as its jobs are few. Each turn is short, so that a change of the machine's speed meets both.
+Neither queue has a segment, as its jobs are few. Each turn is short, so that a change of the machine's speed meets
+both.
 
 Arguments: storage, depth, in_flight, seconds, warm_seconds, payload_bytes; turns.
 """
