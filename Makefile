@@ -8,6 +8,7 @@
 # CYCLES=...  number of processes that `make kill` kills at random moments
 # SECONDS=... how long `make fuzz` and `make soak` run; STORE=... which store `make soak` uses: seaweedfs, azurite or
 #             gcs_server
+# SEED=...   what draws the faults of `make mutants`, COUNT=... their number
 # SPARK=...  version of Spark for `make test-spark`
 # ROWS=... which rows `make bench` runs, PEERS=... against whom (or none), RUNS=... how many times each; OUT=... where the
 #             figures go, a JSON file
@@ -20,6 +21,8 @@ SEEDS ?= 2000
 FIRST ?= 0
 FAULTS ?=
 CYCLES ?= 5000
+SEED ?= 1
+COUNT ?= 300
 SECONDS ?= 60
 STORE ?= seaweedfs
 ROWS ?=
@@ -43,7 +46,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark simulate kill soak fuzz bench lint format check check-system constraints clean
+.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark simulate kill soak mutants fuzz bench lint format check check-system constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -101,6 +104,9 @@ kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every
 
 soak: $(STAMP) ## run processes for long on a real store that loses answers, and audit them
 	@$(BIN)/python -m tests.soak --store $(STORE) --seconds $(SECONDS) $(ARGS)
+
+mutants: $(STAMP) ## put COUNT=300 faults into domain and core, drawn by SEED=1, and count those that the tests notice
+	@$(BIN)/python -m tests.mutants --seed $(SEED) --count $(COUNT) $(ARGS)
 
 fuzz: $(STAMP) ## fuzz everything that reads bytes or arguments from outside
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
