@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -15,7 +17,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from jqueue.domain.printable import printable
-from jqueue.ports.log import printable_lines
+from jqueue.ports.log import logger_of, printable_lines
+
+logger = logger_of("jqueue.worker")
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
 IN_COLOURS = "%(about)s%(message)s"
@@ -72,18 +76,19 @@ class JobFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TEXT) -> logging.Formatter:
-    """Log the messages of jqueue and of the program itself.
+@contextmanager
+def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TEXT) -> Iterator[logging.Formatter]:
+    """Log the messages of jqueue and of the program that the block imports.
 
-    Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. A program that
-    has set up its log itself keeps its setup.
+    Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. If the program
+    gives the root logger a handler, its setup stays. Loggers that its setup has disabled work again after the block.
 
     Args:
         level: the lowest level to log.
         program: the name of its logger.
         log_format: text or JSON.
 
-    Returns:
+    Yields:
         The formatter of the log.
     """
     handler: logging.Handler = logging.StreamHandler()
@@ -94,8 +99,18 @@ def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TE
         handler = RichHandler(console=Console(stderr=True), show_path=False)
         formatter = JobFormatter(IN_COLOURS, datefmt="[%X]")
     handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    for name in ("jqueue", program):
-        if name:
-            logging.getLogger(name).setLevel(level)
-    return formatter
+    names = [name for name in ("jqueue", program) if name]
+    for name in names:
+        logging.getLogger(name).setLevel(level)
+    before, logging.lastResort = logging.lastResort, handler  # the root logger has no handler until the import is done
+    try:
+        yield formatter
+    finally:
+        logging.lastResort = before
+    for each in logging.root.manager.loggerDict.values():
+        if isinstance(each, logging.Logger) and any(f"{each.name}.".startswith(f"{name}.") for name in names):
+            each.disabled = False  # logging.config disables all earlier loggers unless it is told not to
+    if not logging.root.handlers:
+        logging.basicConfig(handlers=[handler])
+    elif log_format is LogFormat.JSON:
+        logger.warning("--log-format json has no effect: the module of the worker sets up the log itself")

@@ -99,13 +99,13 @@ def worker(
 ) -> None:
     """Run the worker of a program on a queue.
 
-    SIGTERM or Ctrl-C stops it: it claims no more jobs, gives running jobs the grace period to finish, hands the rest
-    back, and exits with 0. A second signal stops it at once.
+    SIGTERM, SIGHUP or Ctrl-C stops it: it claims no more jobs, gives running jobs the grace period to finish, hands
+    the rest back, and exits with 0. A second signal stops it at once.
 
     Exits with 2 if the queue cannot be used.
     """
-    formatter = log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0], log_format)
-    found = find_worker(target)
+    with log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0], log_format) as formatter:
+        found = find_worker(target)
     if isinstance(formatter, JSONFormatter):
         formatter.worker = f"{found.name}@{process_name()}"
     found.concurrency = concurrency or found.concurrency

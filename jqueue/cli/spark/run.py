@@ -71,8 +71,8 @@ def run(
     Jobs are claimed, run on executors, and ended in one commit for the batch.
     Exits with 0 even if jobs failed, and with 2 if the batch could not be run.
     """  # fmt: skip
-    log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0])
-    found = find_worker(target)
+    with log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0]):
+        found = find_worker(target)
     _check_handlers(entrypoint or (), found, target, as_json)
     _check_files(py_files or (), as_json)
     name = on_queue(url, _name_of, as_json=as_json)
