@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
+from types import FrameType
 
 NEEDED = ("rich", "typer")
 
@@ -18,6 +20,10 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line, and exit with its status."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, signal.SIGINT)
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
     gc.disable()  # until the command is imported: what is made before stays until the end
     try:
         import rich  # noqa: F401 - the commands need it, which are imported when they are called
@@ -37,3 +43,15 @@ def main() -> None:
     if completion.VARIABLE in os.environ:
         completion.answer_shells()
     app(prog_name="jqueue")
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End at once at a signal that arrives before the command handles signals, or in a command that handles none.
+
+    A worker has no job yet, so it ends with 0, as always at a signal. Other commands end as they do by default, but
+    also as the first process of a container: it has no default actions.
+    """
+    if sys.argv[1:2] != ["worker"]:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(0 if sys.argv[1:2] == ["worker"] else 128 + number)

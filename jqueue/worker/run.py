@@ -336,8 +336,11 @@ class Run:
 
     async def _end_handlers(self, job_runner: JobRunner) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run."""
-        state = self._state
-        await self._wait_until(lambda: not state.running or self._hurried, self._settings.grace)
+        state, grace = self._state, self._settings.grace
+        if state.running and not self._hurried:
+            jobs = counted(sum(len(work.jobs) for work in state.running), "job")
+            logger.info("%s is stopping: waiting for %s, up to %g s", self._config.name, jobs, grace)
+        await self._wait_until(lambda: not state.running or self._hurried, grace)
         if not state.running:
             return
         for work in list(state.running):

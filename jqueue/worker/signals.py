@@ -1,4 +1,4 @@
-"""Handling of SIGTERM and SIGINT while workers run."""
+"""Handling of SIGTERM, SIGINT and SIGHUP while workers run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT") if hasattr(signal, name))
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 
 _stops: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
 """Event loop and stop function of each worker of this program that handles signals."""
@@ -70,7 +70,8 @@ _wake_ups: list[_WakeUp] = []
 def handle_signals(stop: Callable[[], None]) -> Iterator[bool]:
     """While the block runs, have signals call `stop` on the event loop. A signal calls the functions of all blocks.
 
-    The last block restores the earlier signal handlers. A handler that the program had set is called as well.
+    SIGHUP is handled only where it would end the program: `nohup` ignores it, and many servers reload at it. The last
+    block restores the earlier signal handlers. A handler that the program had set is called as well.
 
     Yields:
         True if signals call it. Only the main thread of a program can set signal handlers.
@@ -82,7 +83,7 @@ def handle_signals(stop: Callable[[], None]) -> Iterator[bool]:
     if not _stops:
         if sys.platform != "win32":  # the event loop of Windows sees to that itself
             _wake_ups.append(_WakeUp(entry[0]))
-        _before.update({number: signal.signal(number, _on_signal) for number in SIGNALS})
+        _before.update({number: signal.signal(number, _on_signal) for number in _handled()})
     _stops.append(entry)
     try:
         yield True
@@ -100,13 +101,21 @@ def leave_at_signals() -> None:
 
     The default action of SIGTERM would report a failure, although the program was only slow to end.
     """
-    for number in SIGNALS:
+    for number in _handled():
         if number in _before:
             _before[number] = _leave  # restored after the last block
         else:
             signal.signal(number, _leave)
     # At its very end, the interpreter restores the default actions, except for a signal that is ignored.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in SIGNALS])
+
+
+def _handled() -> list[signal.Signals]:
+    """Return the signals to handle."""
+    hang_up = getattr(signal, "SIGHUP", None)
+    before = hang_up and signal.getsignal(hang_up)
+    is_taken = before in (None, signal.SIG_IGN) or _is_the_programs(before)
+    return [number for number in SIGNALS if number != hang_up or not is_taken]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -134,5 +143,6 @@ def _is_the_programs(handler: Any) -> bool:
         callable(handler)
         and handler is not signal.default_int_handler
         and not isinstance(handler, signal.Handlers)
+        and not str(getattr(function, "__module__", "")).startswith("jqueue.")
         and not isinstance(getattr(function, "__self__", None), asyncio.Runner)
     )

@@ -223,7 +223,7 @@ class Worker:
         return function
 
     async def run(self, queue: JobQueue, *, drain: bool = False, signals: bool = True) -> RunReport:
-        """Do the jobs of a queue until stopped by `stop`, SIGTERM or SIGINT.
+        """Do the jobs of a queue until stopped by `stop`, SIGTERM, SIGHUP or SIGINT.
 
         A stopped worker claims no more jobs. Running jobs get `grace` to finish; the rest are handed back unharmed. A
         second signal hands back at once.
@@ -231,7 +231,7 @@ class Worker:
         Args:
             queue: any queue. A queue that needs opening and is not open is opened here, and closed in the end.
             drain: True to end when nothing is ready and nothing runs. Jobs that are scheduled for later do not count.
-            signals: True to stop at SIGTERM and SIGINT, which works only in the main thread.
+            signals: True to stop at these signals, which works only in the main thread.
 
         Returns:
             The number of jobs by outcome.

@@ -5,10 +5,12 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -87,9 +89,36 @@ async def nightly() -> None: ...
 """
 
 
+SLOW = """
+import pathlib
+
+print("importing", flush=True)
+pathlib.Path("never_written").read_text()
+
+from program import worker
+"""
+
+LOGGING = """
+import logging
+import logging.config
+
+own = logging.getLogger("configured.part")
+own.warning("early %s", "line")
+{setup}
+
+from program import worker
+
+
+@worker.handler("own")
+async def log() -> None:
+    own.info("own line")
+"""
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "slow_import.py").write_text(SLOW)
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     (tmp_path / "misspelled.py").write_text("def worker(:\n")
     (tmp_path / "wrong.py").write_text(WRONG)
@@ -100,8 +129,8 @@ def folder(tmp_path):
 def start(folder):
     running = []
 
-    def start(*arguments):
-        command = [sys.executable, "-m", "jqueue", "worker", *arguments]
+    def start(*arguments, before=()):
+        command = [*before, sys.executable, "-m", "jqueue", "worker", *arguments]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -147,16 +176,58 @@ def test_the_garbage_collector_does_not_search_the_modules_of_the_program(folder
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(folder, start, number):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(folder, start, name):
     enqueue(folder, "slow", b"0.5")
     process = start("program:worker", "queue.json")
     assert "began\n" == process.stdout.readline()
-    process.send_signal(number)
+    process.send_signal(getattr(signal, name))
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
     assert () == state(folder).jobs
+    assert "worker is stopping: waiting for 1 job, up to 20 s\n" in errors
     assert "1 succeeded" in errors
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(not shutil.which("nohup"), reason="there is no nohup here")
+def test_a_worker_under_nohup_goes_on_after_a_hang_up(folder, start):
+    enqueue(folder, "slow", b"600")
+    process = start("program:worker", "queue.json", "--grace", "0", before=["nohup"])
+    assert "began\n" == process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    enqueue(folder, "slow", b"0")
+    assert "began\n" == process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert (0, True) == (process.returncode, "1 succeeded" in errors), errors
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_amid_the_imports_ends_the_worker_with_0(folder, start, name):
+    os.mkfifo(folder / "never_written")
+    process = start("slow_import:worker", "queue.json")
+    assert "importing\n" == process.stdout.readline()
+    process.send_signal(getattr(signal, name))
+    _, errors = process.communicate(timeout=SECONDS)
+    assert (0, "") == (process.returncode, errors)
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_first_process_of_a_container_ends_at_sigterm_amid_the_imports(folder, start):
+    container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*container, "true"], capture_output=True).returncode:
+        pytest.skip("this system allows no new process namespace")
+    os.mkfifo(folder / "never_written")
+    process = start("slow_import:worker", "queue.json", before=container)
+    assert "importing\n" == process.stdout.readline()
+    [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(first), signal.SIGTERM)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert (0, "") == (process.returncode, errors)
 
 
 def test_an_unfinished_job_is_handed_back_uncharged_after_the_grace(folder, start):
@@ -276,6 +347,32 @@ def test_log_lines_of_a_handler_name_its_job(folder, start):
     _, errors = process.communicate(timeout=SECONDS)
     assert f" INFO jqueue.worker: [told {job.id}] attempt 1\n" in errors
     assert " INFO jqueue.worker: worker started" in errors
+
+
+@pytest.mark.wide
+def test_a_program_that_disables_earlier_loggers_still_logs(folder, start):
+    (folder / "configured.py").write_text(LOGGING.format(setup="logging.config.dictConfig({'version': 1})"))
+    failing = enqueue(folder, "fails", b"")
+    enqueue(folder, "own", b"")
+    process = start("configured:worker", "queue.json", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert " WARNING configured.part: early line\n" in errors
+    assert f" WARNING jqueue.worker: job {failing.id} (fails, attempt 1) failed: ZeroDivisionError" in errors
+    assert " INFO configured.part: own line\n" in errors
+
+
+@pytest.mark.wide
+def test_a_program_keeps_the_format_of_its_log(folder, start):
+    setup = "logging.basicConfig(format='mine %(levelname)s %(name)s %(message)s')"
+    (folder / "configured.py").write_text(LOGGING.format(setup=setup))
+    enqueue(folder, "own", b"")
+    process = start("configured:worker", "queue.json", "--drain", "--log-format", "json")
+    _, errors = process.communicate(timeout=SECONDS)
+    early, *lines = errors.splitlines()
+    assert "early line" == json.loads(early)["message"]
+    assert ["mine"] * len(lines) == [line.split()[0] for line in lines]
+    assert "mine WARNING jqueue.worker --log-format json has no effect: the module of the worker sets up" in lines[0]
+    assert "mine INFO configured.part own line" in lines
 
 
 @pytest.mark.wide
