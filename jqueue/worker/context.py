@@ -28,18 +28,17 @@ class Surroundings:
     Attributes:
         deadline: time by which the handler must have ended, aware and in UTC; None if it has no timeout.
         is_cancelled: True once the handler must stop. Handlers in threads check it now and then.
-        resources: what the worker's lifespan yielded; None without one.
         loop: the worker's event loop, if the handler runs in a thread.
     """
 
-    __slots__ = ("_event", "_logger", "_queue", "deadline", "is_cancelled", "loop", "resources")
+    __slots__ = ("_event", "_logger", "_queue", "_resources", "deadline", "is_cancelled", "loop")
 
     def __init__(self, queue: JobQueue | None, resources: Any, deadline: datetime | None) -> None:
         self.deadline = deadline
-        self.resources = resources
         self.is_cancelled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self._queue = queue
+        self._resources = resources
         self._event: asyncio.Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -53,6 +52,20 @@ class Surroundings:
         if self._queue is None:
             raise RuntimeError("a handler with process=True has no queue: it runs in another process")
         return self._queue
+
+    @property
+    def resources(self) -> Any:
+        """Value that the worker's lifespan yielded; None without one.
+
+        Raises:
+            RuntimeError: the handler runs in another process, where the lifespan is not opened.
+        """
+        if self._queue is None and self._resources is None:
+            raise RuntimeError(
+                "a handler with process=True has no resources: the lifespan is opened in the process of the worker."
+                " Open what the handler needs in its module, once, by a function with functools.cache"
+            )
+        return self._resources
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

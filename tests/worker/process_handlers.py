@@ -154,6 +154,11 @@ def seconds_left(ctx: Context) -> float:
     return (ctx.deadline - datetime.now(UTC)).total_seconds()
 
 
+@worker.handler("resources", process=True, max_attempts=1)
+def resources(ctx: Context) -> None:
+    print(ctx.resources["database"])
+
+
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any) -> Any:
         return function(*args)
