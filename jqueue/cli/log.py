@@ -53,8 +53,9 @@ class JSONFormatter(logging.Formatter):
             "worker": self.worker,
         }
         about = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
-        if record.exc_info:
-            about["traceback"] = self.formatException(record.exc_info)
+        traceback = record.exc_text or (record.exc_info and self.formatException(record.exc_info))
+        if traceback:
+            about["traceback"] = traceback
         return json.dumps(said | about, default=str)
 
 

@@ -6,6 +6,7 @@ The answer is bytes, because an answer that pebble cannot read breaks its pool. 
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import operator
 import pickle
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import PortableError, check_awaited
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import ResultError, json_value, refuse_payload_apart
+from jqueue.worker.process_group import GroupLeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +35,23 @@ class Batch:
     results: list[Any | PortableError]
 
 
-def run_in_process(module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> bytes:
+def run_in_process(call: int, module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> bytes:
     """In the process: do the jobs. Return the result and the error raised, one of them None, as bytes."""
     try:
-        return pickle.dumps((_run_handler(module, name, jobs, seconds), None))
+        return pickle.dumps((_run_handler(call, module, name, jobs, seconds), None))
     except BaseException as error:
         return pickle.dumps((None, PortableError.of(error)))
 
 
-def _run_handler(module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> Any:
+def _run_handler(call: int, module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> Any:
     """Find the handler, do the jobs, and return the results that must be kept."""
-    deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
     handler = operator.attrgetter(name)(importlib.import_module(module))
     if not isinstance(handler, Handler):
         raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
+    process = multiprocessing.current_process()
+    assert isinstance(process, GroupLeader)
+    process.begin(call)
+    deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
     if handler.options.batch is not None:
         return _run_batch_handler(handler, jobs, deadline)
     [job] = jobs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.worker.handlers import Handler
 from jqueue.worker.in_process import read_answer, run_in_process
-from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
+from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext, begun
 
 if TYPE_CHECKING:
     from pebble import ProcessFuture, ProcessPool
@@ -29,7 +30,7 @@ JOIN_TIMEOUT = 5.0
 """Seconds that the processes of a stopped pool get to end."""
 
 START_CHECK_INTERVAL = 0.02
-"""Seconds between two checks whether a process has begun with a job: pebble tells only when asked."""
+"""Seconds between two checks whether a handler has begun in a process."""
 
 POOL_CHECK_INTERVAL = 1.0
 """Seconds between two checks that the pool of a running handler still works."""
@@ -37,8 +38,13 @@ POOL_CHECK_INTERVAL = 1.0
 CRASHES_FORGIVEN = 2
 """Number of pool crashes that a job may be present at before it is charged with one."""
 
+IMPORT_TIMEOUT = 300.0
+"""Seconds that a process gets to import the module of its handler. They do not count towards the handler's timeout."""
+
 Running = Callable[[bool], None]
-"""Called with False while the job waits for a process, and with True once a process has begun with it."""
+"""Called with False while the job waits for a process and its imports, and with True once its handler has begun."""
+
+_calls = itertools.count()
 
 
 class ProcessDied(Exception):
@@ -54,12 +60,14 @@ class Processes:
 
     Args:
         max_processes: the largest number of processes; there are never more than processors.
+        import_timeout: seconds that a process gets to import the module of a handler.
 
     Attributes:
         turn: semaphore with one place per process. A caller acquires it before `call`.
     """
 
-    def __init__(self, max_processes: int) -> None:
+    def __init__(self, max_processes: int, import_timeout: float = IMPORT_TIMEOUT) -> None:
+        self._import_timeout = import_timeout
         self._max_processes = min(max_processes, os.cpu_count() or 1)
         self.turn = asyncio.Semaphore(self._max_processes)
         self._pool: ProcessPool | None = None
@@ -71,7 +79,8 @@ class Processes:
         """Do a job or a batch in a process. Cancelling this kills the process. A batch gives one result for each job.
 
         Raises:
-            ProcessDied: the process ended before the handler did, or the pool broke too often while it had this job.
+            ProcessDied: the process ended before the handler did, or could not import its module in time, or the pool
+                broke too often while it had this job.
             PoolBroke: the pool broke. Processes that were left have been ended.
             BaseException: the error of the handler, in a class of the same name.
         """
@@ -90,8 +99,9 @@ class Processes:
                 self._end(self._pool)
             pool = self._pool = _make_pool(self._max_processes)
         try:
-            future = _schedule(pool, handler, jobs)
-            answer = await _wait_for_answer(pool, future, running)
+            call = next(_calls)
+            future = _schedule(pool, call, handler, jobs)
+            answer = await _wait_for_answer(pool, future, call, running, self._import_timeout)
         except BrokenProcessPool:
             await asyncio.wait([self._end(pool)])  # none of its handlers may go on
             raise self._error_after_crash(jobs) from None
@@ -168,7 +178,7 @@ def _join(pool: ProcessPool) -> None:
         pool.join(JOIN_TIMEOUT)
 
 
-def _schedule(pool: ProcessPool, handler: Handler[..., Any], jobs: Sequence[Job]) -> ProcessFuture[bytes]:
+def _schedule(pool: ProcessPool, call: int, handler: Handler[..., Any], jobs: Sequence[Job]) -> ProcessFuture[bytes]:
     """Give a job or a batch to a pool.
 
     Raises:
@@ -176,28 +186,36 @@ def _schedule(pool: ProcessPool, handler: Handler[..., Any], jobs: Sequence[Job]
     """
     function, seconds = handler.function, handler.options.seconds
     try:
-        return pool.schedule(run_in_process, args=[function.__module__, function.__qualname__, jobs, seconds])
+        return pool.schedule(run_in_process, args=[call, function.__module__, function.__qualname__, jobs, seconds])
     except RuntimeError as error:
         raise BrokenProcessPool(str(error)) from error
 
 
-async def _wait_for_answer(pool: ProcessPool, future: ProcessFuture[bytes], running: Running) -> bytes:
+async def _wait_for_answer(
+    pool: ProcessPool, future: ProcessFuture[bytes], call: int, running: Running, import_timeout: float
+) -> bytes:
     """Wait for the answer of a process.
 
     Raises:
         ProcessExpired: the process ended without an answer.
+        ProcessDied: the handler had not begun in time.
         BrokenProcessPool: the pool broke, so there will be no answer.
     """
-    ended, has_begun = asyncio.wrap_future(future), False
+    ended, has_begun, waited = asyncio.wrap_future(future), False, 0.0
     ended.add_done_callback(lambda _: ended.cancelled() or ended.exception())  # the caller may be gone
     try:
         while not ended.done():
             await asyncio.wait([ended], timeout=POOL_CHECK_INTERVAL if has_begun else START_CHECK_INTERVAL)
-            if not has_begun and future.running():
+            if not has_begun and call in begun:
                 has_begun = True
                 running(True)
+            elif not has_begun and future.running():  # the process has the job, and imports
+                waited += START_CHECK_INTERVAL
+                if waited > import_timeout:
+                    raise ProcessDied(f"the process of the handler had not begun with it after {import_timeout:g} s")
             if not future.done() and not pool.active:
                 raise BrokenProcessPool("a thread of the pool has ended")
         return ended.result()
     finally:
+        begun.discard(call)
         future.cancel()  # type: ignore[no-untyped-call]

@@ -109,9 +109,37 @@ own.warning("early %s", "line")
 from program import worker
 
 
-@worker.handler("own")
-async def log() -> None:
+@worker.handler("own", process={process})
+def log() -> None:
     own.info("own line")
+"""
+
+APART = """
+import logging
+import pathlib
+
+from jqueue.worker import Context, Worker
+
+worker = Worker()
+
+
+@worker.handler("apart", process=True, timeout=1, max_attempts=1)
+def apart(ctx: Context) -> None:
+    ctx.logger.info("begins %s", "well", extra={"place": pathlib.Path()})
+    logging.getLogger("apart.part").debug("not for everyone")
+    logging.warning("from the root")
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        ctx.logger.exception("two\\nlines")
+"""
+
+IMPORTED_SLOWLY = """
+import multiprocessing
+import time
+
+if multiprocessing.parent_process() is not None:
+    time.sleep(1.5)  # longer than the timeout of the handler
 """
 
 
@@ -350,21 +378,24 @@ def test_log_lines_of_a_handler_name_its_job(folder, start):
 
 
 @pytest.mark.wide
-def test_a_program_that_disables_earlier_loggers_still_logs(folder, start):
-    (folder / "configured.py").write_text(LOGGING.format(setup="logging.config.dictConfig({'version': 1})"))
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_a_program_that_disables_earlier_loggers_still_logs(folder, start, process):
+    setup = "logging.config.dictConfig({'version': 1})"
+    (folder / "configured.py").write_text(LOGGING.format(setup=setup, process=process))
     failing = enqueue(folder, "fails", b"")
     enqueue(folder, "own", b"")
     process = start("configured:worker", "queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert " WARNING configured.part: early line\n" in errors
     assert f" WARNING jqueue.worker: job {failing.id} (fails, attempt 1) failed: ZeroDivisionError" in errors
-    assert " INFO configured.part: own line\n" in errors
+    assert 1 == errors.count(" INFO configured.part: own line\n"), errors
 
 
 @pytest.mark.wide
-def test_a_program_keeps_the_format_of_its_log(folder, start):
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_a_program_keeps_the_format_of_its_log(folder, start, process):
     setup = "logging.basicConfig(format='mine %(levelname)s %(name)s %(message)s')"
-    (folder / "configured.py").write_text(LOGGING.format(setup=setup))
+    (folder / "configured.py").write_text(LOGGING.format(setup=setup, process=process))
     enqueue(folder, "own", b"")
     process = start("configured:worker", "queue.json", "--drain", "--log-format", "json")
     _, errors = process.communicate(timeout=SECONDS)
@@ -422,6 +453,42 @@ def test_the_log_in_json_is_one_object_a_line_with_its_job_and_no_payload(folder
     [failed] = [record for record in records if record["level"] == "WARNING"]
     assert ("fails", 1, True) == (failed["entrypoint"], failed["attempt"], failed["job_id"] in failed["message"])
     assert "S3CR3T" not in errors
+
+
+@pytest.mark.wide
+def test_records_of_a_process_handler_are_logged_by_its_worker(folder, start):
+    (folder / "apart.py").write_text(APART)
+    job = enqueue(folder, "apart", b"")
+    process = start("apart:worker", "queue.json", "--drain", "--log-format", "json")
+    _, errors = process.communicate(timeout=SECONDS)
+    records = [json.loads(line) for line in errors.splitlines()]
+    assert {f"worker@{socket.gethostname()}:{process.pid}"} == {record["worker"] for record in records}
+    levels = {record["message"]: (record["level"], record.get("job_id")) for record in records}
+    assert ("INFO", job.id) == levels["begins well"]
+    assert ("WARNING", None) == levels["from the root"]
+    assert ("ERROR", job.id) == levels["two\nlines"]
+    assert "not for everyone" not in levels
+    [traceback] = [record["traceback"] for record in records if "traceback" in record]
+    assert traceback.endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("propagate", "times"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_a_record_is_logged_as_often_from_a_process_as_from_a_thread(folder, start, process, propagate, times):
+    setup = f"own.addHandler(logging.StreamHandler()); own.propagate = {propagate}"
+    (folder / "configured.py").write_text(LOGGING.format(setup=setup, process=process))
+    enqueue(folder, "own", b"")
+    _, errors = start("configured:worker", "queue.json", "--drain").communicate(timeout=SECONDS)
+    assert times == errors.count("own line"), errors
+
+
+@pytest.mark.wide
+def test_the_import_of_a_module_does_not_count_towards_the_timeout_of_a_process_handler(folder, start):
+    (folder / "apart.py").write_text(IMPORTED_SLOWLY + APART)
+    enqueue(folder, "apart", b"")
+    _, errors = start("apart:worker", "queue.json", "--drain").communicate(timeout=SECONDS)
+    assert "1 succeeded" in errors, errors
 
 
 @pytest.mark.wide

@@ -1,6 +1,7 @@
 """Sync handlers, which run in threads or in processes."""
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 from jqueue import BrokerQueue, InMemoryStorage
 from jqueue.worker import Context, Discard, Retry, RunReport, Snooze, Worker
 from jqueue.worker.handler_errors import PortableError
-from jqueue.worker.processes import Processes
+from jqueue.worker.processes import ProcessDied, Processes
 from tests.virtual_world import in_virtual_time
 from tests.worker import process_handlers
 from tests.worker.scenes import COMPLETED, DEAD, QUEUED, SECRET, broker, only_job, working
@@ -187,13 +188,37 @@ async def test_a_process_that_dies_costs_only_its_own_job():
 
 
 @pytest.mark.wide
+async def test_the_error_of_a_process_handler_that_wants_resources_says_where_to_open_them():
+    async with broker() as queue:
+        await process_handlers.resources.enqueue(queue)
+        await processed(queue)
+        error = "RuntimeError: a handler with process=True has no resources: the lifespan is opened in the process of"
+        assert (await only_job(queue)).error.startswith(error)
+
+
+@pytest.mark.wide
+async def test_a_process_that_hangs_in_its_imports_fails_its_job(tmp_path, monkeypatch):
+    hanging = "import multiprocessing, threading\nif multiprocessing.parent_process(): threading.Event().wait()"
+    (tmp_path / "hangs_in_a_process.py").write_text(f"{hanging}\ndef handler() -> None: ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    handler = Worker().handler("hangs", process=True)(importlib.import_module("hangs_in_a_process").handler)
+    processes, begun = Processes(1, import_timeout=0.1), list[bool]()
+    async with broker() as queue:
+        await handler.enqueue(queue)
+        with pytest.raises(ProcessDied, match=r"had not begun with it after 0\.1 s"):
+            await processes.call(handler, await queue.dequeue("hangs"), begun.append)
+    await processes.close()
+    assert [False] == begun
+
+
+@pytest.mark.wide
 async def test_the_process_of_a_handler_that_times_out_is_killed(tmp_path):
     async with broker() as queue:
         pid_file = tmp_path / "pid"
         await process_handlers.hang.enqueue(queue, str(pid_file))
         assert RunReport(dead=1) == await processed(queue)
         assert "timed out after 0.5 s" == (await only_job(queue)).error
-    if pid_file.exists():  # the timeout may end before the handler begins
+    if pid_file.exists():  # the timeout may end before the handler has written it
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid_file.read_text()), 0)
 
