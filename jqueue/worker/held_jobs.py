@@ -47,7 +47,7 @@ class Work:
         stopped: True once the handler was told to stop.
         ended: True once the handler has ended.
         began: time at which the handler was called, on the loop's clock; None if it was not.
-        timer: runs until the handler's timeout, or until a handler that was told to stop is given up.
+        timer: runs until the handler's timeout, or until a handler that was told to stop counts as stuck.
     """
 
     __slots__ = (
@@ -115,12 +115,11 @@ class HeldJob:
         reason: the reason for which its handler must stop the work on it; None if there is none.
         decided: True once it is decided what becomes of the job.
         sent: True once the outcome is on its way to the queue, or there.
-        timer: runs until a job that its batch must stop the work on is given up.
         range: the range that it is claimed with; None if it is claimed by itself.
         place: its place in the range.
     """
 
-    __slots__ = ("confirmed", "context", "decided", "job", "place", "range", "reason", "sent", "timer", "work")
+    __slots__ = ("confirmed", "context", "decided", "job", "place", "range", "reason", "sent", "work")
 
     def __init__(self, job: Job, work: Work, confirmed: float) -> None:
         self.job = job
@@ -130,7 +129,6 @@ class HeldJob:
         self.reason: Reason | None = None
         self.decided = False
         self.sent = False
-        self.timer: asyncio.TimerHandle | None = None
         self.range: ClaimedTogether | None = None
         self.place = 0
 

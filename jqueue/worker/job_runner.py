@@ -198,21 +198,18 @@ class JobRunner:
         work.task = self._loop.create_task(self._work(work), name=f"{JOB_TASK}{name}")
 
     def stop(self, held: HeldJob, reason: Reason) -> None:
-        """Tell a handler to stop the work on a job. If it has not ended after `cancel_grace`, its job is given up.
+        """Tell a handler to stop the work on a job. A batch goes on with its other jobs, if there are any.
 
-        A batch goes on with its other jobs, if there are any.
+        The outcome of the job is sent when the handler has ended, as a job counts as running until then.
         """
         if held.decided or held.reason is not None:
             return
         self._mark(held, reason)
-        work = held.work
-        if not work.unstopped:
-            self._stop_handler(work)
-        else:
-            held.timer = self._loop.call_later(self.cancel_grace, self._give_up_job, held)
+        if not held.work.unstopped:
+            self._stop_handler(held.work)
 
     def stop_work(self, work: Work, reason: Reason) -> None:
-        """Tell a handler to stop the work on all of its jobs. If it has not ended after `cancel_grace`, give it up."""
+        """Tell a handler to stop the work on all of its jobs. If it goes on after `cancel_grace`, it is stuck."""
         for held in work.jobs:
             if not held.decided and held.reason is None:
                 self._mark(held, reason)
@@ -234,7 +231,7 @@ class JobRunner:
             work.context.stop()
         if work.started and work.task is not None:
             work.task.cancel()
-        work.timer = self._loop.call_later(self.cancel_grace, self.give_up, work)
+        work.timer = self._loop.call_later(self.cancel_grace, self._note_stuck, work)
 
     def lose_range(self, held: HeldRange) -> None:
         """Stop the work on the jobs of a range whose claim is lost. Nothing more is sent for them."""
@@ -250,30 +247,26 @@ class JobRunner:
 
     def lose(self, held: HeldJob) -> None:
         """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
-        if held.reason is None:
+        if not held.decided:
             self.stop(held, "lost")
-        elif not held.decided:
             held.reason = "lost"
+            self._conclude(held, HAND_BACK)
 
-    def give_up(self, work: Work) -> None:
-        """Give back the jobs of a handler that does not stop. Its slot stays taken until the handler ends."""
-        if work not in self._state.running:
-            return
-        logger.warning(
-            "%s: its handler still runs although it was told to stop; the %s handed back, and its slot stays taken"
-            " until the handler ends",
-            work.name,
-            "job is" if len(work.jobs) == 1 else "jobs are",
-            extra=work.about,
-        )
+    def _note_stuck(self, work: Work) -> None:
+        """Note that a handler does not stop. Its claims and its slot are kept until it ends."""
+        if work in self._state.running:
+            logger.warning(
+                "%s: its handler still runs although it was told to stop; its claim and its slot are kept until the"
+                " handler ends",
+                work.name,
+                extra=work.about,
+            )
+            self._set_stuck(work)
+
+    def _set_stuck(self, work: Work) -> None:
         self._state.running.discard(work)
         self._state.add_stuck(work, self._loop.time())
-        for held in work.jobs:
-            self._give_up_job(held)
-
-    def _give_up_job(self, held: HeldJob) -> None:
-        if not held.decided:
-            self._conclude(held, self._stopped(held, None))
+        self._state.wake_waiting()
 
     def refuse(self, held: HeldJob, error: JQueueError, *, uncertain: bool) -> None:
         """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
@@ -286,11 +279,21 @@ class JobRunner:
         self._state.outcomes[-1].uncertain = uncertain
 
     def abandon(self, work: Work) -> None:
-        """Give back the jobs of a handler that does not stop, and wait no longer, not even for its thread."""
+        """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
         if work.timer is not None:
             work.timer.cancel()
-        self.give_up(work)
-        if work.task is not None:
+        if work in self._state.running:
+            self._set_stuck(work)
+        if work in self._state.stuck:
+            logger.warning(
+                "%s: its handler still runs although it was told to stop; the worker ends without waiting for it",
+                work.name,
+                extra=work.about,
+            )
+        for held in work.jobs:
+            if not held.decided:
+                self._conclude(held, self._stopped(held, late=True))
+        if work.task is not None and work.handler.home != "thread":  # the task of a thread ends with it
             work.task.cancel()
 
     async def _work(self, work: Work) -> None:
@@ -381,7 +384,8 @@ class JobRunner:
         for held in list(work.jobs):
             if held.reason is not None:
                 work.drop(held)
-                self._conclude(held, self._stopped(held, None))
+                if not held.decided:
+                    self._conclude(held, self._stopped(held, late=False))
                 continue
             try:
                 payloads.append(work.call.parse(held.job) if isinstance(work.call, BatchCall) else None)
@@ -425,7 +429,7 @@ class JobRunner:
             if held.decided:
                 continue
             if held.reason is not None:
-                self._conclude(held, self._stopped(held, None))
+                self._conclude(held, self._stopped(held, late))
                 continue
             error = None if work.batch is None else error_in(result)
             if error is None:
@@ -467,8 +471,8 @@ class JobRunner:
             if held.decided:
                 continue
             told = held.reason is not None
-            if held.reason == "lost" or program_ends or (told and (is_stopped or not work.stopped)):
-                self._conclude(held, self._stopped(held, error))
+            if program_ends or (told and (is_stopped or not work.stopped)):
+                self._conclude(held, self._stopped(held, late))
             elif isinstance(error, PoolBroke):
                 logger.warning(
                     "job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job)
@@ -486,7 +490,7 @@ class JobRunner:
         return self._run_task is not None and self._run_task.cancelling() > 0
 
     def _note_end(self, work: Work) -> bool:
-        """Note that a handler has ended. True if it was given up before."""
+        """Note that a handler has ended. True if it was stuck: it went on long after it was told to stop."""
         if work.timer is not None:
             work.timer.cancel()
         work.ended = True
@@ -509,13 +513,13 @@ class JobRunner:
         if late:
             self._state.wake_waiting()
 
-    def _stopped(self, held: HeldJob, error: BaseException | None) -> Decision:
-        """Decide about a job whose handler was told to stop. `error` is None if it did not stop in time."""
+    def _stopped(self, held: HeldJob, late: bool) -> Decision:
+        """Decide about a job whose handler was told to stop. `late`: the handler did not stop within `cancel_grace`."""
         if held.reason == "cancelled":
             return CANCELLED
         if held.reason == "timeout":
             seconds = held.work.handler.options.seconds
-            how = "" if error is not None else ", and still ran after it was told to stop"
+            how = ", and still ran after it was told to stop" if late else ""
             return self._decide(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
         return HAND_BACK
 
@@ -556,8 +560,6 @@ class JobRunner:
     def _conclude(self, held: HeldJob, decision: Decision) -> None:
         """Report the decision about a job."""
         held.decided = True
-        if held.timer is not None:
-            held.timer.cancel()
         if held.reason == "lost":
             held.sent = True
             self._state.let_go(held.work)

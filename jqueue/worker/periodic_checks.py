@@ -66,10 +66,9 @@ class PeriodicChecks:
         state, now = self._state, asyncio.get_running_loop().time()
         for work, since in list(state.stuck.items())[:MAX_NAMED]:
             logger.warning(
-                "%s: its handler still runs, %.0f s after its %s handed back; such handlers take %d of %d slots",
+                "%s: its handler still runs, %.0f s after it should have stopped; such handlers take %d of %d slots",
                 work.name,
                 now - since,
-                "job was" if len(work.jobs) == 1 else "jobs were",
                 len(state.stuck),
                 state.concurrency,
                 extra=work.about,

@@ -335,13 +335,16 @@ class Run:
             await source.settle(tuple(self._config.handlers), min(self._settings.settle, HURRIED_SETTLE))
 
     async def _end_handlers(self, job_runner: JobRunner) -> None:
-        """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run."""
+        """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.
+
+        Stuck handlers are not waited for: they have had their time.
+        """
         state, grace = self._state, self._settings.grace
         if state.running and not self._hurried:
             jobs = counted(sum(len(work.jobs) for work in state.running), "job")
             logger.info("%s is stopping: waiting for %s, up to %g s", self._config.name, jobs, grace)
         await self._wait_until(lambda: not state.running or self._hurried, grace)
-        if not state.running:
+        if not state.running and not state.stuck:
             return
         for work in list(state.running):
             job_runner.stop_work(work, "stop")

@@ -21,7 +21,7 @@ class RunState:
         free: number of slots to claim jobs for. A job or a batch takes a slot from its claim until its handler has
             ended and its outcomes are sent. Below zero while outcomes that were sent must be sent again.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
-        running: calls of handlers for claims of this worker, until they end or are given up.
+        running: calls of handlers for claims of this worker, until they end or are stuck.
         gathering: the entrypoints for which a batch claims more jobs by itself.
         ranges: the ranges that are claimed.
         counts: number of jobs so far, by kind of outcome.
@@ -29,8 +29,8 @@ class RunState:
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
         claimed: set when jobs were claimed.
-        stuck: calls that were given up because their handlers go on although they were told to stop, each with the
-            time at which it was given up, on the loop's clock.
+        stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
+            was over, on the loop's clock. Their claims are kept.
         stuck_changed: called when a call is added to `stuck` or removed from it.
         progress: set when a handler has ended or outcomes have arrived.
         wake_claimer: called to tell the claimer that more slots are free, or that nothing is left to do.
@@ -55,7 +55,7 @@ class RunState:
 
     @property
     def is_idle(self) -> bool:
-        """True if no handler runs for a claim of this worker and all outcomes are in the queue."""
+        """True if all outcomes are in the queue and no handler runs, stuck ones aside."""
         return not self.running and not self.outcomes and not self.sending and not self.ranges
 
     def add_outcome(self, outcome: Outcome) -> None:
@@ -115,7 +115,7 @@ class RunState:
         self.counts[kind] += 1
 
     def add_stuck(self, work: Work, now: float) -> None:
-        """Note that a handler goes on although it was told to stop. It keeps its slot."""
+        """Note that a handler goes on although it was told to stop. It keeps its slot and its claims."""
         self.stuck[work] = now
         self.stuck_changed()
 

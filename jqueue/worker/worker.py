@@ -75,7 +75,8 @@ class Worker:
             died is claimed by another worker after this time.
         name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
         lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
-        cancel_grace: time that a handler gets to end after it was told to stop. Then its job is given back regardless.
+        cancel_grace: time that a handler gets to end after it was told to stop. A worker that ends waits no longer, and
+            gives the job back. One that goes on keeps the claim until the handler ends.
         settle_timeout: time that a worker that ends tries to send the outcomes of its last jobs to the queue.
         give_up_after: time that a worker goes on when it can do nothing, before `run` raises; None: for ever. It can do
             nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do not stop take all slots.

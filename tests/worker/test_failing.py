@@ -193,28 +193,36 @@ def test_a_base_exception_costs_its_job_an_attempt_and_not_the_worker(error):
 
 
 @in_virtual_time
-async def test_a_handler_that_ignores_cancellation_loses_its_job_and_keeps_its_slot_until_it_ends():
-    worker, begun, ended = Worker(concurrency=1, cancel_grace=5), [], []
+async def test_a_handler_that_ignores_cancellation_keeps_its_claim_and_its_place_in_limits_until_it_ends():
+    begun, ended = [], []
 
-    @worker.handler("work", timeout=10, backoff=Exponential(base=1, cap=1))
-    async def work() -> None:
-        begun.append(now())
-        while now() < begun[0] + 60:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                continue
-        ended.append(now())
+    def stubborn(name):
+        worker = Worker(cancel_grace=5, claim_timeout=30, name=name)
 
-    async with broker() as queue, working(worker, queue):
-        await queue.enqueue("work", b"")
-        job = await until_job(queue, status=QUEUED, failures=1)
-        assert "timed out after 10 s, and still ran after it was told to stop" == job.error
-        assert 15 <= now() < 15.5
-        await asyncio.sleep(40)
-        assert 1 == len(begun)  # the slot is taken
-        await asyncio.sleep(20)
-        assert 70 <= ended[0] <= begun[1] < 71
+        @worker.handler("work", timeout=10, max_running=1, backoff=Exponential(base=1, cap=1))
+        async def work() -> None:
+            begun.append(start := now())
+            while now() < start + 100:
+                try:
+                    await asyncio.sleep(1)
+                except asyncio.CancelledError:
+                    continue
+            ended.append(now())
+
+        return worker
+
+    async with broker() as queue, broker(queue.storage) as other:
+        for _ in range(2):
+            await queue.enqueue("work", b"")
+        async with working(stubborn("one"), queue), working(stubborn("two"), other):
+            await asyncio.sleep(90)
+            assert ([1], [0, 1]) == ([len(begun)], sorted(job.failures for job in (await queue.read_state()).jobs))
+            await asyncio.sleep(60)
+            [failed, _] = sorted((await queue.read_state()).jobs, key=lambda job: job.created_at)
+            assert "timed out after 10 s, and still ran after it was told to stop" == failed.error
+            await asyncio.sleep(60)
+    assert all(end <= next_begin for end, next_begin in zip(ended, begun[1:], strict=False))
+    assert len(begun) >= 2
 
 
 @in_virtual_time

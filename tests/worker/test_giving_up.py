@@ -180,7 +180,7 @@ async def test_a_handler_that_does_not_stop_is_logged_each_minute_and_counted_as
             assert RunReport(dead=1, stuck=1) == await task
         over.set()
     lines = [line for line in log("WARNING") if "still runs, " in line]
-    about = f"job {job.id} (work, attempt 1): its handler still runs, 49 s after its job was handed back;"
+    about = f"job {job.id} (work, attempt 1): its handler still runs, 49 s after it should have stopped;"
     assert f"{about} such handlers take 1 of 2 slots" == lines[0]
     assert 5 == len(lines)
     assert "worker stopped: 1 dead, 1 stuck" == log()[-1]

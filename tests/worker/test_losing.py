@@ -70,7 +70,7 @@ async def test_cancelling_a_running_job_cancels_its_handler_at_the_next_heartbea
 
 
 @in_virtual_time
-async def test_a_cancelled_job_is_removed_even_if_its_handler_does_not_stop():
+async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
     worker, begun, over = Worker(claim_timeout=30, cancel_grace=5), [], asyncio.Event()
 
     @worker.handler("work")
@@ -87,12 +87,39 @@ async def test_a_cancelled_job_is_removed_even_if_its_handler_does_not_stop():
         async with working(worker, queue) as task:
             await until(lambda: begun)
             await queue.cancel(job.id, running=True)
-            await asyncio.sleep(16)
-            assert () == (await queue.read_state()).jobs
+            await asyncio.sleep(60)
+            assert IN_PROGRESS == (await only_job(queue)).status
             over.set()
             await asyncio.sleep(1)
+            assert () == (await queue.read_state()).jobs
             worker.stop()
             assert RunReport(cancelled=1) == await task
+
+
+@in_virtual_time
+async def test_a_claim_that_is_lost_while_its_handler_does_not_stop_is_counted_at_once():
+    worker, over = Worker(claim_timeout=30, cancel_grace=5), asyncio.Event()
+
+    @worker.handler("work", timeout=1)
+    async def work() -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(60)
+            other = direct(queue.storage)
+            await other.requeue_stale(0)
+            [taken] = await other.dequeue("work")
+            await asyncio.sleep(60)
+            worker.stop()
+            assert RunReport(lost=1, stuck=1) == await task
+        await other.ack(taken)
+        over.set()
 
 
 @in_virtual_time
