@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from jqueue.worker.payloads import PayloadError, ResultError
-from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, error_text
+from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, decisive, error_text
 
 _ATTRIBUTES: dict[type[BaseException], tuple[str, ...]] = {
     Snooze: ("duration",),
@@ -89,7 +89,8 @@ class PortableError:
 
     @classmethod
     def of(cls, error: BaseException) -> PortableError:
-        """Convert an error to plain values."""
+        """Convert an error to plain values. Of a group, the texts of its errors are kept."""
+        error = decisive(error)
         name, module = f"{type(error).__name__}", f"{type(error).__module__}"
         try:
             known = next((kind for kind in _ATTRIBUTES if isinstance(error, kind)), None)

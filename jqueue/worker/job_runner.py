@@ -38,6 +38,7 @@ from jqueue.worker.retries import (
     Retry,
     Snooze,
     decide,
+    decisive,
     error_text,
     is_spent,
 )
@@ -463,6 +464,7 @@ class JobRunner:
 
     def fail_all(self, work: Work, error: BaseException) -> None:
         """Report the outcomes of a handler that raised an error or was stopped."""
+        error = decisive(error)
         late = self._note_end(work)
         is_stopped = isinstance(error, asyncio.CancelledError)
         program_ends = is_stopped and self._program_ends()
@@ -525,6 +527,7 @@ class JobRunner:
 
     def fail(self, held: HeldJob, error: BaseException) -> None:
         """Report that the work on a job failed."""
+        error = decisive(error)
         self._conclude(held, self._decide(held, error))
         self._show(held, error)
 

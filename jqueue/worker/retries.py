@@ -125,6 +125,36 @@ HAND_BACK = Decision("handed_back", charge=False)
 CANCELLED = Decision("cancelled", error="the job was cancelled while it was in progress")
 
 
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """Return the errors in an exception group and in the groups inside it; of any other error, the error alone."""
+    leaves, left = [], [error]
+    while left:
+        first = left.pop()
+        if isinstance(first, BaseExceptionGroup):
+            left += reversed(first.exceptions)
+        else:
+            leaves.append(first)
+    return leaves
+
+
+def decisive(error: BaseException) -> BaseException:
+    """Return the error that decides what becomes of a job, such as a `Discard` that an `asyncio.TaskGroup` wrapped.
+
+    A group that holds only `Discard`, `Retry` and `Snooze` acts as one of them: as a `Discard`, or else as the `Retry`
+    or the `Snooze` with the longest wait. Any other error is returned as it is.
+    """
+    leaves = leaves_of(error)
+    if not all(isinstance(leaf, Discard | Retry | Snooze) for leaf in leaves):
+        return error
+    return max(leaves, key=_weight)
+
+
+def _weight(error: BaseException) -> tuple[int, float]:
+    if isinstance(error, Snooze):
+        return 0, error.duration
+    return (1, error.after or 0.0) if isinstance(error, Retry) else (2, 0.0)
+
+
 def decide(
     error: BaseException,
     job: Job,
@@ -141,6 +171,7 @@ def decide(
         backoff: the handler's backoff.
         jitter: draws a number from zero to its argument.
     """
+    error = decisive(error)
     if isinstance(error, Snooze):
         return Decision("snoozed", delay=error.duration, charge=False)
     text = error_text(error)
@@ -173,7 +204,7 @@ def is_spent(job: Job, max_attempts: int | None) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an error to keep with its job: its class and message.
+    """Return the text of an error to keep with its job: its class and message; of a group, those of its errors too.
 
     Errors about a payload or a result do not quote it.
     """
@@ -182,6 +213,9 @@ def error_text(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         return f"ValidationError: {describe(error)}"
     try:
-        return f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     except Exception:  # the exception class of a user may raise anything
-        return type(error).__name__
+        text = type(error).__name__
+    if isinstance(error, BaseExceptionGroup):
+        return f"{text}: {'; '.join(map(error_text, leaves_of(error)))}"
+    return text

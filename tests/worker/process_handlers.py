@@ -125,6 +125,7 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "key": lambda: KeyError("x"),
     "encoding": lambda: b"\xff".decode(),
     "group": lambda: ExceptionGroup("two", [ValueError(), ApiError(1, "x")]),
+    "group of decisions": lambda: ExceptionGroup("one", [Discard("never")]),
     "validation": lambda: Numbers.model_validate({"left": "x"}),
     "exit": lambda: SystemExit(3),
     "interrupt": KeyboardInterrupt,

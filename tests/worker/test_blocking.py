@@ -18,6 +18,7 @@ from jqueue import BrokerQueue, InMemoryStorage
 from jqueue.worker import Context, Discard, Retry, RunReport, Snooze, Worker
 from jqueue.worker.handler_errors import PortableError
 from jqueue.worker.processes import ProcessDied, Processes
+from jqueue.worker.retries import decisive
 from tests.virtual_world import in_virtual_time
 from tests.worker import process_handlers
 from tests.worker.scenes import COMPLETED, DEAD, QUEUED, SECRET, broker, only_job, working
@@ -319,11 +320,11 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread():
 def test_an_error_rebuilt_from_a_process_is_caught_like_the_original(which):
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - all of them
         process_handlers.raise_in_thread(which)
-    again = PortableError.of(raised.value).rebuild()
-    assert type(raised.value).__name__ == type(again).__name__
+    original, again = decisive(raised.value), PortableError.of(raised.value).rebuild()
+    assert type(original).__name__ == type(again).__name__
     assert isinstance(again, Exception)
     for kind in (KeyError, UnicodeError, ValueError, Snooze, Retry, Discard):
-        assert isinstance(raised.value, kind) == isinstance(again, kind)
+        assert isinstance(original, kind) == isinstance(again, kind)
 
 
 @pytest.mark.wide

@@ -10,6 +10,7 @@ from jqueue import InvalidJobError
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.operations import Enqueue
+from jqueue.testing.virtual_time import EPOCH
 from jqueue.worker import Discard, Exponential, Retry, RunReport, Snooze, Worker
 from jqueue.worker.retries import Decision, decide
 from tests.virtual_world import in_virtual_time, now
@@ -72,6 +73,55 @@ async def test_after_max_attempts_of_the_handler_a_job_is_dead_with_its_last_err
         assert times[2] <= 21
         worker.stop()
         assert RunReport(failed=2, dead=1) == await task
+
+
+def in_a_task_group(*errors) -> Worker:
+    """A worker whose handler raises each error in a child task, one of them in a task group of its own."""
+    worker = Worker()
+
+    async def fail(error):
+        raise error
+
+    async def nest(error):
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(fail(error))
+
+    @worker.handler("work")
+    async def work() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for error in errors[1:]:
+                tasks.create_task(fail(error))
+            tasks.create_task(nest(errors[0]))
+
+    return worker
+
+
+@in_virtual_time
+async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
+    async with broker() as queue:
+        job, report = await once(queue, in_a_task_group(ValueError("no such address"), Discard("gone"), KeyError("to")))
+        assert RunReport(failed=1) == report
+        for text in ("ExceptionGroup: ", "ValueError: no such address", "Discard: gone", "KeyError: 'to'"):
+            assert text in job.error
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "delay"),
+    [
+        ((Discard("gone"), Retry(after=9), Snooze(10)), "dead", None),
+        ((Retry(after=60), Retry(after=9), Snooze(100)), "failed", 60),
+        ((Snooze(60), Snooze(9)), "snoozed", 60),
+    ],
+)
+@in_virtual_time
+async def test_a_group_of_decisions_alone_acts_as_one_of_them(errors, kind, delay):
+    async with broker() as queue:
+        began = now()
+        job, report = await once(queue, in_a_task_group(*errors))
+        assert RunReport(**{kind: 1}) == report
+        assert job.error == (None if kind == "snoozed" else f"{type(errors[0]).__name__}: {errors[0]}")
+        if delay is not None:
+            assert delay == pytest.approx((job.run_at - EPOCH).total_seconds() - began, abs=1)
 
 
 @in_virtual_time
