@@ -128,6 +128,7 @@ def _values(life: Life, *, with_payload: bool) -> dict[str, Any]:
         "headers": sorted(job.headers),
         "errors": [{"attempt": each.attempt, "at": instant(each.at), "error": each.text} for each in job.errors],
         "error_bytes_dropped": job.error_dropped,
+        "traceback": job.traceback,
         "result_bytes_dropped": job.result_dropped,
         "events_missing": life.missing,
         "events": None if life.events is None else [event_values(event) for event in life.events],
@@ -221,3 +222,7 @@ def _errors(job: Job, terminal: Terminal) -> Iterator[str]:
             yield f"  | {terminal.styled(printable(line), 'red')}"
     if job.error_dropped:
         yield f"  {size(job.error_dropped)} more were dropped: the queue had no room"
+    if job.traceback:
+        yield terminal.styled("\ntraceback, the innermost call last", "dim")
+        for line in job.traceback.splitlines():
+            yield f"  | {printable(line)}"

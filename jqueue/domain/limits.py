@@ -21,6 +21,9 @@ ERROR_BYTES = 2048
 SHORT_ERROR_BYTES = 120
 """Number of bytes at which an error is cut if the blob has no room for it. If that does not fit, it is dropped."""
 
+TRACEBACK_BYTES = 1024
+"""Number of bytes, as written in the blob, at which the frames kept with an error are cut."""
+
 FREE_SHARE = 0.1
 """The share of the blob that enqueue leaves free. Claims, results and errors make the lines of jobs longer."""
 

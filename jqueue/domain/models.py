@@ -142,6 +142,8 @@ class Job(BaseModel):
         error: the last error that a nack or a sweep recorded, cut at 2 KiB.
         error_dropped: bytes of that error that the queue had no room for; 0 if it was kept.
         errors: the errors of its last five attempts that failed, the oldest first, each cut at 256 bytes.
+        traceback: the last frames of the last error's traceback, a line for each, such as `shop/mail.py:17 in send`; at
+            most 1 KiB, without code and values. None if its worker recorded none.
         concurrency_key: limits jobs across entrypoints: see `concurrency_limit`.
         concurrency_limit: the job is claimed only while fewer jobs with the same key are in progress. None means 1.
         keep_result: seconds for which the result is kept after the ack; None means that it is not kept.
@@ -192,6 +194,7 @@ class Job(BaseModel):
     queued_at: Timestamp | None = None
     payload_object: StoredObject | None = None
     result_object: StoredObject | None = None
+    traceback: str | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:

@@ -119,9 +119,11 @@ class RangeFailure:
         delay: time before which the job is not claimed again.
         dead: True if the job must not be tried again.
         charge: True if the attempt counts as a failure; if not, the job is given back unharmed.
+        traceback: frames of the error's traceback: see `Job.traceback`.
     """
 
     error: BaseException | str | None = None
     delay: Duration | None = None
     dead: bool = False
     charge: bool = True
+    traceback: str | None = None

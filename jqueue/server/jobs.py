@@ -220,6 +220,7 @@ _TIMES = ("created_at", "run_at", "expires_at", "queued_at", "claimed_at", "hear
 _PLAIN = (
     "failures", "attempt", "sequence", "unique_key", "unique_for", "claim_timeout", "concurrency_key",
     "concurrency_limit", "keep_result", "error_dropped", "result_dropped",
+    "traceback",
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ _ORDER = (
 
 _NOT_SHOWN = {
     *("unique_for", "concurrency_limit", "keep_result", "cancel_requested", "error_dropped", "result_dropped"),
-    *("errors", "payload_object", "result_object"),
+    *("errors", "traceback", "payload_object", "result_object"),
 }
 """Fields of a job that have no column."""
 

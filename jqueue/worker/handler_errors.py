@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import builtins
 import inspect
+import os
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
+from jqueue.domain.limits import TRACEBACK_BYTES, cut_error, written_bytes
 from jqueue.worker.payloads import PayloadError, ResultError
-from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, decisive, error_text
+from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, decisive, error_text, leaves_of
 
 _ATTRIBUTES: dict[type[BaseException], tuple[str, ...]] = {
     Snooze: ("duration",),
@@ -29,6 +33,75 @@ _ATTRIBUTES: dict[type[BaseException], tuple[str, ...]] = {
 
 _TEXT_ONLY = (PayloadError, ResultError, HandlerTimeout)
 """The errors that are described by their text alone, without the name of their class."""
+
+
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_JQUEUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Frame(NamedTuple):
+    """One call in a traceback, without its code and its values."""
+
+    file: str
+    """Path of the file, from the top of its package on: `shop/mail.py`."""
+    line: int
+    function: str
+    home: str
+    """Origin of the code: `program`, `library`, `standard` for Python itself, or `jqueue`."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+def stack_of(error: BaseException) -> list[Frame]:
+    """Return the frames of an error, the innermost last; of a group, the frames of the first error in it."""
+    first = leaves_of(error)[0]
+    if isinstance(first, RebuiltError):
+        return first.stack
+    return [_frame(frame, line) for frame, line in traceback.walk_tb(first.__traceback__)]
+
+
+def _frame(frame: FrameType, line: int) -> Frame:
+    path, module = frame.f_code.co_filename, f"{frame.f_globals.get('__name__')}"
+    parts = path.replace("\\", "/").split("/")
+    depth = module.count(".") + 1 + (parts[-1] == "__init__.py")
+    home = "program"
+    if path.startswith(_JQUEUE):
+        home = "jqueue"
+    elif "site-packages" in parts or "dist-packages" in parts:
+        home = "library"
+    elif path.startswith((_STANDARD, "<frozen ")):
+        home = "standard"
+    return Frame("/".join(parts[-depth:]), line, frame.f_code.co_name, home)
+
+
+def place_of(stack: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the program. A program that is installed as a library begins with the handler."""
+    own = [frame for frame in stack if frame.home == "program"]
+    return own[-1] if own else next((frame for frame in stack if frame.home == "library"), None)
+
+
+def tail_of(stack: Sequence[Frame]) -> str | None:
+    """Return the last frames as text, a line for each, as far as a job keeps them. Frames of jqueue are left out.
+
+    If the innermost frame of the program is not among the last ones, it stands before them.
+    """
+    place, room = place_of(stack), TRACEBACK_BYTES
+    if place is None:
+        return None
+    first = cut_error(f"{place}\n…", TRACEBACK_BYTES // 2)
+    room -= written_bytes(first)
+    lines: list[str] = []
+    for frame in reversed(stack):
+        if frame.home == "jqueue":
+            continue
+        text = f"{frame}"
+        room -= written_bytes(text)
+        if room < 0:
+            break
+        lines.append(text)
+    whole = [] if f"{place}" in lines else [first]
+    return "\n".join([*whole, *reversed(lines)])
 
 
 def check_awaited(value: Any) -> None:
@@ -56,10 +129,12 @@ class RebuiltError:
     Attributes:
         message: the text of the error; None if it could not be read.
         frames: the formatted traceback.
+        stack: its frames.
     """
 
     message: str | None
     frames: str
+    stack: list[Frame]
 
     def __str__(self) -> str:
         if self.message is None:
@@ -78,6 +153,7 @@ class PortableError:
         message: its text, as it may be kept with the job; None if it cannot be read.
         frames: its formatted traceback.
         attributes: its other attributes, by name.
+        stack: the frames of its traceback.
     """
 
     name: str
@@ -86,6 +162,7 @@ class PortableError:
     message: str | None = None
     frames: str = ""
     attributes: dict[str, float | str | None] = field(default_factory=dict)
+    stack: list[Frame] = field(default_factory=list)
 
     @classmethod
     def of(cls, error: BaseException) -> PortableError:
@@ -97,7 +174,7 @@ class PortableError:
             attributes = {} if known is None else {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]}
             frames = "".join(traceback.format_tb(error.__traceback__))
             base = _builtin_of(error) if known is None else known
-            return cls(name, module, base.__name__, _message_of(error), frames, attributes)
+            return cls(name, module, base.__name__, _message_of(error), frames, attributes, stack_of(error))
         except Exception:  # the exception class of a user may raise anything
             return cls(name, module, "Exception")
 
@@ -105,7 +182,7 @@ class PortableError:
         """Rebuild the error. Its class has the original name and derives from `base`, so the same clauses catch it."""
         error = _class_of(self.name, self.module, self.base)()
         error.args = () if self.message is None else (self.message,)
-        vars(error).update(self.attributes, message=self.message, frames=self.frames)
+        vars(error).update(self.attributes, message=self.message, frames=self.frames, stack=self.stack)
         return error
 
 

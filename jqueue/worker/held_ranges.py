@@ -140,7 +140,7 @@ class HeldRange:
             nack, job_id = outcome.operation, outcome.held.job.id
             if isinstance(nack, Nack):
                 if nack.charge or nack.delay is not None or nack.error is not None:
-                    failed[job_id] = RangeFailure(nack.error, nack.delay, nack.dead, nack.charge)
+                    failed[job_id] = RangeFailure(nack.error, nack.delay, nack.dead, nack.charge, nack.traceback)
                 else:
                     returned.append(job_id)
             else:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Clock, Entropy
@@ -22,7 +24,7 @@ from jqueue.worker.batch_results import error_in, results_of
 from jqueue.worker.calls import BatchCall, Call, ProcessCall
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.gathering import Gatherer
-from jqueue.worker.handler_errors import check_awaited, frames_of, traceback_of
+from jqueue.worker.handler_errors import check_awaited, frames_of, place_of, stack_of, tail_of, traceback_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held_jobs import HeldJob, Outcome, Reason, Work
 from jqueue.worker.held_ranges import HeldRange
@@ -549,12 +551,19 @@ class JobRunner:
         if decision.kind == "snoozed":
             logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay, extra=about(job))
             return decision
+        stack = stack_of(error)
+        place = place_of(stack)
+        if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
+            where = f" ({place.file}:{place.line})"
+            text = cut_error(f"{decision.error}".removesuffix(": "), ERROR_BYTES - len(where.encode())) + where
+            decision = replace(decision, error=text, traceback=tail_of(stack))
         logger.warning(
-            "job %s (%s, attempt %d) failed: %s; %s",
+            "job %s (%s, attempt %d) failed: %s%s; %s",
             job.id,
             job.entrypoint,
             job.tries,
             type(error).__name__,
+            "" if place is None else f" at {place}",
             "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
             extra=about(job),
         )
@@ -591,6 +600,7 @@ def nack_of(job: Job, decision: Decision, capabilities: Capabilities) -> Ack | N
         job,
         delay=decision.delay if capabilities.delay else None,
         error=decision.error if capabilities.errors else None,
+        traceback=decision.traceback if capabilities.errors else None,
         dead=decision.dead,
         charge=decision.charge or not capabilities.uncharged,
     )

@@ -112,6 +112,7 @@ class Decision:
         error: text that is kept with the job.
         dead: True if the job will not be tried again.
         charge: True if it counts as a failure.
+        traceback: frames that are kept beside the error.
     """
 
     kind: OutcomeKind
@@ -119,6 +120,7 @@ class Decision:
     error: str | None = None
     dead: bool = False
     charge: bool = True
+    traceback: str | None = None
 
 
 HAND_BACK = Decision("handed_back", charge=False)
@@ -171,7 +173,6 @@ def decide(
         backoff: the handler's backoff.
         jitter: draws a number from zero to its argument.
     """
-    error = decisive(error)
     if isinstance(error, Snooze):
         return Decision("snoozed", delay=error.duration, charge=False)
     text = error_text(error)

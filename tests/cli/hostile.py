@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.operations import Nack
 
 HOSTILE = "x\x1b[2J\x1b]0;pwn\x07\r\nforged  line\u202e\u2028\x9b31m\b\x00y"
 SECRET = "hunter2"
@@ -29,7 +30,7 @@ def fill(path):
         for job_id, options in jobs.items():
             await queue.enqueue("HOSTILE", SECRET.encode(), job_id=f"{job_id}-HOSTILE", **options)
         running, dead, done = await queue.dequeue(batch_size=3)
-        await queue.nack(dead, error=ValueError("HOSTILE"))
+        await queue.apply(Nack(dead, error=ValueError("HOSTILE"), traceback="mail.py:17 in HOSTILE"))
         await queue.ack(done, result={"a": SECRET, "b": "HOSTILE"})
         await queue.schedule("nightly-HOSTILE", "0 3 * * *", "HOSTILE", SECRET.encode())
         await queue.enqueue("HOSTILE", SECRET.encode(), job_id="last")

@@ -121,7 +121,9 @@ def test_show_tells_the_life_of_a_job(path):
     assert "dead for" in shown
     assert "1, 1 failed; dead after 1 failure" in shown
     assert re.search(r"  enqueue\n  .* dequeue 1  by .*, waited .*\n  .* nack 1     dead: ValueError: x", shown)
+    assert "\ntraceback, the innermost call last\n  | mail.py:17 in x" in shown
     [found] = values("show", path)
+    assert found["traceback"].startswith("mail.py:17 in x")
     assert (f"dead-{HOSTILE}", "dead", 1, 7) == tuple(
         found[name] for name in ("id", "status", "attempts", "payload_bytes")
     )

@@ -78,6 +78,7 @@ jobs = st.builds(
     unique_for=st.none() | seconds,
     error=st.none() | texts,
     error_dropped=counts,
+    traceback=st.none() | texts,
     concurrency_key=st.none() | names,
     concurrency_limit=ceilings,
     keep_result=st.none() | seconds,

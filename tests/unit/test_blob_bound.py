@@ -86,6 +86,17 @@ async def test_a_new_error_replaces_the_previous_one_even_in_a_full_queue():
     assert ("second", 0) == (job.error, job.error_dropped)
 
 
+async def test_a_full_queue_drops_the_traceback_of_an_error_before_the_error():
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=4000))
+    await queue.enqueue("t", b"x" * 1500)
+    for frames, kept in (("mail.py:17 in send\n" * 10, True), ("mail.py:17 in send\n" * 50, False)):
+        [job] = await queue.dequeue()
+        await queue.apply(Nack(job, error="no such address " * 40, traceback=frames))
+        [job] = (await queue.read_state()).jobs
+        assert ("no such address " * 40, 0) == (job.error, job.error_dropped)
+        assert job.traceback == (frames if kept else None)
+
+
 async def test_a_result_no_larger_than_the_payload_that_it_replaces_always_fits():
     queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=100_000))
     await queue.enqueue_many([Enqueue("t", b"x" * 8000, keep_result=60)] * 8)

@@ -139,14 +139,18 @@ ERRORS: dict[str, Callable[[], Any]] = {
 }
 
 
+def fail(which: str) -> None:
+    raise ERRORS[which]()
+
+
 @worker.handler("raise_in_thread", max_attempts=3, backoff=LONG)
 def raise_in_thread(which: str) -> None:
-    raise ERRORS[which]()
+    fail(which)
 
 
 @worker.handler("raise_in_process", process=True, max_attempts=3, backoff=LONG)
 def raise_in_process(which: str) -> None:
-    raise ERRORS[which]()
+    fail(which)
 
 
 @worker.handler("seconds_left", process=True, keep_result=60, timeout=60)

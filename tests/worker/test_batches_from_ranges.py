@@ -57,6 +57,14 @@ async def test_thousands_of_jobs_are_done_in_few_commits(batch):
         assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
 
 
+def raised(error):
+    """The error, with a traceback."""
+    try:
+        raise error
+    except ValueError as caught:
+        return caught
+
+
 @in_virtual_time
 async def test_each_job_of_a_range_has_an_outcome_of_its_own():
     worker = Worker()
@@ -66,7 +74,7 @@ async def test_each_job_of_a_range_has_an_outcome_of_its_own():
         ctx[0].on_ack(Enqueue("next", b"%d" % numbers[0]))
         tries = {each.attempt for each in ctx}
         assert tries <= {1, 2}
-        kinds: dict[int, Exception] = {7: ValueError("bad"), 8: Discard("never"), 9: Retry(after=3600)}
+        kinds: dict[int, Exception] = {7: raised(ValueError("bad")), 8: Discard("never"), 9: Retry(after=3600)}
         return [kinds.get(number % 100) for number in numbers]
 
     queue = await filled()
@@ -74,6 +82,9 @@ async def test_each_job_of_a_range_has_an_outcome_of_its_own():
         report = await worker.run(queue, drain=True, signals=False)
         assert RunReport(succeeded=2910, failed=60, dead=30) == report
         assert 60 == (await queue.stats()).scheduled
+        frames = [job.traceback async for job in queue.iterate_jobs(entrypoint="work") if job.traceback]
+        assert 30 == len(frames)
+        assert frames[0].endswith(" in raised")
         await asyncio.sleep(7200)
         report = await worker.run(queue, drain=True, signals=False)
         assert RunReport(dead=60) == report

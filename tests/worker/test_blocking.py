@@ -312,7 +312,8 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread():
         process = {job.payload: told(job) for job in jobs if job.entrypoint == "raise_in_process"}
     assert len(process_handlers.ERRORS) == len(thread)
     assert thread == process
-    assert (QUEUED, 1, "ApiError: 404: gone", False) == process[b"unreadable"]
+    place = f"tests/worker/process_handlers.py:{process_handlers.fail.__code__.co_firstlineno + 1}"
+    assert (QUEUED, 1, f"ApiError: 404: gone ({place})", False) == process[b"unreadable"]
     assert (QUEUED, 0, None, True) == process[b"snooze of its own"]
 
 

@@ -1,6 +1,7 @@
 """Handlers that fail: the state of their jobs afterwards, and the delay until the next attempt."""
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -11,10 +12,10 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import EPOCH
-from jqueue.worker import Discard, Exponential, Retry, RunReport, Snooze, Worker
+from jqueue.worker import Context, Discard, Exponential, Retry, RunReport, Snooze, Worker
 from jqueue.worker.retries import Decision, decide
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import DEAD, LONG, QUEUED, broker, only_job, until_job, working
+from tests.worker.scenes import COMPLETED, DEAD, LONG, QUEUED, SECRET, broker, only_job, until_job, working
 
 
 async def once(queue, worker, **enqueue):
@@ -39,8 +40,49 @@ async def test_an_exception_is_stored_with_the_job_and_delays_its_next_attempt()
     async with broker() as queue:
         job, report = await once(queue, raising(ValueError("no such address"), backoff=LONG))
         assert RunReport(failed=1) == report
-        assert (QUEUED, 1, "ValueError: no such address") == (job.status, job.failures, job.error)
+        line = raising.__code__.co_firstlineno + 5
+        assert f"ValueError: no such address (tests/worker/test_failing.py:{line})" == job.error
+        assert (QUEUED, 1) == (job.status, job.failures)
         assert job.run_at is not None
+
+
+def parsed(text, depth=0):
+    """Parse JSON below a number of calls."""
+    return json.loads(text) if not depth else parsed(text, depth - 1)
+
+
+def parser(depth) -> Worker:
+    """A worker whose first attempt parses a broken document."""
+    worker = Worker()
+
+    @worker.handler("work", backoff=Exponential(base=1e-3, cap=1e-3), keep_result=1000)
+    async def work(text: str, ctx: Context) -> None:
+        if ctx.attempt == 1:
+            parsed(text, depth)
+
+    return worker
+
+
+@pytest.mark.parametrize("depth", [3, 300])
+@in_virtual_time
+async def test_the_last_frames_of_a_failure_are_kept_without_the_payload_until_the_job_succeeds(depth, caplog):
+    line = parsed.__code__.co_firstlineno + 2
+    place = f"tests/worker/test_failing.py:{line} in parsed"
+    async with broker() as queue:
+        await queue.enqueue("work", SECRET.encode())
+        assert RunReport(failed=1) == await parser(depth).run(queue, drain=True, signals=False)
+        job = await only_job(queue)
+        frames = job.traceback.splitlines()
+        assert frames[-1].startswith("json/decoder.py:")
+        assert frames[0] == place if depth > 50 else place in frames
+        assert job.error.endswith(f" (tests/worker/test_failing.py:{line})")
+        assert len(job.traceback.encode()) <= 1024
+        assert SECRET not in job.error + job.traceback
+        assert f"JSONDecodeError at {place}; next try" in caplog.text
+        assert SECRET not in caplog.text
+        await asyncio.sleep(1)
+        assert RunReport(succeeded=1) == await parser(depth).run(queue, drain=True, signals=False)
+        assert (COMPLETED, None) == ((await only_job(queue)).status, (await only_job(queue)).traceback)
 
 
 def test_the_delay_is_drawn_evenly_below_a_bound_that_doubles():
@@ -69,7 +111,7 @@ async def test_after_max_attempts_of_the_handler_a_job_is_dead_with_its_last_err
     async with broker() as queue, working(worker, queue) as task:
         await queue.enqueue("work", b"")
         job = await until_job(queue, status=DEAD)
-        assert ("ValueError: try 3", 3) == (job.error, len(times))
+        assert ("ValueError: try 3", 3) == (job.error.partition(" (")[0], len(times))
         assert times[2] <= 21
         worker.stop()
         assert RunReport(failed=2, dead=1) == await task
@@ -299,7 +341,7 @@ async def test_an_exception_without_a_readable_text_only_fails_its_own_job():
 
     async with broker() as queue:
         job, _ = await once(queue, raising(Mute(), max_attempts=1))
-        assert (DEAD, "Mute") == (job.status, job.error)
+        assert (DEAD, "Mute") == (job.status, job.error.partition(" (")[0])
 
 
 @in_virtual_time
@@ -343,7 +385,7 @@ def test_failures_are_logged_with_the_job_and_the_delay_and_successes_are_not(ca
     levels = [(record.levelname, record.name) for record in caplog.records]
     assert [("INFO", "jqueue.worker"), ("WARNING", "jqueue.worker"), ("INFO", "jqueue.worker")] == levels
     warning = caplog.records[1].getMessage()
-    assert warning.startswith(f"job {job.id} (work, attempt 1) failed: ValueError; next try in ")
+    assert warning.startswith(f"job {job.id} (work, attempt 1) failed: ValueError at tests/worker/test_failing.py:")
     assert "what the user said" not in caplog.text
 
 

@@ -13,7 +13,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.large_values import LargeValue, check_named_in_time
-from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
+from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import NO_CLAIM, PLAIN_FIELDS, AttemptError, Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.returned_ranges import give_range_back
@@ -44,15 +44,20 @@ def _returned(job: Job, now: datetime) -> dict[str, Any]:
     return {**NO_CLAIM, "queued_at": job.queued_at if job.claimed_at is None else now}
 
 
-def kept_error(draft: Draft, job: Job, error: str, blob_bytes: int) -> dict[str, Any]:
-    """Return the fields that keep an error with a job: whole, cut, or only its size, as far as the blob has room."""
-    before = 0 if job.error is None else written_bytes(job.error)
+def kept_error(draft: Draft, job: Job, error: str, traceback: str | None, blob_bytes: int) -> dict[str, Any]:
+    """Return the fields that keep an error with a job, as far as the blob has room.
+
+    The traceback is dropped first. Then the error is cut, and in the end only its size is kept.
+    """
+    before = sum(written_bytes(text) for text in (job.error, job.traceback) if text is not None)
     whole = written_bytes(error)
+    if traceback is not None and take_reserve(draft, whole + written_bytes(traceback) - before, blob_bytes):
+        return {"error": error, "error_dropped": 0, "traceback": traceback}
     for text in (error, cut_error(error, SHORT_ERROR_BYTES)):
         size = written_bytes(text)
         if take_reserve(draft, size - before, blob_bytes):
-            return {"error": text, "error_dropped": whole - size}
-    return {"error": None, "error_dropped": whole}
+            return {"error": text, "error_dropped": whole - size, "traceback": None}
+    return {"error": None, "error_dropped": whole, "traceback": None}
 
 
 def kept_errors(draft: Draft, job: Job, error: str, now: datetime, blob_bytes: int) -> tuple[AttemptError, ...]:
@@ -216,6 +221,7 @@ class Ack(_EndsClaim):
                 keep_result=keep_result,
                 **NO_CLAIM,
                 cancel_requested=False,
+                traceback=None,
                 result=self.result if fits else None,
                 result_object=self.result_object if fits else None,
                 result_dropped=0 if fits else self.result_bytes,
@@ -282,6 +288,7 @@ class Nack(_EndsClaim):
         dead: True if the job must not be tried again: it goes to the dead jobs.
         charge: True if the claim counts as a failure; if not, the job also keeps its place.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
+        traceback: frames of the error's traceback to keep beside it, the innermost last: see `Job.traceback`.
     """
 
     job: JobReference
@@ -290,6 +297,7 @@ class Nack(_EndsClaim):
     dead: bool = False
     charge: bool = True
     blob_bytes: int = Limits().blob_bytes
+    traceback: str | None = None
 
     def prepared(self, preparation: Preparation) -> Nack:
         """Return the operation with the claim found, the delay in seconds, and the error as a text, cut."""
@@ -300,6 +308,7 @@ class Nack(_EndsClaim):
             job=preparation.find_claim(self.job),
             delay=None if self.delay is None else to_seconds("delay", self.delay),
             error=None if self.error is None else cut_error(self.error),
+            traceback=None if self.traceback is None else cut_error(self.traceback, TRACEBACK_BYTES),
             blob_bytes=preparation.limits.blob_bytes,
         )
 
@@ -330,7 +339,7 @@ class Nack(_EndsClaim):
             changes["run_at"] = None
         if self.error is not None and not job.cancel_requested and not is_moving(job):
             assert isinstance(self.error, str)
-            changes |= kept_error(draft, job, self.error, self.blob_bytes)
+            changes |= kept_error(draft, job, self.error, self.traceback, self.blob_bytes)
             changes["errors"] = kept_errors(draft, job, self.error, now, self.blob_bytes)
         if self.charge:
             send_back(draft, job, Verb.NACK, now, dead=self.dead, **changes)

@@ -300,6 +300,8 @@ class NewJob(Operation):
             size += OBJECT_BYTES
         if values["error"] is not None:  # of a job that comes from another queue
             size += written_bytes(values["error"])
+        if values["traceback"] is not None:
+            size += written_bytes(values["traceback"])
         return size
 
     def _job(self, draft: Draft, created_at: datetime) -> Job:

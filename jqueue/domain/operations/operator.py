@@ -55,7 +55,8 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
         errors = job.errors
         if not (job.cancel_requested or is_moving(job)):
             errors = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
-        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, errors=errors, **place)
+        last = {"error": STALE_ERROR, "error_dropped": 0, "traceback": None, "errors": errors}
+        send_back(draft, job, Verb.REVOKE, now, **last, **place)
     return len(jobs)
 
 

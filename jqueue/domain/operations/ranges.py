@@ -12,7 +12,7 @@ from typing import ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, SegmentDamagedError
-from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name, cut_error
+from jqueue.domain.limits import FINISHED_KEPT, TRACEBACK_BYTES, Limits, check_integer, check_name, cut_error
 from jqueue.domain.models import COUNT_MAX, LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import Nack
@@ -329,6 +329,7 @@ class EndRange(Operation):
                 None if given.delay is None else to_seconds("delay", given.delay),
                 given.dead,
                 given.charge,
+                None if given.traceback is None else cut_error(given.traceback, TRACEBACK_BYTES),
             )
         returned, kept = _ids("returned", self.returned), _ids("kept", self.kept)
         if len({*failed, *returned, *kept}) < len(failed) + len(returned) + len(kept):
@@ -370,8 +371,8 @@ class EndRange(Operation):
         for job in failed:
             failure = self.failed.get(job.id, RangeFailure(charge=False))
             assert isinstance(failure, RangeFailure)
-            given = Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, self.blob_bytes)
-            given.change(draft, now)
+            end = (failure.delay, failure.error, failure.dead, failure.charge, self.blob_bytes, failure.traceback)
+            Nack(job.claim, *end).change(draft, now)
         if back or unread:
             return_rows(draft, claim.job_id, part, joined([*back, *unread]), now, charge=False)
         if unread and part.cancelled:

@@ -275,7 +275,8 @@ export class Queue {
     return {
       ...job, now, failures: line.failures || 0, unique_key: line.unique_key ?? null, claim_timeout: line.claim_timeout ?? null,
       concurrency_key: line.concurrency_key ?? null, concurrency_limit: line.concurrency_limit ?? null,
-      keep_result: line.keep_result ?? null, error_dropped: line.error_dropped || 0, headers: fields(line.headers),
+      keep_result: line.keep_result ?? null, error_dropped: line.error_dropped || 0,
+      traceback: line.traceback ?? null, headers: fields(line.headers),
       errors: (line.errors || []).map(([attempt, at, text]) => ({ attempt, at: seconds(at), text })),
       payload_bytes: line.payload_object ? line.payload_object[1] : base64(line.payload).length,
       has_result: "result" in line || Boolean(line.result_object),

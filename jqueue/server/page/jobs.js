@@ -161,6 +161,7 @@ function errors(job) {
   return [h("h2", {}, "Errors"),
     job.error && h("pre", { class: "block", tabindex: "0", "aria-label": "Last error" }, visible(job.error)),
     job.error_dropped ? h("p", { class: "hint" }, `${count(job.error_dropped)} bytes of it were not kept.`) : null,
+    job.traceback && h("pre", { class: "block", tabindex: "0", "aria-label": "Traceback" }, visible(job.traceback)),
     rows.length ? table("Errors of attempts", columns, rows, "") : null];
 }
 
