@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import Job, JobFailedError
+from jqueue import JobFailedError
 from jqueue.sync import SyncQueue
 from jqueue.worker import Exponential, Worker
 
@@ -46,12 +46,9 @@ def to_euros(amount: Amount) -> float:  # no async: it runs in a thread
 def convert(queue: SyncQueue, amounts: list[Amount]) -> dict[str, Amount]:
     """Enqueue from many threads: calls that come together share a commit. Returns the amounts by the ids of jobs."""
 
-    def enqueue(amount: Amount) -> Job:
-        jobs: list[Job] = queue.apply(to_euros.operation(amount))
-        return jobs[0]
-
     with ThreadPoolExecutor(len(amounts)) as threads:
-        return {job.id: amount for job, amount in zip(threads.map(enqueue, amounts), amounts, strict=True)}
+        jobs = threads.map(lambda amount: to_euros.enqueue(queue, amount), amounts)
+        return {job.id: amount for job, amount in zip(jobs, amounts, strict=True)}
 
 
 def wait_for(queue: SyncQueue, job_ids: list[str]) -> tuple[dict[str, float], dict[str, str]]:

@@ -183,7 +183,12 @@ class SyncQueue:
         InvalidURLError: the URL is wrong.
         InvalidJobError: a setting is invalid, or the target is of another type.
         TypeError: a setting does not exist.
+
+    Attributes:
+        blocks: True, as its verbs return their results. `Handler.enqueue` asks for it.
     """
+
+    blocks = True
 
     @takes_queue_options
     def __init__(self, target: str | os.PathLike[str] | ObjectStoragePort | JobQueue, **settings: Any) -> None:

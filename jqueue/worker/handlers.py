@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
@@ -22,6 +22,7 @@ from jqueue.worker.handler_options import (
 )
 from jqueue.worker.payloads import parse_result
 from jqueue.worker.signatures import (
+    AddsJobs,
     BatchEnqueueVerb,
     BatchOperationVerb,
     enqueue_by_payload,
@@ -88,11 +89,11 @@ class Handler(Generic[P, R_co]):
         return self.function(*args, **kwargs)
 
     @enqueue_by_payload
-    async def enqueue(self, queue: Producer, payload: Any = NO_PAYLOAD, **options: Unpack[EnqueueArguments]) -> Job:
-        """Add a job for this handler, and return it.
+    def enqueue(self, queue: Any, payload: Any = NO_PAYLOAD, **options: Unpack[EnqueueArguments]) -> Any:
+        """Add a job for this handler, and return it. With an async queue, the call is awaited.
 
         Args:
-            queue: the queue to add the job to.
+            queue: the queue to add the job to: an async queue or a `SyncQueue`.
             payload: the payload; leave it out if the handler takes none.
             options: the options of `queue.enqueue`: delay, priority, headers and so on. They override the handler's.
 
@@ -100,15 +101,19 @@ class Handler(Generic[P, R_co]):
             InvalidJobError: the payload is not what the handler takes, or an option has an invalid value.
             TypeError: an option does not exist, or the first argument is not a queue.
         """
-        self._check_names("enqueue", payload, options, ENQUEUE_OPTION_NAMES)
         if not hasattr(queue, "enqueue"):
             raise TypeError(
                 f"enqueue of the handler {self.entrypoint!r} takes the queue first, got {type(queue).__name__}: "
-                "`connect(url, BrokerQueue)` makes a queue"
+                "`connect(url, BrokerQueue)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
             )
+        add = functools.partial(self._enqueue, queue, payload, options)
+        return add() if _blocks(queue) else _awaited(add)
+
+    def _enqueue(self, queue: Any, payload: Any, options: EnqueueArguments) -> Any:
+        self._check_names("enqueue", payload, options, ENQUEUE_OPTION_NAMES)
         deadline = options.pop("deadline", None)
         data = self.encode(payload)
-        return await queue.enqueue(self.entrypoint, data, **self._given(options), deadline=deadline)
+        return queue.enqueue(self.entrypoint, data, **self._given(options), deadline=deadline)
 
     @operation_by_payload
     def operation(self, payload: Any = NO_PAYLOAD, **options: Unpack[OperationArguments]) -> Enqueue:
@@ -126,16 +131,24 @@ class Handler(Generic[P, R_co]):
         return Enqueue(self.entrypoint, self.encode(payload), **self._given(options))
 
     @overload
-    async def result(
-        self: Handler[..., Awaitable[T]], queue: Producer, job: Job | str, *, timeout: Duration | None = None
+    def result(
+        self: Handler[..., Awaitable[T]], queue: AddsJobs[Job], job: Job | str, *, timeout: Duration | None = None
     ) -> T: ...
     @overload
-    async def result(self, queue: Producer, job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
-    async def result(self, queue: Producer, job: Job | str, *, timeout: Duration | None = None) -> Any:
+    def result(self, queue: AddsJobs[Job], job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
+    @overload
+    def result(
+        self: Handler[..., Awaitable[T]], queue: Producer, job: Job | str, *, timeout: Duration | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def result(
+        self, queue: Producer, job: Job | str, *, timeout: Duration | None = None
+    ) -> Coroutine[Any, Any, R_co]: ...
+    def result(self, queue: Any, job: Job | str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of this handler is finished, and return what the handler returned.
 
         Args:
-            queue: the queue that holds the job.
+            queue: the queue that holds the job: an async queue, whose call is awaited, or a `SyncQueue`.
             job: the job or its id. It must have been enqueued with `keep_result`.
             timeout: time to wait, a timedelta or seconds; by default, there is no limit.
 
@@ -144,8 +157,9 @@ class Handler(Generic[P, R_co]):
             ResultTimeoutError: the job was not finished in that time.
             ResultNotKeptError: the job is finished, but its result was not kept.
         """
-        value = await queue.result(job, timeout=timeout)
-        return parse_result(self.signature.returns, value)
+        ask = functools.partial(queue.result, job, timeout=timeout)
+        parse = functools.partial(parse_result, self.signature.returns)
+        return parse(ask()) if _blocks(queue) else _awaited(ask, parse)
 
     def keep_result_of(self, job: Job) -> Duration | None:
         """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""
@@ -193,8 +207,18 @@ class BatchHandler(Handler[P, R_co]):
         enqueue: BatchEnqueueVerb
         operation: BatchOperationVerb
 
-        async def result(self, queue: Producer, job: Job | str, *, timeout: Duration | None = None) -> Any:
+        def result(self, queue: Any, job: Job | str, *, timeout: Duration | None = None) -> Any:
             """See `Handler.result`."""
+
+
+def _blocks(queue: object) -> bool:
+    """True for a `SyncQueue`, whose verbs return their results. This room cannot import its class."""
+    return getattr(queue, "blocks", False) is True
+
+
+async def _awaited(call: Callable[[], Awaitable[Any]], parse: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Make a call once it is awaited, so that its errors are raised there."""
+    return parse(await call())
 
 
 def _home_of(function: Callable[..., Any], options: HandlerOptions) -> Home:

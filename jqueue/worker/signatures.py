@@ -6,21 +6,20 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, Union, Unpack, cast, get_args, get_origin, get_type_hints, overload
 
 from pydantic import TypeAdapter
 
-from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
-from jqueue.ports.queue import Producer
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
+Added_co = TypeVar("Added_co", covariant=True)
 
 Bind = Callable[[Callable[..., Any], Any, Any], Any]
 """Calls a function with the payload and the context, if and where it takes them."""
@@ -253,24 +252,31 @@ def _bind_by_name(payload: str | None, context: str | None) -> Bind:
     return call
 
 
+class AddsJobs(Protocol[Added_co]):
+    """A queue that adds jobs: `enqueue` of a `SyncQueue` returns the job, that of an async queue an awaitable."""
+
+    def enqueue(self, *arguments: Any, **options: Any) -> Added_co:
+        """See `Producer.enqueue`."""
+
+
 class EnqueueOf(Protocol[T_contra]):
     """`enqueue` of a handler that takes a payload."""
 
-    async def __call__(self, queue: Producer, payload: T_contra, **options: Unpack[EnqueueArguments]) -> Job:
+    def __call__(self, queue: AddsJobs[T], payload: T_contra, **options: Unpack[EnqueueArguments]) -> T:
         """See `Handler.enqueue`."""
 
 
 class EnqueueNothing(Protocol):
     """`enqueue` of a handler that takes no payload."""
 
-    async def __call__(self, queue: Producer, **options: Unpack[EnqueueArguments]) -> Job:
+    def __call__(self, queue: AddsJobs[T], **options: Unpack[EnqueueArguments]) -> T:
         """See `Handler.enqueue`."""
 
 
 class EnqueueAnything(Protocol):
     """`enqueue` of a handler whose type says nothing about its payload."""
 
-    async def __call__(self, queue: Producer, payload: Any = ..., **options: Unpack[EnqueueArguments]) -> Job:
+    def __call__(self, queue: AddsJobs[T], payload: Any = ..., **options: Unpack[EnqueueArguments]) -> T:
         """See `Handler.enqueue`."""
 
 
@@ -367,7 +373,7 @@ class BatchOperationVerb(Protocol):
     def __get__(self, handler: object, owner: Any = ...) -> OperationAnything: ...
 
 
-def enqueue_by_payload(method: Callable[..., Coroutine[Any, Any, Job]]) -> EnqueueVerb:
+def enqueue_by_payload(method: Callable[..., Any]) -> EnqueueVerb:
     """Return the method itself. For type checkers, its payload has the type of the handler's."""
     return cast(EnqueueVerb, method)
 

@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.sync import SyncQueue
 from jqueue.sync.queue import ITEMS_AT_ONCE
 from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.worker import Worker
 from tests.tiny_segments import segments_of
 
 OWN_LIFE = {"start", "stop"}
@@ -45,6 +46,9 @@ VERBS = sorted(
     for name, member in inspect.getmembers(BrokerQueue, inspect.iscoroutinefunction)
     if not name.startswith("_") and name not in OWN_LIFE
 )
+
+
+worker = Worker()
 
 
 @pytest.fixture
@@ -57,6 +61,11 @@ def claimed(queue, **options):
     queue.enqueue("work", b"payload", **options)
     [job] = queue.dequeue("work")
     return job
+
+
+@worker.handler("resize", priority=3, keep_result=60)
+async def resize(size: tuple[int, int]) -> date:
+    return date(*size, 1)
 
 
 # All verbs
@@ -85,6 +94,25 @@ def test_jobs_are_enqueued_and_dequeued(queue):
     assert (b"payload", 3, {"a": "b"}, 2) == (job.payload, job.priority, job.headers, job.max_attempts)
     assert [job.id] == [found.id for found in queue.dequeue(["work", "other"], batch_size=2)]
     assert [] == queue.dequeue()
+
+
+def test_a_handler_enqueues_and_returns_the_job_and_its_result_without_await(queue):
+    job = resize.enqueue(queue, (2026, 7), delay=0)
+    [claimed] = queue.dequeue("resize")
+    assert (job.id, b"[2026,7]", 3) == (claimed.id, claimed.payload, claimed.priority)
+    queue.ack(claimed, result="2026-07-01")
+    assert date(2026, 7, 1) == resize.result(queue, job, timeout=5)
+
+
+def test_a_handler_raises_at_the_call_what_it_would_raise_at_the_await(queue):
+    with pytest.raises(InvalidJobError, match="the payload does not fit the handler"):
+        resize.enqueue(queue, (1, 2, 3))  # type: ignore[arg-type]
+    with pytest.raises(InvalidJobError, match="priority"):
+        resize.enqueue(queue, (1, 2), priority="high")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes the queue first, got str"):
+        resize.enqueue("queue.json", (1, 2))  # type: ignore[arg-type]
+    with pytest.raises(ResultTimeoutError):
+        resize.result(queue, resize.enqueue(queue, (1, 2)), timeout=0)
 
 
 def test_many_jobs_are_enqueued_in_one_commit(queue):

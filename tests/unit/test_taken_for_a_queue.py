@@ -76,7 +76,7 @@ def test_a_queue_or_a_set_made_of_something_else_names_the_remedy():
 @pytest.mark.parametrize(
     ("payload", "hint"),
     [
-        ({"a": 1}, r"got dict: write json.dumps\(value\).encode\(\), or .*`await handler.enqueue\(queue, value\)`"),
+        ({"a": 1}, r"got dict: write json.dumps\(value\).encode\(\), or .*`handler.enqueue\(queue, value\)`"),
         ("text", r"got str: write text.encode\(\), or .*handler.enqueue"),
         (None, "leave the payload out"),
     ],

@@ -15,6 +15,7 @@ from typing import Any, Callable, ParamSpec, TypeVar, assert_type
 
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
+from jqueue.sync import SyncQueue
 from jqueue.worker import BatchContext, Context, Handler, Worker
 
 P = ParamSpec("P")
@@ -99,6 +100,19 @@ async def payloads(queue: BrokerQueue) -> None:
     in_lists.operation(3)  # expect-error: arg-type
     await stacked.enqueue(queue, (1, 2))
     await stacked.enqueue(queue, (1, "2"))  # expect-error: arg-type
+
+
+def blocking(queue: SyncQueue, job: Job) -> None:
+    assert_type(send.enqueue(queue, Email(), priority=3, deadline=5), Job)
+    assert_type(told.enqueue(queue), Job)
+    assert_type(in_batches.enqueue(queue, Newsletter()), Job)
+    send.enqueue(queue, "x")  # expect-error: arg-type
+    assert_type(send.result(queue, job), int)
+    assert_type(plain.result(queue, job.id, timeout=3), bytes)
+
+
+async def forgotten(queue: BrokerQueue) -> None:
+    send.enqueue(queue, Email())  # expect-error: unused-coroutine
 
 
 def operations() -> list[Enqueue]:
