@@ -39,17 +39,52 @@ if TYPE_CHECKING:
     )
     from jqueue.domain.limits import Limits
     from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+    from jqueue.operations import (
+        Ack,
+        Cancel,
+        ClaimRange,
+        Configure,
+        Dequeue,
+        EndRange,
+        Enqueue,
+        Heartbeat,
+        Nack,
+        Pause,
+        Purge,
+        Redrive,
+        Reprioritise,
+        RequeueStale,
+        Reschedule,
+        Resume,
+        SetLimits,
+        SetSchedule,
+        Unschedule,
+    )
     from jqueue.ports.queue import JobQueue
     from jqueue.ports.storage import ObjectStoragePort
+    from jqueue.sync import SyncQueue
+    from jqueue.worker import BatchContext, Context, Discard, Exponential, Rate, Retry, Snooze, Worker
 
 __all__ = [
+    "Ack",
+    "BatchContext",
     "BrokerQueue",
     "CASConflictError",
+    "Cancel",
     "Claim",
     "ClaimLostError",
+    "ClaimRange",
+    "Configure",
+    "Context",
     "DeadlineExceededError",
+    "Dequeue",
     "DirectQueue",
+    "Discard",
     "DuplicateJobError",
+    "EndRange",
+    "Enqueue",
+    "Exponential",
+    "Heartbeat",
     "HeartbeatManager",
     "InMemoryStorage",
     "InvalidJobError",
@@ -64,15 +99,31 @@ __all__ = [
     "JobsUnreadableError",
     "Limits",
     "LocalFileSystemStorage",
+    "Nack",
     "ObjectStoragePort",
+    "Pause",
+    "Purge",
     "QueueClosedError",
     "QueueFullError",
     "QueueSet",
     "QueueState",
+    "Rate",
+    "Redrive",
+    "Reprioritise",
+    "RequeueStale",
+    "Reschedule",
     "ResultTimeoutError",
+    "Resume",
+    "Retry",
     "SegmentDamagedError",
+    "SetLimits",
+    "SetSchedule",
+    "Snooze",
     "StorageError",
+    "SyncQueue",
     "UnknownOutcomeError",
+    "Unschedule",
+    "Worker",
     "__version__",
     "connect",
     "connect_queue",
@@ -81,38 +132,33 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BrokerQueue": "jqueue.core.broker",
-    "CASConflictError": "jqueue.domain.errors",
-    "Claim": "jqueue.domain.models",
-    "ClaimLostError": "jqueue.domain.errors",
-    "DeadlineExceededError": "jqueue.domain.errors",
-    "DirectQueue": "jqueue.core.direct",
-    "DuplicateJobError": "jqueue.domain.errors",
-    "HeartbeatManager": "jqueue.core.heartbeat",
-    "InMemoryStorage": "jqueue.adapters.storage.memory",
-    "InvalidJobError": "jqueue.domain.errors",
-    "JQueueError": "jqueue.domain.errors",
-    "Job": "jqueue.domain.models",
-    "JobCancelledError": "jqueue.domain.errors",
-    "JobFailedError": "jqueue.domain.errors",
-    "JobNotFoundError": "jqueue.domain.errors",
-    "JobQueue": "jqueue.ports.queue",
-    "JobStateError": "jqueue.domain.errors",
-    "JobStatus": "jqueue.domain.models",
-    "JobsUnreadableError": "jqueue.domain.errors",
-    "Limits": "jqueue.domain.limits",
-    "LocalFileSystemStorage": "jqueue.adapters.storage.filesystem",
-    "ObjectStoragePort": "jqueue.ports.storage",
-    "QueueClosedError": "jqueue.domain.errors",
-    "QueueFullError": "jqueue.domain.errors",
-    "QueueSet": "jqueue.core.sets.queue_set",
-    "QueueState": "jqueue.domain.models",
-    "ResultTimeoutError": "jqueue.domain.errors",
-    "SegmentDamagedError": "jqueue.domain.errors",
-    "StorageError": "jqueue.domain.errors",
-    "UnknownOutcomeError": "jqueue.domain.errors",
-    "migrate": "jqueue.core.migration.mover",
-    "replay": "jqueue.connect.replay",
+    name: module
+    for module, names in {
+        "jqueue.adapters.storage.filesystem": "LocalFileSystemStorage",
+        "jqueue.adapters.storage.memory": "InMemoryStorage",
+        "jqueue.connect.replay": "replay",
+        "jqueue.core.broker": "BrokerQueue",
+        "jqueue.core.direct": "DirectQueue",
+        "jqueue.core.heartbeat": "HeartbeatManager",
+        "jqueue.core.migration.mover": "migrate",
+        "jqueue.core.sets.queue_set": "QueueSet",
+        "jqueue.domain.errors": """
+            CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError InvalidJobError JQueueError
+            JobCancelledError JobFailedError JobNotFoundError JobStateError JobsUnreadableError QueueClosedError
+            QueueFullError ResultTimeoutError SegmentDamagedError StorageError UnknownOutcomeError
+        """,
+        "jqueue.domain.limits": "Limits",
+        "jqueue.domain.models": "Claim Job JobStatus QueueState",
+        "jqueue.operations": """
+            Ack Cancel ClaimRange Configure Dequeue EndRange Enqueue Heartbeat Nack Pause Purge Redrive
+            Reprioritise RequeueStale Reschedule Resume SetLimits SetSchedule Unschedule
+        """,
+        "jqueue.ports.queue": "JobQueue",
+        "jqueue.ports.storage": "ObjectStoragePort",
+        "jqueue.sync": "SyncQueue",
+        "jqueue.worker": "BatchContext Context Discard Exponential Rate Retry Snooze Worker",
+    }.items()
+    for name in names.split()
 }
 """The module of each name that is imported at its first use, so that `import jqueue` is quick."""
 
@@ -129,7 +175,7 @@ _PACKAGES = ("adapters", "core", "domain", "formats", "ports", "runtime")
 _ELSEWHERE = (
     "operations",
     *("domain.errors", "domain.events", "domain.replay", "domain.rules", "domain.stats", "ports.queue"),
-    *("core.group_commit", "core.migration.mover", "formats.queue"),
+    *("core.group_commit", "core.migration.mover", "formats.queue", "worker", "sync"),
 )
 """Modules with further public names, which the AttributeError for such a name suggests."""
 

@@ -397,7 +397,9 @@ def test_an_unknown_name_of_jqueue_is_an_attribute_error():
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("Ack", "jqueue.operations"),
+        ("RangeFailure", "jqueue.operations"),
+        ("RunReport", "jqueue.worker"),
+        ("KeepAlive", "jqueue.sync"),
         ("StorageFatalError", "jqueue.domain.errors"),
         ("Schedule", "jqueue.domain.rules"),
         ("StoreQueue", "jqueue.formats.queue"),

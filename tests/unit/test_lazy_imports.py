@@ -123,6 +123,12 @@ def test_a_name_is_listed_found_imported_and_pickled(name):
     assert value is pickle.loads(pickle.dumps(value)) or name == "__version__"
 
 
+def test_every_operation_of_the_module_operations_is_a_name_of_jqueue():
+    names = vars(importlib.import_module("jqueue.operations")).items()
+    operations = {name for name, value in names if hasattr(value, "apply")}
+    assert operations - {"Operation"} <= set(jqueue.__all__)
+
+
 def test_all_names_are_imported_by_a_star():
     loaded_by("from jqueue import *\nassert DirectQueue and migrate and connect")
 
