@@ -6,10 +6,12 @@ the queue, and logged.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from jqueue.domain.errors import InvalidJobError, JQueueError
@@ -35,6 +37,15 @@ MASK = b'"**********"'
 
 PLAIN = frozenset(_PLAIN.split())
 """The pydantic problems whose text says what was expected and quotes nothing of the input."""
+
+
+ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types whose values are equal only if nothing of them was lost."""
+
+LOSSES = (
+    "does not come back equal from JSON. NaN, excluded fields, subclasses and types that no annotation names are lost"
+)
+"""The end of an error about a value, and its usual causes."""
 
 
 class PayloadError(JQueueError, ValueError):
@@ -77,8 +88,12 @@ class Codec:
         self.is_identity = is_identity
 
 
-def codec_of(annotation: Any) -> Codec:
+def codec_of(annotation: Any, name: str = "payload") -> Codec:
     """Return the codec of an annotation.
+
+    Args:
+        annotation: of the handler's parameter.
+        name: of that parameter, for errors.
 
     Raises:
         TypeError: pydantic cannot validate the type.
@@ -86,10 +101,11 @@ def codec_of(annotation: Any) -> Codec:
     if annotation is bytes:
         return Codec(lambda payload: payload, _encode_bytes, is_identity=True)
     if annotation is str:
-        return Codec(_parse_text, _encode_text)
+        return Codec(_parse_text, lambda value: _encode_text(value, name))
     adapter = adapter_of(annotation)
     names = NamesOf(adapter)
     validate = adapter.validate_json
+    dump = functools.partial(adapter.dump_json, by_alias=True, round_trip=True)
 
     def parse(payload: bytes) -> Any:
         try:
@@ -103,11 +119,16 @@ def codec_of(annotation: Any) -> Codec:
     def encode(value: Any) -> bytes:
         try:
             checked = adapter.validate_python(value)
-            payload = adapter.dump_json(checked, by_alias=True, round_trip=True)
+            payload = dump(checked)
             arrived = validate(payload)
-            if MASK not in payload or adapter.dump_python(arrived) == adapter.dump_python(checked):
+            if type(checked) in ATOMS and arrived == checked:
                 return payload
-            problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
+            place = _lost(checked, arrived, names, lambda: dump(arrived) == payload)
+            if place is None:
+                return payload
+            problem = f"{'.'.join((name, *place))} {LOSSES}: give another value, or annotate its type"
+            if MASK in payload:
+                problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
         except ValidationError as error:
             problem = describe(error, names)
         except PydanticSerializationError:
@@ -136,14 +157,25 @@ def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
     """Return a handler's result as a JSON value.
 
     Raises:
-        ResultError: JSON cannot hold it.
+        ResultError: JSON cannot hold it, or would hold another value.
     """
+    as_json = functools.partial(adapter.dump_python, mode="json", by_alias=True)
+    returned = f"the handler returned a value of type {type(value).__name__}"
     try:
-        return adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
+        result = as_json(value, warnings="error")
     except (PydanticSerializationError, ValueError, TypeError, RecursionError):
-        raise ResultError(
-            f"the handler returned a value of type {type(value).__name__} that JSON cannot hold as annotated"
-        ) from None
+        raise ResultError(f"{returned} that JSON cannot hold as annotated") from None
+    if type(result) in ATOMS and type(result) is type(value) and result == value:
+        return result
+    try:
+        arrived = adapter.validate_json(to_json(result, inf_nan_mode="null"))
+        place = _lost(value, arrived, NamesOf(adapter), lambda: as_json(arrived) == result)
+    except Exception:
+        place = ()
+    if place is None:
+        return result
+    where = f"; its part {'.'.join(place)}" if place else " that"
+    raise ResultError(f"{returned}{where} {LOSSES}: return another value, or annotate the return type")
 
 
 def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
@@ -157,6 +189,54 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
     except ValidationError as error:
         problem = describe(error, NamesOf(adapter))
     raise ResultError(f"the result does not fit the return type of the handler: {problem}")
+
+
+def _lost(sent: Any, came: Any, names: NamesOf, encodes_alike: Callable[[], bool]) -> tuple[str, ...] | None:
+    """Return the place of the first part of a value that did not come back from JSON. None: it came back equal.
+
+    A tuple may come back as a list. Private attributes are no part of a value.
+
+    Args:
+        sent: the value.
+        came: the value that was read from its JSON.
+        names: the names that the place may show; other keys belong to the payload.
+        encodes_alike: decides about parts that Python cannot compare: True if `came` has the same JSON.
+    """
+    equal = _is_equal(sent, came)
+    if equal:
+        return None
+    (kind, parts), (others_kind, others) = _parts(sent), _parts(came)
+    if kind is not others_kind:
+        return ()
+    if parts is None:
+        return None if equal is None and encodes_alike() else ()
+    for key, part in parts.items():
+        place = _lost(part, others[key], names, encodes_alike) if others and key in others else ()
+        if place is not None:
+            return (str(key) if kind is not Mapping or key in names else "…", *place)
+    return None if len(parts) == len(others or ()) else ()
+
+
+def _is_equal(sent: Any, came: Any) -> bool | None:
+    """True if two values are equal, or both are NaN. None: their type does not compare values."""
+    if type(sent).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
+        return None
+    try:
+        return bool(sent == came or (sent != sent and came != came))
+    except Exception:
+        return None
+
+
+def _parts(value: Any) -> tuple[type, Mapping[Any, Any] | None]:
+    """Return the kind of a value, and its parts by name, key or index; None if it has none."""
+    if isinstance(value, BaseModel):
+        own = {name: part for name, part in vars(value).items() if name in type(value).model_fields}
+        return type(value), {**own, "model_extra": value.model_extra}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(value), {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return Mapping, value
+    return (list, dict(enumerate(value))) if type(value) in (list, tuple) else (type(value), None)
 
 
 class NamesOf:
@@ -223,7 +303,12 @@ def _encode_bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-def _encode_text(value: Any) -> bytes:
+def _encode_text(value: Any, name: str) -> bytes:
     if not isinstance(value, str):
         raise InvalidJobError(f"the handler takes a str, got {type(value).__name__}")
-    return value.encode()
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        place = error.start
+    problem = f"{name} has a lone surrogate at index {place}, which UTF-8 cannot write"
+    raise InvalidJobError(f"the payload does not fit the handler: {problem}")

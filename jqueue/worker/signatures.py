@@ -100,7 +100,7 @@ def read_signature(
                     f"{named} takes a batch: annotate its parameter {payload.name!r} as a list of payloads, as in"
                     f" `{payload.name}: list[bytes]`"
                 )
-        codec = codec_of(annotation)
+        codec = codec_of(annotation, payload.name)
     returned = hints.get("return", Any)
     if takes_batch:
         returned = _result_of(returned)

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import itertools
 import logging
+import math
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,12 +12,13 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, PrivateAttr, field_validator
 from typing_extensions import TypedDict
 
 from jqueue import InvalidJobError
 from jqueue.testing.virtual_time import run
 from jqueue.worker import Context, RunReport, Worker
+from jqueue.worker.payloads import ResultError, adapter_of, json_value
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import DEAD, SECRET, broker, only_job
 
@@ -284,6 +287,83 @@ def test_enqueue_refuses_an_invalid_payload_without_showing_it(annotation, paylo
         handler.operation(payload)
     assert SECRET not in str(caught.value)
     assert SECRET not in str(caught.value.__context__)
+
+
+class Newsletter(Email):
+    issue: int = 1
+
+
+class Hidden(BaseModel):
+    word: str
+    secret: str = Field("none", exclude=True)
+
+
+class Counting(BaseModel):
+    word: str
+    _calls: int = PrivateAttr(0)
+
+    def model_post_init(self, _):
+        self._calls = next(NUMBERS)
+
+
+class Plain:
+    """A class without `__eq__`."""
+
+    def __init__(self, word):
+        self.word = word
+
+
+NUMBERS = itertools.count()
+AsText = Annotated[
+    Plain, PlainValidator(lambda v: v if isinstance(v, Plain) else Plain(v)), PlainSerializer(lambda v: v.word)
+]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "place"),
+    [
+        (dict[str, Any], {SECRET: math.nan}, "payload.…"),
+        (Any, math.inf, "payload"),
+        (float | None, math.nan, "payload"),
+        (Email, Newsletter(to=SECRET), "payload"),
+        (list[Email], [Email(to="a"), Newsletter(to=SECRET)], "payload.1"),
+        (Hidden, Hidden(word="a", secret=SECRET), "payload.secret"),
+        (dict[str, Any], {"at": datetime(2026, 1, 2)}, "payload.…"),
+        (Any, {1: SECRET}, "payload.…"),
+        (Any, Point(1, 2), "payload"),
+    ],
+)
+def test_a_payload_or_result_that_json_would_change_is_refused_by_its_place(annotation, value, place):
+    _, handler, _ = handling(annotation)
+    with pytest.raises(InvalidJobError) as caught:
+        handler.operation(value)
+    assert f"the payload does not fit the handler: {place} does not come back equal from JSON" in str(caught.value)
+    with pytest.raises(ResultError) as refused:
+        json_value(adapter_of(annotation), value)
+    assert SECRET not in f"{caught.value} {refused.value}"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (dict[str, Any], {"size": (1, [2.5, None, True])}),  # a tuple is read as a list
+        (Hidden, Hidden(word="a", secret="none")),
+        (Counting, Counting(word="a")),
+        (list[AsText], [Plain("a")]),
+        (set[str], {"a", "b"}),
+    ],
+)
+def test_a_payload_or_result_that_only_looks_different_is_accepted(annotation, value):
+    _, handler, _ = handling(annotation)
+    assert handler.operation(value).payload
+    assert json_value(adapter_of(annotation), value)
+
+
+def test_the_error_of_a_text_that_utf_8_cannot_write_names_the_parameter():
+    _, handler, _ = handling(str)
+    with pytest.raises(InvalidJobError, match="payload has a lone surrogate at index 1, ") as caught:
+        handler.operation("a\ud800")
+    assert caught.value.__context__ is None
 
 
 def test_a_validation_error_raised_in_a_handler_is_stored_without_its_input():
