@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
@@ -94,7 +95,7 @@ class Handler(Generic[P, R_co]):
 
         Args:
             queue: the queue to add the job to: an async queue or a `SyncQueue`.
-            payload: the payload; leave it out if the handler takes none.
+            payload: the payload; leave it out if the handler takes none, or for the default of its parameter.
             options: the options of `queue.enqueue`: delay, priority, headers and so on. They override the handler's.
 
         Raises:
@@ -120,7 +121,7 @@ class Handler(Generic[P, R_co]):
         """Return an operation that adds a job for this handler: for `queue.apply`, `enqueue_many` and `ctx.on_ack`.
 
         Args:
-            payload: the payload; leave it out if the handler takes none.
+            payload: the payload; leave it out if the handler takes none, or for the default of its parameter.
             options: the options of `Enqueue`. They override the handler's.
 
         Raises:
@@ -178,11 +179,15 @@ class Handler(Generic[P, R_co]):
                 raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
             return b""
         if payload is NO_PAYLOAD:
+            payload = self.signature.default
+        if payload is inspect.Parameter.empty:
             raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
         return codec.encode(payload)
 
     def _check_names(self, verb: str, payload: Any, given: Collection[str], known: Collection[str]) -> None:
-        missing = payload is NO_PAYLOAD and self.signature.codec is not None
+        signature = self.signature
+        is_needed = signature.codec is not None and signature.default is inspect.Parameter.empty
+        missing = payload is NO_PAYLOAD and is_needed
         more = "; the payload is missing too: give it as one value before the options" if missing else ""
         check_names(f"{verb} of the handler {self.entrypoint!r}", given, known, more)
 

@@ -34,6 +34,7 @@ class Signature:
         wants_context: True if it takes the context.
         call: calls the function.
         returns: validates the value that it returns, or each result of a batch.
+        default: payload of a job that is enqueued without one; `Parameter.empty` if a payload must be given.
         takes_bytes_first: True if it takes the payload as it is stored, by position, and nothing else.
     """
 
@@ -41,6 +42,7 @@ class Signature:
     wants_context: bool
     call: Bind
     returns: TypeAdapter[Any]
+    default: Any = inspect.Parameter.empty
     takes_bytes_first: bool = False
 
     def on_payload(self, function: Callable[..., Any]) -> Callable[[bytes], Any]:
@@ -81,7 +83,7 @@ def read_signature(
     if context is None:
         context = next((each.name for each in parameters if each.name == "ctx"), None)
     others = [each for each in parameters if each.name != context]
-    codec = None
+    codec, default = None, inspect.Parameter.empty
     if others:
         payload, *rest = others
         if payload.name not in hints:
@@ -101,6 +103,9 @@ def read_signature(
                     f" `{payload.name}: list[bytes]`"
                 )
         codec = codec_of(annotation, payload.name)
+        if not takes_batch:
+            default = payload.default
+            codec = codec if annotation is bytes or annotation is str else _with_default(codec, default)
     returned = hints.get("return", Any)
     if takes_batch:
         returned = _result_of(returned)
@@ -112,7 +117,7 @@ def read_signature(
     bind, first = _bind(parameters, others[:1], context), parameters[:1]
     is_first = context is None and first == others[:1] != [] and first[0].kind is not inspect.Parameter.KEYWORD_ONLY
     as_stored = codec is not None and codec.is_identity and not takes_batch
-    return Signature(codec, context is not None, bind, adapter_of(returned), is_first and as_stored)
+    return Signature(codec, context is not None, bind, adapter_of(returned), default, is_first and as_stored)
 
 
 _KINDS = {
@@ -122,6 +127,13 @@ _KINDS = {
 
 _NO_LIST: Any = object()
 """Stands for an annotation that is not that of a list."""
+
+
+def _with_default(codec: Codec, default: Any) -> Codec:
+    """Return a codec that reads no bytes, which are no JSON, as the default value of the parameter."""
+    if default is inspect.Parameter.empty:
+        return codec
+    return Codec(lambda payload: codec.parse(payload) if payload else default, codec.encode)
 
 
 def _item_of(annotation: Any) -> Any:
@@ -266,6 +278,13 @@ class EnqueueOf(Protocol[T_contra]):
         """See `Handler.enqueue`."""
 
 
+class EnqueueDefault(Protocol[T_contra]):
+    """`enqueue` of a handler whose payload has a default."""
+
+    def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., **options: Unpack[EnqueueArguments]) -> T:
+        """See `Handler.enqueue`."""
+
+
 class EnqueueNothing(Protocol):
     """`enqueue` of a handler that takes no payload."""
 
@@ -280,9 +299,27 @@ class EnqueueAnything(Protocol):
         """See `Handler.enqueue`."""
 
 
+class TakesDefault(Protocol[T_contra]):
+    """A handler whose payload has a default."""
+
+    def __call__(self, payload: T_contra = ..., /) -> Any:
+        """Call the handler."""
+
+
+class TakesContextAndDefault(Protocol[T_contra]):
+    """A handler that takes a context, and a payload that has a default."""
+
+    def __call__(self, ctx: Context, payload: T_contra = ..., /) -> Any:
+        """Call the handler."""
+
+
 class EnqueueVerb(Protocol):
     """`enqueue`, typed by the parameters of its handler. The first overload that fits counts."""
 
+    @overload
+    def __get__(self, handler: TakesContextAndDefault[T], owner: Any = ...) -> EnqueueDefault[T]: ...
+    @overload
+    def __get__(self, handler: TakesDefault[T], owner: Any = ...) -> EnqueueDefault[T]: ...
     @overload
     def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> EnqueueOf[object]: ...
     @overload
@@ -323,6 +360,13 @@ class OperationOf(Protocol[T_contra]):
         """See `Handler.operation`."""
 
 
+class OperationDefault(Protocol[T_contra]):
+    """`operation` of a handler whose payload has a default."""
+
+    def __call__(self, payload: T_contra = ..., **options: Unpack[OperationArguments]) -> Enqueue:
+        """See `Handler.operation`."""
+
+
 class OperationNothing(Protocol):
     """`operation` of a handler that takes no payload."""
 
@@ -340,6 +384,10 @@ class OperationAnything(Protocol):
 class OperationVerb(Protocol):
     """`operation`, typed by the parameters of its handler. The first overload that fits counts."""
 
+    @overload
+    def __get__(self, handler: TakesContextAndDefault[T], owner: Any = ...) -> OperationDefault[T]: ...
+    @overload
+    def __get__(self, handler: TakesDefault[T], owner: Any = ...) -> OperationDefault[T]: ...
     @overload
     def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> OperationOf[object]: ...
     @overload

@@ -121,6 +121,29 @@ def test_a_payload_is_parsed_by_the_annotation_of_the_first_parameter(annotation
 
 
 @in_virtual_time
+async def test_a_payload_with_a_default_may_be_left_out_by_handlers_operations_and_other_programs():
+    worker = Worker()
+    got: list[Email | str] = []
+
+    @worker.handler("mail")
+    async def mail(ctx: Context, email: Email = Email(to="all")) -> None:  # noqa: B008 - it is never changed
+        got.append(email)
+
+    @worker.handler("greet")
+    async def greet(text: str = "hello") -> None:
+        got.append(text)
+
+    async with broker() as queue:
+        await mail.enqueue(queue, priority=1)
+        await mail.enqueue(queue, Email(to="ada"), priority=2)
+        await queue.apply(greet.operation(priority=3))
+        await queue.enqueue("mail", priority=4)
+        await queue.enqueue("greet", b"", priority=5)  # an empty text is a text
+        assert RunReport(succeeded=5) == await worker.run(queue, drain=True, signals=False)
+    assert [Email(to="all"), Email(to="ada"), "hello", Email(to="all"), ""] == got
+
+
+@in_virtual_time
 async def test_a_handler_without_a_parameter_ignores_the_payload():
     worker, done = Worker(), []
 

@@ -45,6 +45,8 @@ async def told(ctx: Context) -> None: ...
 async def nothing() -> str: ...
 @worker.handler("number")
 async def number(n: int | None = None, step: int = 1) -> None: ...
+@worker.handler("defaulted")
+async def defaulted(ctx: Context, n: int = 3) -> None: ...
 @worker.handler("anything")
 async def anything(value: object) -> None: ...
 @worker.handler("untold")
@@ -87,6 +89,11 @@ async def payloads(queue: BrokerQueue) -> None:
     await nothing.enqueue(queue, 3)  # expect-error: call-arg
     await number.enqueue(queue, 3)
     await number.enqueue(queue, None)
+    await number.enqueue(queue, priority=3)
+    number.operation()
+    assert_type(await defaulted.enqueue(queue), Job)
+    await defaulted.enqueue(queue, 3)
+    await defaulted.enqueue(queue, "3")  # expect-error: arg-type
     await number.enqueue(queue, "3")  # expect-error: arg-type
     await anything.enqueue(queue, 3)
     await anything.enqueue(queue)  # expect-error: call-arg
