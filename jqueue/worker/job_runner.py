@@ -70,7 +70,7 @@ class JobRunner:
         entropy: draws backoffs.
         resources: the value that the lifespan yielded.
         cancel_grace: seconds that a handler gets to end when it is told to stop.
-        is_real_interrupt: returns True if a KeyboardInterrupt may come from the terminal.
+        interrupt: takes a KeyboardInterrupt of a handler, and returns True if the run ends by it.
         show_errors: True to log messages and tracebacks of errors.
 
     Attributes:
@@ -88,7 +88,7 @@ class JobRunner:
         entropy: Entropy,
         resources: Any,
         cancel_grace: float,
-        is_real_interrupt: Callable[[], bool],
+        interrupt: Callable[[KeyboardInterrupt], bool],
         show_errors: bool = False,
     ) -> None:
         self.cancel_grace = cancel_grace
@@ -99,7 +99,7 @@ class JobRunner:
         self._clock = clock
         self._entropy = entropy
         self._resources = resources
-        self._is_real_interrupt = is_real_interrupt
+        self._interrupt = interrupt
         self._show_errors = show_errors
         self._loop = asyncio.get_running_loop()
         self._run_task = asyncio.current_task()
@@ -300,7 +300,7 @@ class JobRunner:
             work.task.cancel()
 
     async def _work(self, work: Work) -> None:
-        """Run a handler once. Only a KeyboardInterrupt of the terminal is raised; other errors are reported."""
+        """Run a handler once, and report its end."""
         try:
             work.started = True
             if work.stopped:
@@ -312,7 +312,7 @@ class JobRunner:
             else:
                 results = await self._do_batch(work)
         except BaseException as error:
-            self._end_with(work, error)
+            self.fail_all(work, error)
             return
         self.finish(work, results)
 
@@ -323,23 +323,13 @@ class JobRunner:
             self._check_value(work, value)
             results = (value,) if work.batch is None else results_of(value, len(work.jobs))
         except BaseException as error:
-            self._end_with(work, error)
+            self.fail_all(work, error)
             return
         self.finish(work, results)
 
-    def _end_with(self, work: Work, error: BaseException) -> None:
-        """Report the error of a handler.
-
-        Raises:
-            KeyboardInterrupt: the error is one of the terminal, which ends the program.
-        """
-        if self.is_interrupt(error):
-            raise error
-        self.fail_all(work, error)
-
-    def is_interrupt(self, error: BaseException) -> bool:
-        """Return True if an error is a KeyboardInterrupt of the terminal, which ends the program."""
-        return isinstance(error, KeyboardInterrupt) and self._is_real_interrupt()
+    def takes_interrupt(self, error: BaseException) -> bool:
+        """Return True if an error of a handler is a KeyboardInterrupt that ends the run: see `Run.interrupt`."""
+        return isinstance(error, KeyboardInterrupt) and self._interrupt(error)
 
     def _call(self, work: Work, payload: Any) -> Awaitable[Any]:
         """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
@@ -467,9 +457,10 @@ class JobRunner:
     def fail_all(self, work: Work, error: BaseException) -> None:
         """Report the outcomes of a handler that raised an error or was stopped."""
         error = decisive(error)
+        interrupted = self.takes_interrupt(error)
         late = self._note_end(work)
         is_stopped = isinstance(error, asyncio.CancelledError)
-        program_ends = is_stopped and self._program_ends()
+        program_ends = interrupted or (is_stopped and self._program_ends())
         failed: HeldJob | None = None
         for held in work.jobs:
             if held.decided:

@@ -204,8 +204,7 @@ class Lanes(ABC):
 
     def _fail(self, places: Sequence[int], lane: Lane, error: BaseException, ctx: Context | None = None) -> None:
         """Have the job runner decide about jobs whose handler raised an error."""
-        if self._runner.is_interrupt(error):
-            raise error
+        self._runner.takes_interrupt(error)
         self._runner.fail_all(self._adopt(places, lane, self._loop.time(), ctx), raisable(error))
 
     def _warn_of_jobs_left(self) -> None:

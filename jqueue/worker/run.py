@@ -100,6 +100,7 @@ class Run:
         self._started = options_of(queue).clock.now().timestamp()
         self._task_of_all: asyncio.Task[RunReport] | None = None
         self._handles_signals = False
+        self._interrupt: KeyboardInterrupt | None = None
 
     @property
     def is_over(self) -> bool:
@@ -126,6 +127,24 @@ class Run:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.stop)
 
+    def interrupt(self, error: KeyboardInterrupt) -> bool:
+        """Take a KeyboardInterrupt of a handler. Return True if it may come from the terminal, and so ends the run.
+
+        It may in the main thread, unless signals are handled. `perform` raises it when the other jobs are handed back.
+
+        Raises:
+            KeyboardInterrupt: it ends a child process whose jobs its parent hands back.
+        """
+        if self._handles_signals or threading.current_thread() is not threading.main_thread():
+            return False
+        if isinstance(self._queue, RowQueue):
+            raise error
+        self._interrupt = error
+        self._hurried = True
+        self._stopping.set()
+        self._state.progress.set()
+        return True
+
     async def perform(self) -> RunReport:
         """Open everything, work, and end in order, even if this is cancelled, and cancelled again while it ends.
 
@@ -141,6 +160,8 @@ class Run:
                 self._state.progress.set()
                 if not task.cancelling():
                     task.cancel()
+        if self._interrupt is not None:
+            raise self._interrupt from None if task.cancelled() else task.exception()
         if cancelled is not None and (task.cancelled() or task.exception() is None):
             raise cancelled
         if task.cancelled() and self._stopping.is_set():
@@ -219,7 +240,7 @@ class Run:
             entropy=options_of(self._queue).entropy,
             resources=resources,
             cancel_grace=self._settings.cancel_grace,
-            is_real_interrupt=self._is_real_interrupt,
+            interrupt=self.interrupt,
             show_errors=self._settings.show_errors,
         )
 
@@ -382,10 +403,6 @@ class Run:
         task = asyncio.create_task(coroutine, name=f"jqueue-worker-{what}")
         task.add_done_callback(lambda _: self._state.progress.set())
         return task
-
-    def _is_real_interrupt(self) -> bool:
-        """True if a KeyboardInterrupt may come from the terminal: in the main thread, unless signals are handled."""
-        return not self._handles_signals and threading.current_thread() is threading.main_thread()
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -351,7 +351,7 @@ async def test_a_handler_stopped_before_its_start_never_runs():
             entropy=queue.options.entropy,
             resources=None,
             cancel_grace=5,
-            is_real_interrupt=lambda: False,
+            interrupt=lambda _: False,
         )
         job_runner.begin(await queue.dequeue("work"))
         [held] = state.held

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, QueueClosedError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueClosedError
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock, run
 from jqueue.worker import RunReport, Worker
@@ -419,3 +419,28 @@ def test_the_log_has_one_line_at_the_start_and_one_at_the_end(caplog):
     run(main())
     lines = [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
     assert ["mailer started: up to 50 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines
+
+
+def test_a_keyboard_interrupt_out_of_a_handler_ends_the_run_when_all_other_jobs_are_handed_back():
+    worker, storage = Worker(), InMemoryStorage()
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        if number == 5:
+            raise KeyboardInterrupt
+        await asyncio.sleep(0 if number < 5 else 1000)
+
+    async def main():
+        async with BrokerQueue(storage) as queue:
+            for number in range(16):
+                await work.enqueue(queue, number)
+            await worker.run(queue, signals=False)
+
+    loop = asyncio.new_event_loop()  # which cancels no task at its end, unlike `asyncio.run`
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main())
+        jobs = loop.run_until_complete(DirectQueue(storage).read_state()).jobs
+    finally:
+        loop.close()
+    assert [(QUEUED, 0)] * 11 == [(job.status, job.failures) for job in jobs]

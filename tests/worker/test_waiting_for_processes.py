@@ -40,7 +40,7 @@ async def begin_four_jobs(queue, process, middlewares=()):
         entropy=queue.options.entropy,
         resources=None,
         cancel_grace=5,
-        is_real_interrupt=lambda: False,
+        interrupt=lambda _: False,
     )
     jobs = await queue.dequeue("work", batch_size=4)
     job_runner.begin(jobs)
