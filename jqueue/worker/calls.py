@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from jqueue.domain.models import Job
@@ -28,23 +29,25 @@ Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 It gets a `Context`, or a `BatchContext` around a batch handler.
 """
 
+ThreadMiddleware = Callable[[Any, Callable[[], Any]], Any]
+"""Function called in the thread of a handler, around it: `def traced(ctx, call_next): return call_next()`."""
+
 Body = Callable[[Any, Any], Awaitable[Any]]
 """Runs the handler on a payload, or a list of them, that is already parsed."""
 
 
-def needs_context(handler: Handler[..., Any], middlewares: Sequence[Middleware]) -> bool:
-    """True if the jobs of a handler need a context."""
-    return handler.signature.wants_context or bool(middlewares)
-
-
 def call_of(
-    handler: Handler[..., Any], middlewares: Sequence[Middleware], threads: Threads, processes: Processes
+    handler: Handler[..., Any],
+    middlewares: Sequence[Middleware],
+    in_thread: Sequence[ThreadMiddleware],
+    threads: Threads,
+    processes: Processes,
 ) -> Call | BatchCall | ProcessCall:
     """Return the function that calls a handler through its middleware. The first middleware is the outermost."""
     if handler.home == "process":
         return ProcessCall(handler, middlewares, processes)
     signature, function = handler.signature, handler.function
-    parse, body = parser_of(signature), _body_of(handler, threads)
+    parse, body = parser_of(signature), _body_of(handler, in_thread, threads)
     if handler.options.batch is not None:
         return BatchCall(parse, middlewares, body)
     if handler.home == "loop" and not middlewares:
@@ -59,17 +62,23 @@ def call_of(
     return call
 
 
-def _body_of(handler: Handler[..., Any], threads: Threads) -> Body:
-    """Return the function that runs a handler on the event loop or in a thread."""
+def _body_of(handler: Handler[..., Any], middlewares: Sequence[ThreadMiddleware], threads: Threads) -> Body:
+    """Return the function that runs a handler on the event loop, or in a thread with the middleware of threads."""
     bind, function = handler.signature.call, handler.function
     if handler.home == "loop":
         return lambda value, ctx: bind(function, value, ctx)
+
+    def call(value: Any, ctx: Any) -> Any:
+        innermost: Callable[[], Any] = partial(bind, function, value, ctx)
+        for middleware in reversed(middlewares):
+            innermost = partial(middleware, ctx, innermost)
+        return innermost()
 
     async def in_thread(value: Any, ctx: Context | BatchContext | None) -> Any:
         context = contextvars.copy_context()
         if ctx is not None:
             ctx.enter_thread(asyncio.get_running_loop())
-        return await to_its_end(threads.call(context.run, bind, function, value, ctx))
+        return await to_its_end(threads.call(context.run, call, value, ctx))
 
     return in_thread
 

@@ -23,7 +23,7 @@ from jqueue.ports.queue import JobQueue, SupportsWorkers
 from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import Exporter
 from jqueue.telemetry.observing import observed
-from jqueue.worker.calls import Middleware, call_of, needs_context
+from jqueue.worker.calls import Middleware, ThreadMiddleware, call_of
 from jqueue.worker.claiming import Claimer, SingleClaims
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
 from jqueue.worker.gathering import Gatherer
@@ -62,6 +62,7 @@ class WorkerConfig:
         handlers: its handlers, by entrypoint.
         crons: its cron entries.
         middlewares: the functions called around every handler, the outermost first.
+        thread_middlewares: the functions called in the thread of each handler without async, the outermost first.
         lifespan: opens the resources that handlers share.
     """
 
@@ -70,6 +71,7 @@ class WorkerConfig:
     handlers: Mapping[str, Handler[..., Any]]
     crons: Sequence[Cron]
     middlewares: Sequence[Middleware]
+    thread_middlewares: Sequence[ThreadMiddleware]
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
 
 
@@ -227,8 +229,8 @@ class Run:
         calls: dict[str, tuple[Handler[..., Any], AnyCall, bool]] = {
             name: (
                 handler,
-                call_of(handler, config.middlewares, threads, processes),
-                needs_context(handler, config.middlewares),
+                call_of(handler, config.middlewares, config.thread_middlewares, threads, processes),
+                handler.signature.wants_context or bool(config.middlewares or config.thread_middlewares),
             )
             for name, handler in config.handlers.items()
         }
@@ -287,7 +289,8 @@ class Run:
 
     def _claimer(self, source: SingleClaims, job_runner: JobRunner, threads: Threads) -> Claimer | Lanes:
         """Return what begins jobs: lanes if the jobs are in memory and fit into them, and otherwise claims."""
-        handlers, queue, state, middlewares = self._config.handlers, self._queue, self._state, self._config.middlewares
+        handlers, queue, state = self._config.handlers, self._queue, self._state
+        middlewares = (*self._config.middlewares, *self._config.thread_middlewares)
         if isinstance(queue, RowQueue):
             present = [handlers[name] for name in set(queue.rows.names) if name in handlers]
             if all(fits(handler, middlewares, "loop") for handler in present):

@@ -14,7 +14,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import JobQueue
 from jqueue.telemetry.exporters import Exporter, Tracing
-from jqueue.worker.calls import Middleware
+from jqueue.worker.calls import Middleware, ThreadMiddleware
 from jqueue.worker.declaring import Cron
 from jqueue.worker.handler_options import (
     HANDLER_OPTION_NAMES,
@@ -27,7 +27,7 @@ from jqueue.worker.handler_options import (
 from jqueue.worker.handlers import NO_PAYLOAD, BatchHandler, Handler
 from jqueue.worker.report import RunReport
 from jqueue.worker.run import Run, WorkerConfig
-from jqueue.worker.signatures import name_of
+from jqueue.worker.signatures import is_async, name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +37,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
+ThreadMiddlewareT = TypeVar("ThreadMiddlewareT", bound=ThreadMiddleware)
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 CRON_OPTION_NAMES = ("timezone", "name", "payload", "unique_key", *HANDLER_OPTION_NAMES)
@@ -117,6 +118,7 @@ class Worker:
         self.handlers: dict[str, Handler[..., Any]] = {}
         self.crons: list[Cron] = []
         self._middlewares: list[Middleware] = []
+        self._thread_middlewares: list[ThreadMiddleware] = []
         self._lifespan = lifespan
         self._run: Run | None = None
         settings_of(self)
@@ -212,6 +214,20 @@ class Worker:
         self._middlewares.append(function)
         return function
 
+    def thread_middleware(self, function: ThreadMiddlewareT) -> ThreadMiddlewareT:
+        """Register a function that is called in the thread of each handler without `async`, around the handler.
+
+        def traced(ctx, call_next):
+            return call_next()
+
+        Raises:
+            TypeError: the function is async.
+        """
+        if is_async(function):
+            raise TypeError("a thread_middleware is a function without async: for async functions, use middleware")
+        self._thread_middlewares.append(function)
+        return function
+
     def lifespan(self, function: LifespanT) -> LifespanT:
         """Register the context manager of the resources that all handlers share: see `Worker`.
 
@@ -256,6 +272,7 @@ class Worker:
             handlers=dict(self.handlers),
             crons=tuple(self.crons),
             middlewares=(*([] if self.tracing is None else [self.tracing.middleware]), *self._middlewares),
+            thread_middlewares=tuple(self._thread_middlewares),
             lifespan=self._lifespan,
         )
         self._run = run = Run(config, queue, drain=drain, signals=signals)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import threading
 from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +48,45 @@ async def test_middleware_wraps_the_handler_with_the_first_one_outermost():
         await worker.run(queue, drain=True, signals=False)
         assert 11 == await work.result(queue, job, timeout=1)
     assert [("outer", "work"), "inner", ("work", 5), ("inner again", 10), "outer again"] == events
+
+
+@in_virtual_time
+async def test_thread_middleware_runs_in_the_thread_of_each_handler_without_async():
+    worker, local = Worker(concurrency=1), threading.local()
+    events: list[Any] = []
+
+    @worker.thread_middleware
+    def fresh(ctx, call_next):
+        local.connection = "fresh"
+        events.append(("begins", ctx.entrypoint))
+        try:
+            return call_next()
+        finally:
+            events.append("ends")
+
+    @worker.thread_middleware
+    def doubled(ctx, call_next):
+        return 2 * call_next()
+
+    @worker.handler("work", keep_result=60, max_attempts=1)
+    def work(number: int) -> int:
+        connection, local.connection = local.connection, "broken"
+        events.append(connection)
+        return number if number else 1 // number
+
+    @worker.handler("on_the_loop")
+    async def on_the_loop() -> None:
+        events.append("on the loop")
+
+    async with broker() as queue:
+        jobs = [await work.enqueue(queue, number) for number in (0, 5)]
+        await on_the_loop.enqueue(queue)
+        assert RunReport(succeeded=2, dead=1) == await worker.run(queue, drain=True, signals=False)
+        assert 10 == await work.result(queue, jobs[1], timeout=1)
+    assert [("begins", "work"), "fresh", "ends"] * 2 + ["on the loop"] == events
+
+    with pytest.raises(TypeError, match="without async"):
+        worker.thread_middleware(on_the_loop.function)  # type: ignore[type-var]
 
 
 @in_virtual_time
