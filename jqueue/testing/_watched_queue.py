@@ -174,7 +174,7 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
         queue: the queue, in which nothing is ready.
         names: entrypoints of the worker.
         now: time that the clock shows.
-        end: the last moment that counts. Without one, schedules count only if some job is due as well.
+        end: the last moment that counts. Without one, schedules do not count, as they never end.
     """
     state = await queue.read_state()
     rules = state.entrypoints
@@ -193,7 +193,7 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
             opening = opens_at(state.recent.get(name, ()), now.timestamp(), rate, per)
             if opening is not None:
                 moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
-    if moments or end is not None:
+    if end is not None:
         entries = [entry for entry in state.schedules.values() if entry.entrypoint in names]
         moments += [time_shown(entry, now) for entry in entries]
     return min((moment for moment in moments if moment > now and (end is None or moment <= end)), default=None)

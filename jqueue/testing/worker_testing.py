@@ -63,14 +63,16 @@ class WorkerTester:
         """Run a worker until nothing is left for it to do, and return a report of what ran.
 
         When no job is ready, the clock jumps to the time of the next one: its delay ends, its next try is due, or the
-        rate limit of its entrypoint allows it. Schedules that come due on the way fire. Sleeps inside handlers, and
-        handler timeouts, take real time.
+        rate limit of its entrypoint allows it. Sleeps inside handlers, and handler timeouts, take real time.
+
+        The cron entries of the worker never end, so they fire only in a run with `until`. Any other run takes them out
+        of the queue.
 
         Args:
             worker: your worker, with its handlers, middleware and lifespan.
             until: limit for the clock: a moment, or a timedelta or seconds from now. At the end the clock shows this
                 time, and all schedules due by then have fired. Without it, the clock goes to every job, however late
-                it is due. Schedules never end, so they alone do not keep the run going.
+                it is due.
             max_jobs: largest number of runs; a retried job counts once for each try.
             raise_errors: True to raise, at the end, the error of the first job that died. Errors of earlier tries,
                 and of jobs that succeeded in the end, are only in the report.
@@ -90,7 +92,7 @@ class WorkerTester:
         most = check_integer("max_jobs", max_jobs, 1, 2**31)
         watched = WatchedQueue(self.queue, self.clock, names=tuple(worker.handlers), end=end, most=most)
         try:
-            await self._run(worker, watched)
+            await self._run(worker, watched, with_crons=end is not None)
         finally:
             self.report = report = WorkReport(tuple(watched.ran))
         if end is not None and end > self.clock.now():
@@ -99,11 +101,15 @@ class WorkerTester:
             _raise_first([ran for ran in report if ran.outcome == "dead"])
         return report
 
-    async def _run(self, worker: Worker, watched: WatchedQueue) -> None:
-        """Run the worker with the watching middleware outside all others."""
+    async def _run(self, worker: Worker, watched: WatchedQueue, *, with_crons: bool) -> None:
+        """Run the worker with the watching middleware outside all others, and with or without its cron entries."""
         async with AsyncExitStack() as stack:
             await open_queue(self.queue, stack, tuple(worker.handlers))
-            middlewares = worker._middlewares
+            middlewares, crons = worker._middlewares, worker.crons
+            if not with_crons:
+                for cron in crons if self.queue.capabilities.schedules else ():
+                    await self.queue.unschedule(cron.name)
+                worker.crons = []
             middlewares.insert(0, watched.watch)
             try:
                 while True:
@@ -112,6 +118,7 @@ class WorkerTester:
                         return  # otherwise run again: lost jobs seemed held, and kept the clock from moving
             finally:
                 middlewares.remove(watched.watch)
+                worker.crons = crons
 
     def _end(self, until: Duration | datetime | None) -> datetime | None:
         if until is None:

@@ -233,19 +233,20 @@ async def test_schedules_fire_up_to_the_given_end(queue, clock, tester):
     assert (4, datetime(2026, 1, 4, 2, tzinfo=UTC)) == (len(times), clock.now())
 
 
-async def test_schedules_fire_only_while_other_jobs_are_pending(queue, clock, tester):
+async def test_cron_entries_fire_only_in_runs_with_a_given_end(queue, clock, tester):
     app = Worker()
 
-    @app.cron("0 * * * *")
-    async def hourly() -> None: ...
+    @app.cron("* * * * *")
+    async def each_minute() -> None: ...
 
     @app.handler("work")
     async def work() -> None: ...
 
-    assert 0 == len(await tester.run_until_idle(app))
-    await work.enqueue(queue, delay=2.5 * HOUR)
-    report = await tester.run_until_idle(app)
-    assert ["hourly", "hourly", "work"] == [ran.entrypoint for ran in report]
+    for runs in (2, 3):
+        await work.enqueue(queue, delay=48 * HOUR)
+        [ran] = await tester.run_until_idle(app)
+        assert "work" == ran.entrypoint
+        assert ["each_minute"] * runs == [ran.entrypoint for ran in await tester.run_until_idle(app, until=60 * runs)]
 
 
 async def test_jobs_after_the_given_end_do_not_run(queue, clock, tester):
