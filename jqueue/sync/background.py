@@ -6,6 +6,10 @@
 
 The thread is a daemon, so the interpreter does not wait for it; `atexit` ends it. Threads of the program that outlive
 its main thread can make calls until then.
+
+In a program that gevent has patched, it is a thread of the operating system nevertheless. As a greenlet it would make
+every other greenlet of its thread look like one that runs in an event loop. The loop does the work of thread pools
+itself, as their threads would be greenlets. A greenlet that waits for a call lets others run.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -48,17 +53,40 @@ class Background:
     """A daemon thread that runs an event loop."""
 
     def __init__(self) -> None:
-        self.loop = _Loop()
         self.resources: set[Resource] = set()
         self._forks_before = forks()
         self._closing = False
         self._posting = threading.RLock()  # a signal handler or a finalizer may post while its thread posts
-        self._thread = threading.Thread(target=self._run, name="jqueue-sync", daemon=True)
+        self._ended = threading.Event()
+        gevent = _gevent()
+        self.loop: _Loop
         try:
-            self._thread.start()
+            if gevent is None:
+                self.loop = _Loop()
+                threading.Thread(target=self._run, name="jqueue-sync", daemon=True).start()
+            else:
+                self._start_below(gevent)
         except RuntimeError as error:
-            self.loop.close()
+            if gevent is None:
+                self.loop.close()
             raise JQueueError(f"the thread for blocking calls could not be started: {error}") from error
+
+    def _start_below(self, gevent: Any) -> None:
+        """Start a thread that is no greenlet. Its event loop belongs to its own hub, so it is made there."""
+        made = gevent.get_original("_thread", "allocate_lock")()
+        made.acquire()
+
+        def begin() -> None:
+            try:
+                self.loop = _Loop(has_threads=False)
+            finally:
+                made.release()
+            self._run()
+
+        gevent.get_original("_thread", "start_new_thread")(begin, ())
+        made.acquire()
+        if not hasattr(self, "loop"):
+            raise RuntimeError("its event loop could not be made")
 
     @property
     def takes_calls(self) -> bool:
@@ -109,7 +137,7 @@ class Background:
             longest = max((resource.max_leave_seconds for resource in list(self.resources)), default=0.0)
             leaving.wait(longest + END_MARGIN)
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(END_MARGIN)
+            self._ended.wait(END_MARGIN)
 
     async def _leave_all(self) -> None:
         resources = list(self.resources)
@@ -125,6 +153,7 @@ class Background:
                 self._closing = True
             self._finish_tasks()
             self.loop.close()
+            self._ended.set()
 
     def _finish_tasks(self) -> None:
         """End every task, so that no thread waits for ever and no task is destroyed while it runs."""
@@ -145,16 +174,24 @@ class _Loop(asyncio.SelectorEventLoop):
 
     The pools take no more work once the main thread has ended, although other threads of the program may still make
     calls. From then on the event loop does their work itself. That blocks it, in the last moments of the process.
+
+    Args:
+        has_threads: False if it does their work itself from the beginning.
     """
+
+    def __init__(self, *, has_threads: bool = True) -> None:
+        super().__init__()
+        self._has_threads = has_threads
 
     def run_in_executor(  # type: ignore[override]
         self, executor: concurrent.futures.Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        try:
-            return super().run_in_executor(executor, func, *args)
-        except RuntimeError as error:
-            if _POOL_IS_SHUT not in str(error):  # such as no more threads: the call may be queued
-                raise
+        if self._has_threads:
+            try:
+                return super().run_in_executor(executor, func, *args)
+            except RuntimeError as error:
+                if _POOL_IS_SHUT not in str(error):  # such as no more threads: the call may be queued
+                    raise
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
             done.set_result(func(*args))
@@ -163,6 +200,21 @@ class _Loop(asyncio.SelectorEventLoop):
         if hasattr(type(func), "future"):  # as its pool does: see `jqueue.runtime.threads`
             func.future = done  # type: ignore[attr-defined]
         return asyncio.wrap_future(done, loop=self)
+
+
+def _gevent() -> Any:
+    """Return the module `gevent.monkey` if it has made greenlets of the threads of this program, else None.
+
+    Raises:
+        JQueueError: eventlet has patched it.
+    """
+    if "eventlet.patcher" in sys.modules and sys.modules["eventlet.patcher"].is_monkey_patched("thread"):
+        raise JQueueError(
+            "SyncQueue does not work in a program that eventlet has patched: use gevent, or leave threads as they are "
+            "with eventlet.monkey_patch(thread=False)"
+        )
+    gevent = sys.modules.get("gevent.monkey")
+    return gevent if gevent is not None and gevent.is_module_patched("threading") else None
 
 
 starting = threading.RLock()

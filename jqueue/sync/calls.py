@@ -12,6 +12,10 @@ from jqueue.domain.errors import QueueClosedError
 Result = TypeVar("Result")
 
 
+AN_HOUR = 3600.0
+"""Seconds to wait at a time. gevent refuses to wait without an end for what no greenlet of the thread will do."""
+
+
 class CallEnded(QueueClosedError):
     """The call was ended before it was done, or was never begun, because its queue was left or the process ends."""
 
@@ -71,9 +75,12 @@ class Call(Generic[Result]):
 
     # In the thread
 
-    def wait(self, timeout: float = -1) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended, or for `timeout` seconds. Return True if it has ended. To be called once."""
-        return self._under_way.acquire(timeout=timeout)
+        while not self._under_way.acquire(timeout=AN_HOUR if timeout is None else timeout):
+            if timeout is not None:
+                return False
+        return True
 
     def error(self) -> BaseException | None:
         """Return the error of the call, after `wait`. None if it succeeded, or was ended before it was done."""

@@ -16,11 +16,18 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import JQueueError, QueueClosedError
 from jqueue.domain.operations import Dequeue, Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.sync.background import background
+from jqueue.sync.background import Background, background
 from jqueue.sync.calls import Call
 from jqueue.sync.queue import _claimed_among
 from jqueue.testing.faults import FaultyStorage
-from tests.sync.programs import PATIENCE, HeldStorage, SignallingQueue, run_in_threads
+from tests.sync.programs import (
+    PATIENCE,
+    HeldStorage,
+    SignallingQueue,
+    assert_ended_well,
+    run_in_threads,
+    run_program,
+)
 
 
 def test_calls_of_many_threads_share_a_commit():
@@ -232,3 +239,75 @@ def test_the_views_of_a_web_application_enqueue():
     assert sorted(ids) == sorted(job.id for job in jobs)
     assert {b"/%d" % number for number in range(20)} == {job.payload for job in jobs}
     queue.close()
+
+
+GREENLETS = """
+from gevent import monkey
+monkey.patch_all()
+
+import asyncio, sys
+import gevent
+from jqueue.sync import SyncQueue
+
+queue = SyncQueue(sys.argv[1])
+
+def view(number):
+    job = queue.enqueue("view", b"%d" % number)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return job.id
+    raise AssertionError("the event loop runs in the thread of the greenlets")
+
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        gevent.sleep(0.001)
+        ticks += 1
+
+queue.enqueue("first", b"")  # no other greenlet could end this wait
+gevent.spawn(tick)
+views = [gevent.spawn(view, number) for number in range(50)]
+gevent.joinall(views, raise_error=True)
+before = ticks
+assert [] == queue.dequeue("none", wait=0.1) and ticks > before  # others run meanwhile
+print(len({each.value for each in views}), queue.stats().depth)
+"""
+
+
+def test_greenlets_share_a_queue_while_others_run(tmp_path):
+    pytest.importorskip("gevent")
+    done = run_program(tmp_path, GREENLETS, tmp_path / "queue.json")
+    assert_ended_well(done)
+    assert ["50", "51"] == done.stdout.split()
+
+
+PATCHED = """
+import _thread, sys, types
+
+monkey = types.ModuleType("gevent.monkey")
+monkey.is_module_patched = lambda name: name == "threading"
+monkey.get_original = lambda module, name: getattr(_thread, name)
+sys.modules["gevent.monkey"] = monkey
+
+import threading
+from jqueue.sync import SyncQueue
+
+with SyncQueue(sys.argv[1]) as queue:
+    print(queue.enqueue("work", b"").entrypoint, *(thread.name for thread in threading.enumerate()))
+"""
+
+
+def test_in_a_program_patched_by_gevent_all_blocking_work_is_done_by_one_thread_that_threading_did_not_start(tmp_path):
+    done = run_program(tmp_path, PATCHED, tmp_path / "queue.json")
+    assert_ended_well(done)
+    assert ["work", "MainThread"] == done.stdout.split()
+
+
+def test_a_program_patched_by_eventlet_is_refused_at_its_first_call(monkeypatch):
+    patcher = types.ModuleType("eventlet.patcher")
+    patcher.is_monkey_patched = lambda name: True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "eventlet.patcher", patcher)
+    with pytest.raises(JQueueError, match=r"eventlet has patched: use gevent, or .*monkey_patch\(thread=False\)"):
+        Background()
