@@ -31,7 +31,7 @@ from jqueue.connect import connect_storage
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import printable
-from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
 SHOWN = {
@@ -171,6 +171,8 @@ async def _examine(storage: ObjectStoragePort, examination: Examination, *, quic
         )
     _end_on_sigterm()
     try:
+        if isinstance(storage, SupportsWriteCheck):
+            await storage.check_writable()  # trials beside the queue's file do not show that it can be replaced
         with _progress() as report:
             examination.space = ScratchSpace(storage, SystemEntropy())
             async with examination.space:

@@ -46,6 +46,7 @@ _REFUSALS = {
     errno.EISDIR: f"it is {_KINDS[stat.S_IFDIR]}",
     errno.ENXIO: f"it is {_KINDS[stat.S_IFSOCK]}",
     errno.ENOTDIR: "a part of its path is not a folder",
+    errno.EBUSY: "it is mounted by itself, and so cannot be replaced; mount its folder instead",
     errno.ENAMETOOLONG: "its name is too long; 200 bytes always fit",
     errno.ENOTSUP: "its file system has no locks; keep it on a local disk",
     errno.EOPNOTSUPP: "its file system has no locks; keep it on a local disk",
@@ -63,7 +64,8 @@ _ADVICE = {
 
 def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
     """Return a system error as a StorageError that names the failed action, the path, and what to do."""
-    where = error.filename if isinstance(error.filename, str) else path
+    where = error.filename2 or error.filename  # the second one is the new name, if a file could not be renamed
+    where = where if isinstance(where, str) else path
     number = error.errno or 0
     if number in _REFUSALS:
         reason = _REFUSALS[number].format(user=_user(), folder=os.path.dirname(path))
@@ -143,6 +145,25 @@ def check_folders(base: str, inner: str) -> None:
         base = os.path.join(base, name)
         if not stat.S_ISDIR(os.stat(base, follow_symlinks=False).st_mode):
             raise StorageFatalError(f"{base!r} is not a folder, and links are not followed: move it away")
+
+
+def check_replaceable(path: str, descriptor: int, folder: int) -> None:
+    """Raise OSError if an open file is a mount point, onto which nothing can be renamed. Only Linux can tell.
+
+    Args:
+        path: of the file.
+        descriptor: of the file.
+        folder: descriptor of its folder.
+    """
+    if _mount_of(descriptor) != _mount_of(folder):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+
+
+def _mount_of(descriptor: int) -> str:
+    """Return the id of the mount that an open file or folder is in; empty if the kernel does not tell it."""
+    with suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as lines:
+        return next((line for line in lines if line.startswith("mnt_id:")), "")
+    return ""
 
 
 def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:

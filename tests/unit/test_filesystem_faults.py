@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import resource
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -65,6 +67,7 @@ async def test_a_write_that_the_system_cuts_short_leaves_the_old_content(storage
         (errno.EIO, StorageError, "Input/output error"),
         (errno.EACCES, StorageFatalError, "must be allowed to read and write"),
         (errno.EROFS, StorageFatalError, "mounted for writing"),
+        (errno.EBUSY, StorageFatalError, "mount its folder"),
     ],
 )
 async def test_a_failed_write_leaves_the_old_content(storage, path, monkeypatch, call, number, error, advice):
@@ -203,3 +206,39 @@ async def test_leftovers_of_killed_writers_are_removed_at_the_first_write(storag
     assert later.exists(), "the folder is not listed at every write"
     await LocalFileSystemStorage(path).write(b"third", etag)
     assert not later.exists()
+
+
+ON_A_MOUNT = """
+import asyncio, subprocess, sys
+from jqueue import BrokerQueue
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.cli import doctor
+from jqueue.domain.errors import StorageFatalError
+path = sys.argv[1]
+subprocess.run(["mount", "--bind", path, path], check=True)
+storage = LocalFileSystemStorage(path)
+async def refused(call):
+    try:
+        await call
+    except StorageFatalError as error:
+        print(error, repr(error.__cause__))
+async def main():
+    await refused(storage.check_writable())
+    async with BrokerQueue(storage) as queue:
+        await refused(queue.enqueue("work", b"2"))
+asyncio.run(main())
+print(doctor.run(path).error)
+"""
+
+
+@pytest.mark.wide
+async def test_a_file_that_is_a_mount_point_is_refused_at_once_by_each_call_and_by_the_doctor(storage, path):
+    private = ["unshare", "--mount"]
+    if subprocess.run([*private, "true"], capture_output=True).returncode:
+        pytest.skip("only root can mount")
+    async with BrokerQueue(storage) as queue:
+        await queue.enqueue("work", b"1")
+    ran = subprocess.run([*private, sys.executable, "-c", ON_A_MOUNT, path], capture_output=True, text=True, timeout=60)
+    assert 3 == len(ran.stdout.splitlines()), ran.stderr
+    for line in ran.stdout.splitlines():
+        assert f"'{path}': it is mounted by itself, and so cannot be replaced; mount its folder instead" in line

@@ -33,6 +33,7 @@ from jqueue.runtime.file_lock import FileLock, HeldLock, has_file_locks
 from jqueue.runtime.posix_files import (
     PRIVATE,
     as_storage_error,
+    check_replaceable,
     create_file,
     create_folder,
     file_status,
@@ -173,7 +174,7 @@ class LocalFileSystemStorage(NoQueue):
         """Return if this process may write or create the file now. Nothing is left behind, and no lock is taken.
 
         Raises:
-            StorageFatalError: permission is refused, the file system is read-only, a link is in the way, ...
+            StorageFatalError: permission is refused, the file system is read-only, the file is mounted by itself, ...
             StorageError: the disk is full, or the system failed.
         """
         await in_a_thread(self._check_writable)
@@ -328,11 +329,22 @@ class LocalFileSystemStorage(NoQueue):
     def _check_writable(self) -> None:
         try:
             if file_status(self._file) is not None:
-                os.close(open_file(self._file, os.O_RDWR)[0])
+                self._check_replaceable()
             self._lock.check()
             self._folder.check_room(self._entropy.new_id())
         except OSError as error:
             raise as_storage_error(error, "write the queue file", self._file) from error
+
+    def _check_replaceable(self) -> None:
+        descriptor, _ = open_file(self._file, os.O_RDWR)
+        try:
+            folder = open_folder(self._folder.path)
+            try:
+                check_replaceable(self._file, descriptor, folder)
+            finally:
+                os.close(folder)
+        finally:
+            os.close(descriptor)
 
     def _open_current(self, opened: list[int]) -> os.stat_result | None:
         """Open the file for writing: a process that may not write it must not replace it either."""
