@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import aioboto3
 import certifi
 import pytest
 from aiobotocore.session import AioSession
@@ -70,14 +69,11 @@ class Store:
 
     def _make_session(self) -> Any:
         """Return the session that makes all clients: it keeps the model of S3, which takes long to read."""
-        server, core = self.server, AioSession()
-        core.set_config_variable("ca_bundle", _one_certificate())
-        return aioboto3.Session(
-            botocore_session=core,
-            aws_access_key_id=server.access_key,
-            aws_secret_access_key=server.secret_key,
-            region_name=server.region,
-        )
+        session = AioSession()
+        session.set_config_variable("ca_bundle", _one_certificate())
+        session.set_config_variable("region", self.server.region)
+        session.set_credentials(self.server.access_key, self.server.secret_key)
+        return session
 
     def _connection_string(self) -> str:
         server, text = self.server, str(self.server.connection_string)

@@ -12,7 +12,7 @@ from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.printing import show_json
 
 EXTRAS = {
-    "s3": "aioboto3",
+    "s3": "aiobotocore",
     "gcs": "google.cloud.storage",
     "azure": "azure.storage.blob",
     "formats": "watchfiles",

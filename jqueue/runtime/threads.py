@@ -1,6 +1,7 @@
-"""The threads for disk access and long computations, so that they do not block an event loop.
+"""The threads for disk access, long computations and waits for the network, so that they do not block an event loop.
 
-They are separate from the event loop's own threads, all of which job handlers may occupy.
+They are separate from the event loop's own threads, all of which job handlers may occupy. Waits for the network have a
+pool of their own, so that a host that does not answer delays no file.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import concurrent.futures
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+NETWORK_THREADS = 32
+"""Waits for the network at a time. One that its caller has given up keeps its thread until it ends."""
 
 
 class _Threads(concurrent.futures.ThreadPoolExecutor):
@@ -40,12 +45,14 @@ class _Call:
 
 
 def _begin() -> None:
-    """Create the pool. A forked child needs its own, as it has none of its parent's threads."""
-    global _threads
+    """Create the pools. A forked child needs its own, as it has none of its parent's threads."""
+    global _threads, _network
     _threads = _Threads(thread_name_prefix="jqueue-storage")
+    _network = concurrent.futures.ThreadPoolExecutor(NETWORK_THREADS, "jqueue-network")
 
 
 _threads: _Threads
+_network: concurrent.futures.ThreadPoolExecutor
 _begin()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)
@@ -76,6 +83,16 @@ async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: 
         raise
     finally:
         del answer, future
+
+
+async def in_a_network_thread(work: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Run a function that waits for the network in a thread, and return its result.
+
+    If the caller is cancelled, a call that has begun goes on, and nothing waits for it.
+    """
+    call = _Call(partial(work, **options), arguments)
+    result: Result = await asyncio.get_running_loop().run_in_executor(_network, call)
+    return result
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -559,7 +559,7 @@ def black_hole():
 
 @pytest.mark.wide
 def test_a_silent_store_is_named_within_seconds_and_its_worker_can_be_stopped(start, black_hole, monkeypatch):
-    pytest.importorskip("aioboto3")
+    pytest.importorskip("aiobotocore")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     process = start("program:worker", f"s3://bucket/q.json?endpoint_url={black_hole}&region_name=us-east-1")

@@ -5,7 +5,9 @@ A proxy between the real client and the real server counts the requests.
 
 import asyncio
 import copy
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -40,6 +42,19 @@ async def counted(request, name):
         store.url = proxy.url
         async with honest.open(key, timeout=30) as direct:
             yield store.open(key, timeout=30), proxy, direct
+
+
+class CountingThreads(ThreadPoolExecutor):
+    """One thread, which a handler of the program occupies, and the number of calls that were given to it."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.over, self.calls = threading.Event(), -1
+        self.submit(self.over.wait)
+
+    def submit(self, *arguments, **options):
+        self.calls += 1
+        return super().submit(*arguments, **options)
 
 
 def taken(proxy):
@@ -217,3 +232,31 @@ async def test_a_call_under_way_keeps_the_client_that_another_queue_gives_up(req
             assert {"opened": 1, "closed": 1} == clients
             assert 2 == len((await staying.read_state()).jobs)
         assert {"opened": 2, "closed": 2} == clients
+
+
+async def in_pieces(count):
+    """Yield pieces of an object of 100,000 bytes each."""
+    for number in range(count):
+        yield bytes([number]) * 100_000
+
+
+@on_each_server
+async def test_no_call_to_a_store_with_a_host_name_waits_for_the_threads_of_the_program(request, server):
+    async with counted(request, server) as (storage, proxy, _):
+        store = copy.copy(store_of(request, server))
+        store.url = proxy.url.replace("127.0.0.1", "localhost")
+        threads = CountingThreads()
+        asyncio.get_running_loop().set_default_executor(threads)
+        try:
+            async with store.open(store.new_key()) as storage:
+                etag = await storage.write(b"content")
+                assert (b"content", etag) == await storage.read()
+                assert None is await storage.read_if_changed(etag)
+                await storage.create_object_from(".history/1", in_pieces(60))
+                assert bytes(10) == await storage.read_object(".history/1", 0, 10)
+                assert 1 == len(await storage.list_beside(".history/"))
+                await storage.remove_object(".history/1")
+            assert 0 == threads.calls
+            assert {"localhost"} == {each.headers["host"].partition(":")[0] for each in proxy.requests}
+        finally:
+            threads.over.set()

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aioboto3
 import pytest
+from aiobotocore.session import AioSession
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceModifiedError, ResourceNotFoundError
 from azure.storage.blob.aio import BlobServiceClient
@@ -36,7 +36,7 @@ RACERS = 8
 WRITERS, INCREMENTS = 4, 4
 SLOWNESS = 0.1
 
-SESSION = aioboto3.Session()
+SESSION = AioSession()
 both_s3 = pytest.mark.parametrize("server", ["seaweedfs", "moto_s3"])
 
 
@@ -67,7 +67,7 @@ def s3_client(server, **changed):
         "config": Config(retries={"total_max_attempts": 1}),
         **changed,
     }
-    return SESSION.client("s3", **options)
+    return SESSION.create_client("s3", **options)
 
 
 @pytest.fixture

@@ -327,7 +327,7 @@ def test_an_invalid_url_error_is_a_jqueue_error_and_a_value_error():
 # Imports
 
 MISSING = [
-    ("s3://bucket/key", "S3Storage", "aioboto3", 'pip install "jqueue[s3]"'),
+    ("s3://bucket/key", "S3Storage", "aiobotocore", 'pip install "jqueue[s3]"'),
     ("gs://bucket/key", "GCSStorage", "google.cloud", 'pip install "jqueue[gcs]"'),
     ("az://account@box/key", "AzureBlobStorage", "azure.storage.blob.aio", 'pip install "jqueue[azure]"'),
 ]
@@ -365,12 +365,12 @@ assert "S3Storage" not in jqueue.__all__, "an import of all would need every ext
 exec("from jqueue import *")
 for url in ("memory://", "queue.json", "file:///queue.json"):
     jqueue.connect(url)
-clients = {"aioboto3", "aiobotocore", "botocore", "aiohttp", "requests", "google.auth", "google.cloud", "azure"}
+clients = {"aiobotocore", "botocore", "aiohttp", "requests", "google.auth", "google.cloud", "azure"}
 print(sorted(clients & set(sys.modules)))
 from jqueue import S3Storage
 print(sorted(clients & set(sys.modules)))
 """
-    assert ["[]", "['aioboto3', 'aiobotocore', 'aiohttp', 'botocore']"] == in_a_new_process(code).splitlines()
+    assert ["[]", "['aiobotocore', 'aiohttp', 'botocore']"] == in_a_new_process(code).splitlines()
 
 
 def test_jqueue_connect_stays_the_function_after_its_module_is_imported():

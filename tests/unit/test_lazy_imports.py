@@ -24,7 +24,7 @@ MOST = 15
 
 SLOW_STANDARD = {"asyncio", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "ssl", "subprocess"}
 
-CLIENTS = {"aioboto3", "aiobotocore", "azure", "boto3", "google.cloud", "grpc", "pebble", "pyarrow", "pyspark"}
+CLIENTS = {"aiobotocore", "azure", "boto3", "google.cloud", "grpc", "pebble", "pyarrow", "pyspark"}
 
 
 def loaded_by(code, *arguments):

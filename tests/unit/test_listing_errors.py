@@ -13,7 +13,7 @@ from jqueue.domain.errors import StorageFatalError
 
 
 class S3:
-    """A session of aioboto3, and its client, with these answers to lists; the last one is repeated."""
+    """A session, and its client, with these answers to lists; the last one is repeated."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []

@@ -27,7 +27,7 @@ def note(event, arguments):
     if event == "open" and "botocore" in str(arguments[0]) and ".json" in str(arguments[0]):
         opened[threading.current_thread() is threading.main_thread()].add(os.path.basename(arguments[0]))
 
-import asyncio, aioboto3
+import asyncio
 from jqueue import S3Storage, StorageError
 
 async def main():
@@ -44,7 +44,7 @@ sys.addaudithook(note)
 asyncio.run(main())
 assert not opened[True], opened
 assert {"endpoints.json", "service-2.json.gz", "endpoint-rule-set-1.json.gz"} <= opened[False], opened
-late = [name for name in set(sys.modules) - before if name.partition(".")[0] in ("aioboto3", "boto3", "s3transfer")]
+late = [name for name in set(sys.modules) - before if name.partition(".")[0] in ("aiobotocore", "boto3", "botocore")]
 assert not late, late
 """
 

@@ -57,7 +57,7 @@ async def outcomes(storage):
 
 
 class S3:
-    """A session of aioboto3, and its client, whose every call ends in the same error; `calls` lists them."""
+    """A session, and its client, whose every call ends in the same error; `calls` lists them."""
 
     def __init__(self, error, head=None):
         self.error, self.head, self.calls = error, head, []

@@ -123,5 +123,5 @@ def test_jqueue_can_be_imported_without_fcntl():
 
 
 def test_importing_jqueue_loads_no_test_tool_and_no_optional_client():
-    unwanted = {"aioboto3", "google.cloud", "hypothesis", "pytest", "rich"}
+    unwanted = {"aiobotocore", "google.cloud", "hypothesis", "pytest", "rich"}
     assert set() == _modules_after_import() & unwanted

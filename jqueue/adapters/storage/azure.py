@@ -14,6 +14,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from io import BytesIO
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from jqueue.adapters.storage._beside import RawListed
 from jqueue.adapters.storage._remote import (
@@ -30,12 +32,17 @@ from jqueue.adapters.storage._remote import (
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageFatalError
 from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.runtime.threads import in_a_network_thread
 
 try:
+    from aiohttp import ClientSession, DummyCookieJar, TCPConnector
     from azure.core import MatchConditions
     from azure.core import exceptions as azure_errors
+    from azure.core.pipeline.transport import AioHttpTransport
     from azure.storage.blob import BlobBlock, BlobSasPermissions, generate_blob_sas
     from azure.storage.blob.aio import ContainerClient
+
+    from jqueue.adapters.storage._lookups import LOOKUPS
 except ImportError as error:
     raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from error
 
@@ -84,6 +91,37 @@ PERMISSIONS = {
     "delete": "the role Storage Blob Data Contributor, or a token with delete (d)",
     "list": "the role Storage Blob Data Contributor, or a token for the container with list (l)",
 }
+
+
+class Transport(AioHttpTransport):  # type: ignore[misc]
+    """Sends requests without waiting for the event loop's own threads, all of which job handlers may occupy.
+
+    aiohttp looks up the environment's proxies in such a thread, at each request. Here they are looked up once a host.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.session: Any = None
+        self._proxies: dict[str, dict[str, str]] = {}
+
+    async def open(self) -> None:
+        """Open the connections, unless they are open."""
+        if self.session is None:
+            self.session = ClientSession(
+                connector=TCPConnector(resolver=LOOKUPS), cookie_jar=DummyCookieJar(), auto_decompress=False
+            )
+        await super().open()
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """Send a request, through the proxy of the environment if it has one for the host."""
+        host = urlsplit(request.url).hostname or ""
+        if host not in self._proxies:
+            self._proxies[host] = await in_a_network_thread(_proxies_for, host)
+        return await super().send(request, **({"proxies": self._proxies[host]} | options))
+
+
+def _proxies_for(host: str) -> dict[str, str]:
+    return {} if proxy_bypass(host) else getproxies()
 
 
 class AzureBlobStorage(RemoteStorage[Any]):
@@ -139,6 +177,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[ContainerClient]:
         options: dict[str, Any] = {
+            "transport": Transport(connection_timeout=self.timeout, read_timeout=self.timeout),
             "retry_total": 0,
             "retry_connect": 0,
             "retry_read": 0,
@@ -177,7 +216,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
         except ImportError:
             what = "no credential was given, and azure-identity, which would look for one, is not installed"
             raise StorageFatalError(f"{self.url}: {what}: pip install azure-identity") from None
-        return DefaultAzureCredential(), True
+        return DefaultAzureCredential(transport=Transport()), True
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:
         return self._open()

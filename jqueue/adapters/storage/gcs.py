@@ -16,7 +16,6 @@ An object takes about one write a second. The queue slows down to that, and puts
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
@@ -40,6 +39,7 @@ from jqueue.adapters.storage._remote import (
 )
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, shown
+from jqueue.runtime.threads import in_a_network_thread
 
 try:
     import google.auth.exceptions as auth_errors
@@ -112,7 +112,7 @@ class GCSStorage(RemoteStorage[Any]):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
         try:
-            client = self.client or await asyncio.to_thread(self._make_client)
+            client = self.client or await in_a_network_thread(self._make_client)
         except (ValueError, TypeError) as error:
             what = f"the client cannot be used as it is configured ({type(error).__name__})"
             raise StorageFatalError(f"{self.url}: {what}") from None
@@ -155,7 +155,7 @@ class GCSStorage(RemoteStorage[Any]):
         if stop is not None:
             options["end"] = stop - 1
         try:
-            content = await asyncio.to_thread(
+            content = await in_a_network_thread(
                 blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **options
             )
         except google_errors.NotModified:
@@ -174,7 +174,7 @@ class GCSStorage(RemoteStorage[Any]):
         blob = self._blob(client)
         generation = 0 if if_match is None else int(if_match) if if_match.isdecimal() else 1
         try:
-            await asyncio.to_thread(
+            await in_a_network_thread(
                 blob.upload_from_string,
                 content,
                 content_type=self.content_type,
@@ -191,7 +191,7 @@ class GCSStorage(RemoteStorage[Any]):
 
     async def _begin(self, client: Any) -> str:
         try:
-            url: str = await asyncio.to_thread(
+            url: str = await in_a_network_thread(
                 self._blob(client).create_resumable_upload_session,
                 content_type=self.content_type,
                 if_generation_match=0,
@@ -207,7 +207,7 @@ class GCSStorage(RemoteStorage[Any]):
     async def _send(self, client: Any, *, upload: Upload, part: bytearray, is_last: bool) -> str:
         end = upload.size + len(part)
         span = {"Content-Range": f"bytes {upload.size}-{end - 1}/{end if is_last else '*'}"}
-        answer = await asyncio.to_thread(
+        answer = await in_a_network_thread(
             client._http.put, upload.name, data=part, headers=span, timeout=self._timeouts()
         )
         if answer.status_code >= 400:
@@ -221,14 +221,14 @@ class GCSStorage(RemoteStorage[Any]):
         """Do nothing: the last part was marked as such, and has made the object."""
 
     async def _abandon(self, client: Any, *, upload: Upload) -> None:
-        await asyncio.to_thread(client._http.delete, upload.name, timeout=self._timeouts())
+        await in_a_network_thread(client._http.delete, upload.name, timeout=self._timeouts())
 
     async def _sign_url(self, client: Any, *, seconds: float) -> str:
         sign = partial(
             self._blob(client).generate_signed_url, version="v4", expiration=timedelta(seconds=math.ceil(seconds))
         )
         try:
-            url: str = await asyncio.to_thread(sign, api_access_endpoint=self.endpoint_url)
+            url: str = await in_a_network_thread(sign, api_access_endpoint=self.endpoint_url)
         except AttributeError:
             what = "these credentials cannot sign a URL: use the key of a service account"
             raise StorageFatalError(f"{self.url}: {what}") from None
@@ -236,7 +236,7 @@ class GCSStorage(RemoteStorage[Any]):
 
     async def _delete(self, client: Any) -> None:
         try:
-            await asyncio.to_thread(self._blob(client).delete, retry=None, timeout=self._timeouts())
+            await in_a_network_thread(self._blob(client).delete, retry=None, timeout=self._timeouts())
         except google_errors.NotFound as error:
             if not await self._is_absent(client, error):
                 raise
@@ -251,7 +251,7 @@ class GCSStorage(RemoteStorage[Any]):
             timeout=self._timeouts(),
         )
         try:
-            told = await asyncio.to_thread(next, blobs.pages)
+            told = await in_a_network_thread(next, blobs.pages)
         except google_errors.NotFound as error:
             if (said := _message_of(error)) is not None:
                 raise self._no_bucket(error, said) from error

@@ -13,6 +13,7 @@ Opening a client takes 150 ms, mostly to read two megabytes of models. A thread 
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import math
@@ -41,15 +42,16 @@ from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.runtime.threads import in_a_thread
 
 try:
-    import aioboto3
-    import aioboto3.s3.inject  # else a session would import it when it opens its first client
     from aiobotocore.config import AioConfig
+    from aiobotocore.httpsession import AIOHTTPSession
     from aiobotocore.session import AioSession
     from botocore import exceptions as botocore_errors
     from botocore.exceptions import BotoCoreError as BotoCoreError  # for `jqueue.connect`
     from botocore.loaders import JSONFileLoader, Loader, create_loader
+
+    from jqueue.adapters.storage._lookups import LOOKUPS
 except ImportError as error:
-    raise ImportError('S3Storage needs aioboto3: pip install "jqueue[s3]"') from error
+    raise ImportError('S3Storage needs aiobotocore: pip install "jqueue[s3]"') from error
 
 MEANINGS: dict[str, ErrorMeaning] = {
     "PreconditionFailed": ErrorMeaning.CONFLICT,
@@ -138,6 +140,22 @@ class EtagStyle:
             self.next, self.known = style, True
 
 
+class Connections(AIOHTTPSession):  # type: ignore[misc]
+    """Reads certificates in our own threads. aiobotocore 3 reads them in those of the event loop."""
+
+    async def _create_connector(self, proxy_url: str | None) -> Any:
+        contexts = await in_a_thread(self._build_ssl_contexts, proxy_url)
+        ready = copy.copy(self)
+        ready._build_ssl_contexts = lambda _: contexts
+        ready._verify = ready._cert_file = None  # so that it takes the contexts, which verify, without a thread
+        return await AIOHTTPSession._create_connector(ready, None)
+
+
+OWN_THREADS: dict[str, Any] = {"connector_args": {"resolver": LOOKUPS}}
+"""Options of a client that waits for none of the event loop's own threads, all of which job handlers may occupy."""
+if hasattr(AIOHTTPSession, "_build_ssl_contexts"):
+    OWN_THREADS["http_session_cls"] = Connections
+
 MODELS = ("endpoints", "partitions", "sdk-default-configuration", "_retry")
 MODELS_OF_S3 = ("service-2", "endpoint-rule-set-1")
 
@@ -188,7 +206,8 @@ class S3Storage(RemoteStorage[Any]):
     Args:
         bucket: name of the bucket, which must exist.
         key: name of the object in it.
-        session: source of the credentials; by default, a new `aioboto3.Session`.
+        session: source of the credentials, an `AioSession` of aiobotocore or a `Session` of aioboto3; by default, a
+            new one.
         region_name: region of the bucket, if the environment does not name it.
         endpoint_url: URL of a store that is not AWS.
         profile_name: profile of the AWS tools, if no session is given.
@@ -235,11 +254,8 @@ class S3Storage(RemoteStorage[Any]):
         self.session = session
         self.region_name = region_name
         self.endpoint_url = endpoint_url
-        self._credentials = {
-            "profile_name": profile_name,
-            "aws_access_key_id": access_key_id,
-            "aws_secret_access_key": secret_access_key,
-        }
+        self._profile_name = profile_name
+        self._keys = (access_key_id, secret_access_key)
         self.server_side_encryption = server_side_encryption
         self.sse_kms_key_id = sse_kms_key_id
         self.storage_class = storage_class
@@ -259,12 +275,19 @@ class S3Storage(RemoteStorage[Any]):
         """Return the source of the credentials: the session that was given, or a new one."""
         if self.session:
             return self.session
-        core = AioSession(profile=self._credentials["profile_name"])
-        models = _models(core.get_config_variable("data_path"))
-        core.register_component("data_loader", models)
-        session = aioboto3.Session(botocore_session=core, region_name=self.region_name, **self._credentials)
-        models.search_paths[:] = dict.fromkeys(models.search_paths)  # each session adds the same path again
+        session = AioSession(profile=self._profile_name)
+        session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+        session.set_default_client_config(AioConfig(**OWN_THREADS))  # for clients that fetch credentials
+        if any(self._keys):
+            session.set_credentials(*self._keys)
         return session
+
+    def _make_client(self, session: Any, config: AioConfig) -> AbstractAsyncContextManager[Any]:
+        make = getattr(session, "client", None) or session.create_client  # of aioboto3, or of aiobotocore
+        client: AbstractAsyncContextManager[Any] = make(
+            "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
+        )
+        return client
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
@@ -276,14 +299,12 @@ class S3Storage(RemoteStorage[Any]):
             request_checksum_calculation="when_required",  # many S3 stores do not know the newer checksums
             response_checksum_validation="when_required",
             **style,
+            **OWN_THREADS,
         )
         async with AsyncExitStack() as closing:
             try:
                 session = await in_a_thread(self.open_session)
-                manager = session.client(
-                    "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
-                )
-                client = await closing.enter_async_context(manager)
+                client = await closing.enter_async_context(self._make_client(session, config))
                 client.meta.events.register("choose-signer.s3.GetObject", _sign_urls_as_requests)
                 for call in ("PutObject", "UploadPart"):
                     client.meta.events.register(f"request-created.s3.{call}", _remove_expect_header)

@@ -1,11 +1,11 @@
-"""The behaviour of aioboto3 when answers are lost, even with a single attempt. The S3 adapter relies on it."""
+"""The behaviour of aiobotocore when answers are lost, even with a single attempt. The S3 adapter relies on it."""
 
 import asyncio
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-import aioboto3
 import pytest
+from aiobotocore.session import AioSession
 from aiohttp import ClientPayloadError
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
@@ -44,11 +44,12 @@ async def proxy(moto_s3):
 def connect(moto_s3):
     make_bucket = Request(f"{moto_s3.endpoint_url}/{BUCKET}", method="PUT")
     urlopen(make_bucket, timeout=10).close()
-    session = aioboto3.Session(moto_s3.access_key, moto_s3.secret_key, region_name=moto_s3.region)
+    session = AioSession()
+    session.set_credentials(moto_s3.access_key, moto_s3.secret_key)
 
     def client(url, **options):
         config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, **options)
-        return session.client("s3", endpoint_url=url, config=config)
+        return session.create_client("s3", region_name=moto_s3.region, endpoint_url=url, config=config)
 
     return client
 
