@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         JQueueError,
         QueueClosedError,
         QueueFullError,
+        QueueMissingError,
         ResultTimeoutError,
         SegmentDamagedError,
         StorageError,
@@ -105,6 +106,7 @@ __all__ = [
     "Purge",
     "QueueClosedError",
     "QueueFullError",
+    "QueueMissingError",
     "QueueSet",
     "QueueState",
     "Rate",
@@ -145,7 +147,7 @@ _HOMES = {
         "jqueue.domain.errors": """
             CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError InvalidJobError JQueueError
             JobCancelledError JobFailedError JobNotFoundError JobStateError JobsUnreadableError QueueClosedError
-            QueueFullError ResultTimeoutError SegmentDamagedError StorageError UnknownOutcomeError
+            QueueFullError QueueMissingError ResultTimeoutError SegmentDamagedError StorageError UnknownOutcomeError
         """,
         "jqueue.domain.limits": "Limits",
         "jqueue.domain.models": "Claim Job JobStatus QueueState",

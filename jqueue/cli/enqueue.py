@@ -28,15 +28,13 @@ def enqueue(
     payload: Payload = None,
     file: PayloadFile = None,
     options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the queue, and its folder, if there is none.")
-    ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Add a job, and print its id.
 
-    Once the id is printed, no crash loses the job. A queue that does not exist is an error, as the URL is probably
-    misspelled; --create makes it.
+    Once the id is printed, no crash loses the job. If there is no queue at the URL, the job creates it, and a line says
+    so. A missing folder is an error, as the path is probably misspelled; --create makes it.
 
     A DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d. A TIME is like 2026-11-23T08:00, in UTC, or has a
     zone at its end.
@@ -46,20 +44,21 @@ def enqueue(
     """
 
     async def add(opened: OpenedQueue) -> tuple[str, str | None]:
-        if opened.absent and not create:
-            raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
         limits, capabilities = opened.queue.options.limits, opened.queue.capabilities
         content = await payload_of(payload, file, limits, capabilities)
         try:
-            return await _added(opened, Enqueue(entrypoint, content, **options), options)
+            answer = await _added(opened, Enqueue(entrypoint, content, **options), options)
         except UnknownOutcomeError as error:
             again = f" --job-id {error.job_ids[0]}" if error.job_ids else ""
             raise RefusedError(
                 "the outcome is unknown: the connection failed before it was certain whether the job was added. Repeat "
                 f"the command with{again}: the job is then added at most once"
             ) from None
+        if opened.view.absent:
+            note(f"there was no queue at {opened.name}: this job created it")
+        return answer
 
-    job_id, instead = on_queue(url, add, as_json=as_json, create=True)
+    job_id, instead = on_queue(url, add, as_json=as_json, create=create, absent=True)
     if as_json:
         show_json({"id": job_id, "entrypoint": entrypoint, "added": instead is None})
     else:

@@ -75,7 +75,7 @@ def import_(
     report = Report()
 
     async def add(opened: OpenedQueue) -> None:
-        if opened.absent and not create:
+        if opened.view.absent and not create:
             raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
         try:
             with ExitStack() as closing:

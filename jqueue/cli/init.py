@@ -21,7 +21,7 @@ def init(url: URL, as_json: AsJSON = False) -> None:
             raise RefusedError(
                 "a queue in the format of an older program is created by its first job: `jqueue enqueue --create`"
             )
-        if not opened.absent:
+        if not opened.view.absent:
             raise RefusedError(f"there is a queue at {opened.name} already: it was left as it is")
         try:
             await certain(opened.queue.apply(CreateQueue()))

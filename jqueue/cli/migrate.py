@@ -15,7 +15,7 @@ from rich.text import Text
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
-from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, AsJSON, RefusedError, is_absent, place_of
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, AsJSON, RefusedError, place_of
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.cli.progress import jobs_counted
 from jqueue.connect import connect_queue
@@ -99,7 +99,7 @@ async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) ->
     stop = asyncio.Event()
     _stop_on_signals(stop)
     async with source, dest:
-        if await is_absent(source, await source.stats(deadline=FIRST_CALL_DEADLINE)):
+        if (await source.view(deadline=FIRST_CALL_DEADLINE)).absent:
             raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
         with jobs_counted("checking" if dry_run else "moving") as tell:
             return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop)

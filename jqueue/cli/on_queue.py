@@ -18,10 +18,15 @@ from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.engine.view import QueueView
-from jqueue.domain.errors import JobNotFoundError, JQueueError, MissingFolderError, UnknownOutcomeError
+from jqueue.domain.errors import (
+    JobNotFoundError,
+    JQueueError,
+    MissingFolderError,
+    QueueMissingError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
-from jqueue.runtime.threads import in_a_thread
 
 if TYPE_CHECKING:
     from jqueue.formats.port import JobStorePort
@@ -65,13 +70,11 @@ class OpenedQueue:
         queue: the queue.
         name: the name of its object, without secrets.
         view: its content when it was opened.
-        absent: True if it does not exist yet, and the command may create it.
     """
 
     queue: DirectQueue | StoreQueue
     name: str
     view: QueueView
-    absent: bool = False
 
     async def stats(self) -> QueueStats:
         """Return its figures when it was opened."""
@@ -89,7 +92,12 @@ class OpenedQueue:
 
 
 def on_queue(
-    url: str, work: Callable[[OpenedQueue], Awaitable[Answer]], *, as_json: bool = False, create: bool = False
+    url: str,
+    work: Callable[[OpenedQueue], Awaitable[Answer]],
+    *,
+    as_json: bool = False,
+    create: bool = False,
+    absent: bool = False,
 ) -> Answer:
     """Return the answer of some work on the queue of a URL. An error is printed in one line, and ends the command.
 
@@ -97,7 +105,8 @@ def on_queue(
         url: of the queue.
         work: called with the queue, once it is certain that it exists.
         as_json: True if an error is printed as JSON.
-        create: True if the queue need not exist: the work may create it, and its folder.
+        create: True if neither the queue nor its folder need exist: the work may create them.
+        absent: True if the queue need not exist, but its folder must.
 
     Raises:
         typer.Exit: the work could not be done.
@@ -105,13 +114,14 @@ def on_queue(
     try:
         queue = connect_queue(url, DirectQueue, create=create)
     except MissingFolderError as error:
-        missing = f"there is no queue: the folder {error.folder!r} does not exist; correct the path"
+        remedy = "correct the path, or add --create" if absent else "correct the path"
+        missing = f"there is no queue: the folder {error.folder!r} does not exist; {remedy}"
         raise refusal(missing, as_json=as_json) from None
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     try:
         answers: list[Answer] = []
-        asyncio.run(_perform(queue, work, answers, create=create))
+        asyncio.run(_perform(queue, work, answers, absent=create or absent))
         return answers[0]
     except UnknownOutcomeError:
         raise refusal(UNKNOWN, as_json=as_json) from None
@@ -145,7 +155,7 @@ async def _perform(
     work: Callable[[OpenedQueue], Awaitable[Answer]],
     answers: list[Answer],
     *,
-    create: bool,
+    absent: bool,
 ) -> None:
     """Append the answer of the work. It is not returned: `asyncio.run` makes the repr of what its coroutine returns."""
     if isinstance(place_of(queue), InMemoryStorage):
@@ -153,10 +163,9 @@ async def _perform(
     name = describe(place_of(queue))
     async with queue:
         view = await _view(queue)
-        absent = await is_absent(queue, view)
-        if absent and not create:
-            raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
-        answers.append(await work(OpenedQueue(queue, name, view, absent)))
+        if view.absent and not absent:
+            raise QueueMissingError(name)
+        answers.append(await work(OpenedQueue(queue, name, view)))
 
 
 async def _view(queue: DirectQueue | StoreQueue) -> QueueView:
@@ -172,10 +181,3 @@ async def _view(queue: DirectQueue | StoreQueue) -> QueueView:
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:
     """Return the storage of a queue."""
     return queue.storage if isinstance(queue, BlobQueue) else queue.store
-
-
-async def is_absent(queue: BlobQueue | StoreQueue, seen: QueueStats | QueueView) -> bool:
-    """Return True if this was seen of a queue that does not exist: any blob has its braces at least."""
-    if not isinstance(queue, BlobQueue):
-        return not await in_a_thread(queue.store.exists)
-    return seen.size == 0

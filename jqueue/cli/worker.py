@@ -16,13 +16,20 @@ import typer
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.cli.log import JSONFormatter, LogFormat, log_to_stderr
-from jqueue.cli.on_queue import URL, Create, is_absent, place_of
+from jqueue.cli.on_queue import URL, Create, place_of
 from jqueue.cli.printing import UNUSABLE, refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
+from jqueue.domain.errors import (
+    InvalidBlobError,
+    InvalidJobError,
+    InvalidURLError,
+    JQueueError,
+    QueueMissingError,
+    StorageFatalError,
+)
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
@@ -185,15 +192,14 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
         stats: QueueStats = await queue.stats(deadline=10)
     except (StorageFatalError, InvalidBlobError):
         raise
+    except QueueMissingError:
+        logger.info("%s", QueueMissingError(describe(place_of(queue))))
+        return
     except JQueueError as error:
         logger.warning("%s cannot be reached yet, retrying: %s", name_of(queue), error)
         return
     finally:
         silence.cancel()
-    if await is_absent(queue, stats):
-        place = describe(place_of(queue))
-        logger.info("there is no queue at %s yet: check the URL; the first enqueue creates a queue", place)
-        return
     counts = f"{counted(stats.depth, 'ready job')}, {stats.scheduled:,} scheduled, {stats.dead:,} dead"
     logger.info("%s has %s%s", name_of(queue), counts, _unhandled(stats, handled))
 

@@ -20,7 +20,7 @@ from jqueue.core.engine.view import QueueView
 from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
 from jqueue.domain.operations import Change, Dequeue, Fence, JobReference, Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
@@ -126,6 +126,29 @@ class QueueBase(SupportsApply, SupportsWorkers):
         assert found is not None  # without an etag, the store was read
         lazy, size, taken = found
         return QueueView(lazy, self.options.limits, taken, size, etag)
+
+    async def _seen(self, seconds: float) -> QueueView:
+        """Return the queue as it is now.
+
+        Raises:
+            QueueMissingError: there is none.
+        """
+        view = await self._view(seconds)
+        if view.absent:
+            raise self._missing()
+        return view
+
+    async def _require_queue(self) -> None:
+        """Check, after a call that found nothing, that there is a queue.
+
+        Raises:
+            QueueMissingError: there is none.
+        """
+        if await self._engine.is_absent():
+            raise self._missing()
+
+    def _missing(self) -> QueueMissingError:
+        return QueueMissingError(self._engine.place)
 
     @property
     def _bulk_threshold(self) -> int | None:

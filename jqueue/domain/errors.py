@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from jqueue.domain.counting import counted
+from jqueue.domain.printable import printable
 
 SHOWN = 80
 """Number of characters of a value that an error shows."""
@@ -244,6 +245,14 @@ class InvalidBlobError(StorageFatalError):
 
 class BlobMissingError(StorageFatalError):
     """The object existed and is gone. This is never treated as an empty queue."""
+
+
+class QueueMissingError(StorageError):
+    """There is no queue to look at: the URL is wrong, or nothing was enqueued yet. A look does not create a queue."""
+
+    def __init__(self, place: object) -> None:
+        name = printable(place if isinstance(place, str) else repr(place))
+        super().__init__(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
 
 
 class ObjectMissingError(StorageFatalError):

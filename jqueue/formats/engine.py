@@ -144,6 +144,15 @@ class StoreEngine(Engine):
         ends = [end for _, end in self._ends()] if self.store.claims_expire_by_clock else []
         return min([end for end in (super().next_due(), *ends) if end is not None], default=None)
 
+    @property
+    def place(self) -> object:
+        """As in the engine."""
+        return self.store
+
+    async def is_absent(self) -> bool:
+        """As in the engine."""
+        return not await self._call(self.store.exists)
+
     async def _read_all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
         return await self._call(self._all)
 
@@ -155,7 +164,9 @@ class StoreEngine(Engine):
         if now_seen != self._last_seen:
             self._version, self._last_seen = self._version + 1, now_seen
         size = sum(len(job.payload) for job in jobs)
-        return LazyState(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
+        absent = not jobs and await self.is_absent()
+        state = LazyState(QueueState(version=self._version), (), {job.id: job for job in jobs}, absent=absent)
+        return state, size, size
 
     def _scan(self, anyway: bool) -> tuple[list[StoredJob], int] | None:
         """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.

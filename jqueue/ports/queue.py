@@ -121,6 +121,9 @@ class SupportsPeek(Protocol):
             entrypoint: of the jobs; one name, several, or None for all.
             batch_size: maximum number of jobs.
             deadline: maximum time for the call.
+
+        Raises:
+            QueueMissingError: there is no queue.
         """
 
     async def until_ready(
@@ -138,6 +141,9 @@ class SupportsPeek(Protocol):
         """Return the current state of a job, without its payload; None if it is not in the queue.
 
         A job that finished a short while ago is returned with only its id, its attempt and the status `COMPLETED`.
+
+        Raises:
+            QueueMissingError: there is no queue.
         """
 
 
@@ -166,6 +172,7 @@ class SupportsHistory(Protocol):
         Raises:
             HistoryDamagedError: some events are missing. It is raised at the end, after all other events.
             InvalidJobError: an argument is wrong, or the store of the queue cannot keep a history.
+            QueueMissingError: there is no queue.
             StorageError: the store failed.
         """
 
@@ -650,7 +657,7 @@ class Operator(SupportsApply, Protocol):
         history_payloads: bool | Unchanged = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
-        """Change settings of the whole queue, and return all settings. Without arguments, only return them.
+        """Change settings of the whole queue, and return all settings. Without arguments, only return those of a queue.
 
         Args:
             aging: waiting time that is worth one step of priority; None: priorities do not change with waiting.
@@ -700,12 +707,19 @@ class Operator(SupportsApply, Protocol):
         """Remove a cron entry. The jobs that it has enqueued stay. Return True if there was such an entry."""
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
-        """Return the cron entries in the order of their names, with their next due times. One read, no commit."""
+        """Return the cron entries in the order of their names, with their next due times. One read, no commit.
+
+        Raises:
+            QueueMissingError: there is no queue.
+        """
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """Return the numbers of ready, scheduled, in progress and dead jobs by entrypoint, and the size of the blob.
 
         The jobs in segments are counted too. This takes no longer for a million of them than for a thousand.
+
+        Raises:
+            QueueMissingError: there is no queue: the URL is wrong, or nothing was enqueued yet.
         """
 
     def iterate_jobs(
@@ -729,6 +743,7 @@ class Operator(SupportsApply, Protocol):
 
         Raises:
             JobsUnreadableError: segments are missing or damaged. It is raised at the end, after all other jobs.
+            QueueMissingError: there is no queue.
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
 

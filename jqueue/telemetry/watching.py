@@ -51,9 +51,7 @@ class WatchedQueue:
     async def look(self) -> None:
         """Read the figures of the queue. If that fails, they are absent."""
         try:
-            stats = await self._queue.stats(deadline=DEADLINE)
-            missing = self._queue.capabilities.size_limit and not stats.size  # any blob has its braces at least
-            self._stats = None if missing else stats
+            self._stats = await self._queue.stats(deadline=DEADLINE)
         except (JQueueError, OSError) as error:
             if self._stats is not None:
                 logger.warning("the figures of %s cannot be read: %s", self.name, error)

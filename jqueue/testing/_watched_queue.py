@@ -181,7 +181,7 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
     names = frozenset(name for name in names if name not in rules or not rules[name].paused)
     moments: list[datetime] = []
     held_back: set[str] = set()
-    if names:
+    if names and (state.version or state.jobs):  # otherwise there may be no queue yet
         async for job in queue.iterate_jobs(JobStatus.QUEUED, entrypoint=tuple(names)):
             if job.run_at is None or job.run_at <= now:
                 held_back.add(job.entrypoint)

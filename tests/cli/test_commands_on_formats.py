@@ -97,10 +97,9 @@ def test_dead_jobs_are_purged_by_id_and_by_filters(url):
 
 
 def test_a_job_is_enqueued_with_the_options_that_the_format_has(url, tmp_path):
-    result = run("enqueue", url, "mail", "secret")
-    assert 2 == result.exit_code
-    assert "add --create to make the queue" in result.stderr
-    text("enqueue", url, "mail", "secret", "--create")
+    first = run("enqueue", url, "mail", "secret")
+    assert 0 == first.exit_code
+    assert "there was no queue at" in first.stderr
     (tmp_path / "payload").write_bytes(b"secret" * 1000)
     text("enqueue", url, "mail", "--file", str(tmp_path / "payload"), "--header", "a=b")
     assert "mail 2" in text("stats", url)

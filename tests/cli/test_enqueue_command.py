@@ -126,13 +126,15 @@ def test_a_taken_key_is_an_error_if_that_was_asked_for(path, queue):
     assert "Unique key 'k' is taken" in refused("enqueue", path, "mail", "--unique-key", "k", "--on-conflict", "raise")
 
 
-def test_a_queue_is_created_only_on_request(path):
+def test_the_first_enqueue_creates_the_queue_and_says_so_and_a_folder_only_on_request(path):
+    created = run("enqueue", path, "mail")
+    assert (0, f"jqueue: there was no queue at {path}: this job created it\n") == (created.exit_code, created.stderr)
+    assert [created.stdout.strip()] == list(Blocking(path).jobs())
+    text("enqueue", path, "mail")  # nothing to say
     missing = path.parent / "folder" / "queue.json"
-    for each in (path, missing):
-        said = refused("enqueue", each, "mail")
-        assert f"there is no queue at {each}: check the URL, or add --create to make the queue" == said
-    assert [] == list(path.parent.iterdir())
-    text("enqueue", missing, "mail", "--create")
+    assert "does not exist; correct the path, or add --create" in refused("enqueue", missing, "mail")
+    assert not missing.parent.exists()
+    assert 0 == run("enqueue", missing, "mail", "--create").exit_code
     assert 1 == len(Blocking(missing).jobs())
 
 

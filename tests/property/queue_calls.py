@@ -289,6 +289,8 @@ async def decide(queue, operation):
             return await queue.pause(name)
         case Resume(name):
             return await queue.resume(name)
+        case Configure() if operation == Configure():  # the verb refuses a queue that does not exist
+            return (await queue.apply(operation))[0]
         case Configure(aging=aging, dead_retention=kept, blob_bytes=most):
             return await queue.configure(aging=aging, dead_retention=kept, blob_bytes=most)
         case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):

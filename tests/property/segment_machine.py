@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from jqueue import JobStatus, ResultTimeoutError
-from jqueue.domain.operations import AwaitResult, Find
+from jqueue.domain.operations import AwaitResult, CreateQueue, Find
 from jqueue.domain.operations.amend import Amend
 from jqueue.domain.operations.guarded import Guarded, JobAsSeen, JobMatches
 from jqueue.domain.operations.lookup import CountQueued
@@ -94,6 +94,7 @@ class SegmentMachine(CallMachine):
         self.pair = [worlds.World(each, worlds.LIMITS, timeout) for each in (without, several)]
         for world in self.pair:
             self.runner.run(world.open())
+        self.call(0, lambda queue: queue.apply(CreateQueue()))  # a look needs a queue
         for asked in jobs:
             self.one(0, asked)
 

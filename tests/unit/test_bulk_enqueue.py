@@ -463,4 +463,4 @@ async def test_something_else_than_jobs_is_refused_in_one_sentence(kind, batch_s
     async with queue_on(store(), kind, batch_size=batch_size) as queue:
         with pytest.raises(InvalidJobError, match=f"^enqueue_many takes {re.escape(said)}$"):
             await queue.enqueue_many(jobs)
-        assert 0 == (await queue.stats()).depth
+        assert 0 == len((await queue.read_state()).jobs)

@@ -91,6 +91,7 @@ async def test_a_time_before_the_history_is_refused():
     storage = InMemoryStorage(clock=VirtualClock())
     queue = queue_on(storage)
     before = VirtualClock().now()
+    await queue.configure(aging=60)
     with pytest.raises(ReplayError, match="switched off"):
         await replay(queue, before)
     await asyncio.sleep(1)

@@ -254,6 +254,7 @@ async def test_a_job_with_a_dropped_error_stays_in_the_queues_object_and_is_coun
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
     random, queue = Random(seed), tiny_queue(storage, merged=3, holes=3)
+    await queue.enqueue("a")
     for _ in range(12):
         await queue.enqueue_many(
             [

@@ -135,6 +135,15 @@ class CommitEngine(Engine):
         if self.segments is not None:
             await self.segments.finish(seconds)
 
+    @property
+    def place(self) -> object:
+        """As in the engine."""
+        return self.storage
+
+    async def is_absent(self) -> bool:
+        """As in the engine."""
+        return not self.existed
+
     async def objects_named_in(self, header: QueueState) -> set[str]:
         """Return the names of the segments, of retired segments, and of the objects of their rows."""
         return set() if self.segments is None else await self.segments.objects_named_in(header)
@@ -222,7 +231,7 @@ class CommitEngine(Engine):
         if etag is None and existed:
             raise self._gone()
         if etag is None:
-            return LazyState(QueueState(), (), {}), 0, 0
+            return LazyState(QueueState(), (), {}, absent=True), 0, 0
         parsed = self._parse(data, queue_id)
         lazy = await in_turns(self.blob.looking(parsed))
         header = lazy.header

@@ -304,6 +304,15 @@ class Engine(ABC):
         """
         return None, await self.look(deadline)
 
+    @property
+    @abstractmethod
+    def place(self) -> object:
+        """The store of the queue, whose repr names it in errors."""
+
+    @abstractmethod
+    async def is_absent(self) -> bool:
+        """Return True if there was no queue at the last commit, which has read the store."""
+
     async def objects_named_in(self, header: QueueState) -> set[str]:
         """Return the suffixes of the objects beside the queue that a header and its segments name.
 

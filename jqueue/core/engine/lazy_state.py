@@ -101,12 +101,14 @@ class LazyState:
         set_aside: the lines that cannot be read as jobs.
         entries: the jobs by id, some of them packed.
         rows: the jobs that are not in the queue's object; None if there are none.
+        absent: True if there is no queue yet.
     """
 
     header: QueueState
     set_aside: tuple[SetAside, ...]
     entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
     rows: JobRows | None = field(default=None, repr=False)
+    absent: bool = False
 
     def jobs(self) -> Iterator[Job]:
         """Yield the jobs in the order in which they were read."""

@@ -39,6 +39,11 @@ class QueueView:
         return self._content.header
 
     @property
+    def absent(self) -> bool:
+        """True if there is no queue yet."""
+        return self._content.absent
+
+    @property
     def set_aside(self) -> tuple[SetAside, ...]:
         """The lines that cannot be read as jobs."""
         return self._content.set_aside

@@ -9,8 +9,8 @@ lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,7 @@ from jqueue.domain.errors import (
     ObjectDamagedError,
     ObjectMissingError,
     QueueFullError,
+    QueueMissingError,
     UnknownOutcomeError,
 )
 from jqueue.domain.first_items import FirstItems
@@ -208,6 +209,7 @@ class Mover:
             SourceDamagedError: at the end, if segments of the source are missing or damaged.
         """
         self._report.dry_run = dry_run
+        await self.source.stats()  # if there is no source, that is an error
         await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
         if not dry_run:
             await self._release_arrived()
@@ -322,7 +324,7 @@ class Mover:
     async def _predict(self, moves: Sequence[Move]) -> None:
         """Predict which of some jobs will move."""
         limits, sought = options_of(self.dest).limits, {move.job.id for move in moves}
-        there = {job.id: job async for job in self.dest.iterate_jobs() if job.id in sought} if sought else {}
+        there = {job.id: job async for job in self._jobs_there() if job.id in sought} if sought else {}
         for move in moves:
             found = there.get(move.job.id)
             if found is not None and not move.resumed and not is_moving(found) and not move.is_dead:
@@ -339,6 +341,12 @@ class Mover:
                 continue
             self._count(move)
 
+    async def _jobs_there(self, *statuses: JobStatus) -> AsyncGenerator[Job, None]:
+        """Yield the jobs of the destination: none if there is no queue yet."""
+        with suppress(QueueMissingError):
+            async for job in self.dest.iterate_jobs(*statuses):
+                yield job
+
     def _count(self, move: Move) -> None:
         self._report.moved += 1
         self._report.resumed += move.resumed
@@ -348,7 +356,7 @@ class Mover:
         """Release jobs at the destination that an earlier move has already removed from the source."""
         if not self._held:
             return
-        running = self.dest.iterate_jobs(JobStatus.IN_PROGRESS)
+        running = self._jobs_there(JobStatus.IN_PROGRESS)
         held = {job.id: job.claim async for job in running if is_moving(job) and job.holder == self._from}
         if held:
             with self._noting_damage():

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
-from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError, QueueMissingError, shown
 from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import JobReference
 from jqueue.domain.selection import Phase, phase_of, turn_of
+from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue, SupportsPeek
 
@@ -40,15 +42,17 @@ class Member:
     served: int = 0
 
     async def peek(self, names: Names, batch_size: int, clock: Clock, deadline: float) -> list[Job]:
-        """Return the jobs that the queue would hand out next, in order."""
-        if isinstance(self.queue, SupportsPeek):
-            return await self.queue.peek(names, batch_size=batch_size, deadline=deadline)
-        now = clock.now()
-        ready = FirstItems(batch_size, turn_of)
-        async for job in self.queue.iterate_jobs(JobStatus.QUEUED, entrypoint=names, deadline=deadline):
-            if phase_of(job, now) is Phase.READY:
-                ready.add(job)
-        return ready.found()
+        """Return the jobs that the queue would hand out next, in order: none if there is no queue yet."""
+        with suppress(QueueMissingError):
+            if isinstance(self.queue, SupportsPeek):
+                return await self.queue.peek(names, batch_size=batch_size, deadline=deadline)
+            now = clock.now()
+            ready = FirstItems(batch_size, turn_of)
+            async for job in self.queue.iterate_jobs(JobStatus.QUEUED, entrypoint=names, deadline=deadline):
+                if phase_of(job, now) is Phase.READY:
+                    ready.add(job)
+            return ready.found()
+        return []
 
     async def until_ready(self, names: Names, wait: float, pause: float, deadline: float) -> bool:
         """Wait until a job is ready that was not ready at the last look, or until it is time to look again."""
@@ -57,14 +61,22 @@ class Member:
         await asyncio.sleep(min(wait, pause))
         return wait > pause
 
+    async def stats(self, deadline: Duration | None) -> QueueStats | QueueMissingError:
+        """Return the statistics of the queue, or an error if there is no queue yet."""
+        try:
+            return await self.queue.stats(deadline=deadline)
+        except QueueMissingError as error:
+            return error
+
     async def find(self, job_id: str, deadline: float | None) -> Job | None:
         """Return the current state of a job in this queue; None if it is not there."""
-        if isinstance(self.queue, SupportsPeek):
-            return await self.queue.find(job_id, deadline=deadline)
-        async with aclosing(self.queue.iterate_jobs(id_prefix=job_id, deadline=deadline)) as found:
-            async for job in found:
-                if job.id == job_id:
-                    return job
+        with suppress(QueueMissingError):
+            if isinstance(self.queue, SupportsPeek):
+                return await self.queue.find(job_id, deadline=deadline)
+            async with aclosing(self.queue.iterate_jobs(id_prefix=job_id, deadline=deadline)) as found:
+                async for job in found:
+                    if job.id == job_id:
+                        return job
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from heapq import merge
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -16,7 +16,7 @@ from jqueue.core.sets.members import Member, in_order
 from jqueue.core.sets.same_place import is_same_place
 from jqueue.core.sets.set_claims import Claiming, DequeueCall, Peeks, shares
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, DequeueOptions, Preparation
@@ -257,7 +257,9 @@ class QueueSet(SetLargeValueVerbs):
         members = tuple(self._members)
 
         async def of(member: Member) -> list[tuple[Member, Job]]:
-            jobs = [job async for job in member.queue.iterate_jobs()]
+            jobs: list[Job] = []
+            with suppress(QueueMissingError):
+                jobs = [job async for job in member.queue.iterate_jobs()]
             return [(member, job) for job in sorted(jobs, key=turn_of)]
 
         lists = await asyncio.gather(*map(of, members))

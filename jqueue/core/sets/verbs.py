@@ -15,7 +15,7 @@ from jqueue.core.queue_options import QueueOptions
 from jqueue.core.sets.members import ClaimOwners, Member, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError, QueueMissingError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
 from jqueue.domain.option_names import check_names, checks_option_names
@@ -325,7 +325,13 @@ class SetVerbs(JobQueue):
         return stats.depth + stats.scheduled + stats.in_progress
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        return merged_stats(await self._of_all(lambda member: member.queue.stats(deadline=deadline)))
+        found: list[QueueStats | QueueMissingError] = await self._of_all(lambda member: member.stats(deadline))
+        missing = [each for each in found if isinstance(each, QueueMissingError)]
+        if missing and len(missing) == len(found):
+            raise missing[0]
+        return merged_stats(
+            [each if isinstance(each, QueueStats) else QueueStats(warnings=(str(each),)) for each in found]
+        )
 
     def iterate_jobs(
         self,
@@ -342,11 +348,21 @@ class SetVerbs(JobQueue):
 
 
 async def _chained(several: Sequence[AsyncGenerator[Job, None]]) -> AsyncGenerator[Job, None]:
-    """Yield the jobs of several queues, one queue after another."""
+    """Yield the jobs of several queues, one queue after another. A queue that does not exist yet has none.
+
+    Raises:
+        QueueMissingError: none of the queues exists.
+    """
+    missing: list[QueueMissingError] = []
     for one in several:
-        async with aclosing(one) as jobs:
-            async for job in jobs:
-                yield job
+        try:
+            async with aclosing(one) as jobs:
+                async for job in jobs:
+                    yield job
+        except QueueMissingError as error:
+            missing.append(error)
+    if missing and len(missing) == len(several):
+        raise missing[0]
 
 
 def _one_queue_error(what: str) -> InvalidJobError:

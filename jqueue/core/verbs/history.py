@@ -80,7 +80,7 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         seconds: float,
     ) -> AsyncIterator[HistoryEvent]:
         if header is None:
-            header = (await self._engine.look(seconds))[0].header
+            header = (await self._seen(seconds)).header
         reader = self.history_reader(seconds)
         reader.since = since
         reader.wanted = "" if job_id is None else json.dumps(job_id)
@@ -123,7 +123,7 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         """
         self.capabilities.require("history")
         seconds = self._seconds(deadline)
-        view = await self._view(seconds) if view is None else view
+        view = await self._seen(seconds) if view is None else view
         history = view.header.history
         if history is None or history.stopped:
             raise ReplayError("the history of this queue is switched off: configure(history=...) switches it on")

@@ -119,7 +119,10 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
             history_bytes=history_bytes,
             history_payloads=history_payloads,
         )
-        return await self._done(operation, deadline)
+        settings = await self._done(operation, deadline)
+        if operation == Configure():
+            await self._require_queue()
+        return settings
 
     # Cron
 
@@ -143,9 +146,9 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")
-        lazy, _, _ = await self._engine.look(self._seconds(deadline))
+        header = (await self._seen(self._seconds(deadline))).header
         now = self._engine.now()
-        return [as_shown(schedule, now) for _, schedule in sorted(lazy.header.schedules.items())]
+        return [as_shown(schedule, now) for _, schedule in sorted(header.schedules.items())]
 
     # Looking
 
@@ -154,6 +157,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     ) -> list[Job]:
         operation = self._prepared(Peek(Dequeue(entrypoint, batch_size=batch_size)))
         [found] = await self._submit((operation,), deadline)
+        if not found:
+            await self._require_queue()
         return list(found)
 
     async def until_ready(
@@ -169,6 +174,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
         found = await self._done(Find(job_id), deadline)
+        if not found:
+            await self._require_queue()
         return found[0] if found else None
 
     async def view(self, known: QueueView | None = None, *, deadline: Duration | None = None) -> QueueView:
@@ -190,7 +197,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         seconds, time = self._seconds(deadline), asyncio.get_running_loop().time
         until = time() + seconds
-        view = await self._view(seconds)
+        view = await self._seen(seconds)
         return await view.stats(self._engine.now(), until - time())
 
     def iterate_jobs(
@@ -213,7 +220,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def _iterate(
         self, statuses: Sequence[JobStatus], names: Sequence[str], prefix: str, seconds: float
     ) -> AsyncGenerator[Job, None]:
-        view = await self._view(seconds)
+        view = await self._seen(seconds)
         async with aclosing(view.jobs(*statuses, entrypoints=names, prefix=prefix)) as jobs:
             async for job in jobs:
                 yield job

@@ -15,7 +15,14 @@ from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, StorageFatalError, UnknownOutcomeError
+from jqueue.domain.errors import (
+    JQueueError,
+    QueueFullError,
+    QueueMissingError,
+    StorageError,
+    StorageFatalError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.domain.operations import Dequeue, Operation
@@ -127,7 +134,10 @@ class BatchClaims:
         """Return the number of ready jobs of the entrypoints; 0 if the queue has not enough in segments for a range."""
         if not self.queue.capabilities.ranges:
             return 0
-        stats = await self.queue.stats()
+        try:
+            stats = await self.queue.stats()
+        except QueueMissingError:  # nothing was enqueued yet
+            return 0
         if stats.segment_jobs < LEAST_ROWS:
             return 0
         return sum(known.depth for name, known in (stats.entrypoints or {}).items() if name in self._names)

@@ -19,6 +19,7 @@ from jqueue.domain.errors import (
     JobStateError,
     JobsUnreadableError,
     JQueueError,
+    QueueMissingError,
     UnknownOutcomeError,
 )
 from jqueue.domain.models import Claim, Job, JobStatus
@@ -156,9 +157,11 @@ class Producer(Actor):
 
     async def _look(self) -> None:
         if self.world.segmented and self.dice.random() < 0.4:
-            await self.call("iterate", self._all_jobs(), expected=(JobsUnreadableError,), limit=10 * DEADLINE)
+            await self.call(
+                "iterate", self._all_jobs(), expected=(JobsUnreadableError, QueueMissingError), limit=10 * DEADLINE
+            )
         elif self.world.segmented and self.dice.random() < 0.4:
-            await self.call("stats", self.queue.stats())
+            await self.call("stats", self.queue.stats(), expected=(QueueMissingError,))
         else:
             await self.call("read_state", self.queue.read_state())
 
@@ -390,4 +393,4 @@ class Operator(Actor):
             with suppress(JQueueError):
                 await self.queue.collect()
         else:
-            await self.call("stats", self.queue.stats())
+            await self.call("stats", self.queue.stats(), expected=(QueueMissingError,))

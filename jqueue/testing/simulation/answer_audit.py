@@ -14,6 +14,7 @@ from jqueue.domain.errors import (
     JobNotFoundError,
     JobStateError,
     ObjectMissingError,
+    QueueMissingError,
     SegmentDamagedError,
     StorageFatalError,
 )
@@ -128,6 +129,8 @@ class AnswerAudit:
             return
         if isinstance(error, StorageFatalError):
             raise Violation(7, f"{error!r}, although the object was there and whole", call=call)
+        if isinstance(error, QueueMissingError) and self._during(call)[0].index >= 0:
+            raise Violation(7, "found no queue, although there was one all the time", call=call)
         if not is_of_the_store(error) and not isinstance(error, call.expected):
             raise Violation(8, f"failed with {error!r}, which it gave no reason for", call=call)
         if isinstance(error, JobNotFoundError) and not call.bare and not call.certain:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.broker import BrokerQueue
-from jqueue.domain.errors import HistoryDamagedError
+from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
 from jqueue.testing.simulation.chain import (
     COMPLETED,
     DEAD,
@@ -69,7 +69,7 @@ async def drain(world: World) -> list[str]:
             await asyncio.sleep(BETWEEN_LOOKS - wait)
         if world.keeps_history:
             world.read_events = []
-            with suppress(HistoryDamagedError):  # the audit names what is missing
+            with suppress(HistoryDamagedError, QueueMissingError):  # the audit names what is missing
                 async for event in queue.history():
                     world.read_events.append(event)
     return left

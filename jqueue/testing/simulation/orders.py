@@ -12,6 +12,7 @@ from jqueue.domain.errors import (
     JobNotFoundError,
     JobStateError,
     JQueueError,
+    QueueMissingError,
     ResultNotKeptError,
     ResultTimeoutError,
 )
@@ -95,7 +96,7 @@ class Ruler(Actor):
         await self.call("unschedule", self.queue.unschedule(name), name=name)
 
     async def _list(self) -> None:
-        await self.call("schedules", self.queue.schedules())
+        await self.call("schedules", self.queue.schedules(), expected=(QueueMissingError,))
 
     async def _stop(self) -> None:
         """Stop a job in progress, most likely one of those claimed last."""
