@@ -50,7 +50,8 @@ async def payload_of(text: str | None, file: str | None, limits: Limits, capabil
         return b""
     if text is not None and text != STDIN:
         return text.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
-    whole = limits.payload_bytes + 1 if not capabilities.objects else (limits.object_bytes or limits.payload_bytes) + 1
+    most = limits.most_payload(objects=False)
+    whole = ((capabilities.objects and limits.object_bytes) or most) + 1
     if file is None or file == STDIN:
         return await _from(sys.stdin.buffer, whole, streams=capabilities.objects)
     try:

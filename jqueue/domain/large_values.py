@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
-from jqueue.domain.limits import BYTES_LIKE, Limits, check_payload
+from jqueue.domain.limits import BYTES_LIKE, LARGE_PAYLOAD_BYTES, Limits, check_payload
 from jqueue.domain.stored_object import PAYLOADS
 
 NAMED_WITHIN = timedelta(minutes=45)
@@ -56,7 +56,8 @@ def split_payload(value: object, limits: Limits, object_bytes: int | None) -> tu
     Raises:
         InvalidJobError: it is not a payload, or too large.
     """
-    if type(value) is bytes and object_bytes is not None and len(value) <= object_bytes <= limits.payload_bytes:
+    most = limits.payload_bytes or LARGE_PAYLOAD_BYTES
+    if type(value) is bytes and object_bytes is not None and len(value) <= object_bytes <= most:
         return value, None  # the common case, in one step
     if not isinstance(value, BYTES_LIKE) and isinstance(value, SupportsPath | AsyncIterable):
         if object_bytes is None:
@@ -65,7 +66,7 @@ def split_payload(value: object, limits: Limits, object_bytes: int | None) -> tu
                 "its storage or its format cannot keep them, or Limits(object_bytes=None) is set. Pass bytes"
             )
         return b"", LargeValue(PAYLOADS, value)
-    payload = check_payload(value, limits, streams=object_bytes is not None)
+    payload = check_payload(value, limits, objects=object_bytes is not None)
     if object_bytes is None or len(payload) <= object_bytes:
         return payload, None
     return b"", LargeValue(PAYLOADS, payload)

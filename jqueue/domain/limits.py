@@ -55,6 +55,12 @@ VERSIONS_KEPT = 128
 """Number of latest versions whose writers are not forgotten for their age, because clocks may be hours apart."""
 
 
+PAYLOAD_BYTES = 1 << 20
+"""Bytes of the largest payload in the blob, if `Limits.payload_bytes` is None."""
+
+LARGE_PAYLOAD_BYTES = 64 << 20
+"""Bytes of the largest payload in an object of its own that is given or handed out as bytes, in the same case."""
+
 RESULT_BYTES = 64 << 10
 """Bytes of the largest result in the blob if `Limits.result_bytes` is None."""
 
@@ -70,11 +76,11 @@ _quote_ascii = json.encoder.encode_basestring_ascii
 @checks_option_names
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The size limits of a queue. Each is a positive integer; three may be None.
+    """The size limits of a queue. Each is a positive integer; four may be None.
 
     Attributes:
-        payload_bytes: bytes of the largest payload that is given or handed out as bytes. A payload from a file or an
-            async iterable may be larger.
+        payload_bytes: bytes of the largest payload that is given or handed out as bytes. None: 64 MiB if large payloads
+            get objects of their own, or else 1 MiB. A payload from a file or an async iterable may be larger.
         blob_bytes: size limit of the blob. Enqueue stops when the jobs, the keys held for jobs that are gone, and the
             cron entries would take more than 90% of it. Results and errors are kept up to 100% of it. No operation but
             enqueue is refused for size: see `docs/decisions/0011-size-limit.md`. If the queue has a limit of its own,
@@ -82,15 +88,15 @@ class Limits:
         batch_size: largest number of jobs in one dequeue, and of operations in one call.
         header_bytes: largest number of bytes that a job's headers may take together, names and texts, in UTF-8.
         name_bytes: bytes of the longest entrypoint, id, key or header name, in UTF-8.
-        result_bytes: bytes of the largest result that is kept, as JSON. None: `payload_bytes` if large results get
-            objects of their own, or else 64 KiB.
+        result_bytes: bytes of the largest result that is kept, as JSON. None: `payload_bytes`, or 1 MiB, if large
+            results get objects of their own, or else 64 KiB.
         object_bytes: bytes above which a payload or a result gets an object of its own beside the queue, if the store
             can keep one. None: none does, and the limits above hold for all.
         hot_bytes: bytes of waiting jobs in the blob above which the last of them move to segments beside the queue, if
             the store can keep objects. None: all jobs stay in the blob.
     """
 
-    payload_bytes: int = 1 << 20
+    payload_bytes: int | None = None
     blob_bytes: int = 64 << 20
     batch_size: int = 10_000
     header_bytes: int = 16 << 10
@@ -102,10 +108,20 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None and field.name in ("result_bytes", "object_bytes", "hot_bytes"):
+            if value is None and field.name in ("payload_bytes", "result_bytes", "object_bytes", "hot_bytes"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidJobError(f"limit {field.name} must be a positive integer, got {shown(value)}")
+
+    def most_payload(self, *, objects: bool) -> int:
+        """Return the number of bytes of the largest payload that is given or handed out as bytes.
+
+        Args:
+            objects: True if a large payload gets an object of its own.
+        """
+        if self.payload_bytes is not None:
+            return self.payload_bytes
+        return LARGE_PAYLOAD_BYTES if objects else PAYLOAD_BYTES
 
     @property
     def enqueue_bytes(self) -> int:
@@ -143,36 +159,36 @@ def check_name(what: str, value: object, limits: Limits) -> str:
 
 
 def check_payloads(payloads: Sequence[bytes], limits: Limits) -> None:
-    """Check many payloads, most of which are bytes.
+    """Check many payloads that get no objects of their own, and most of which are bytes.
 
     Raises:
         InvalidJobError: as for `check_payload`.
     """
-    most = limits.payload_bytes
+    most = limits.most_payload(objects=False)
     for payload in payloads:
         if payload.__class__ is not bytes or len(payload) > most:
             check_payload(payload, limits)
 
 
-def check_payload(value: object, limits: Limits, *, streams: bool = False) -> bytes:
+def check_payload(value: object, limits: Limits, *, objects: bool = False) -> bytes:
     """Return a bytes-like payload as bytes. Text is refused, because it would be taken for base64.
 
     Args:
         value: the payload.
         limits: of the queue object.
-        streams: True if the queue takes larger payloads from a file, as the error then says.
+        objects: True if a large payload gets an object of its own. A larger one may then come from a file, as the error
+            says.
 
     Raises:
         InvalidJobError: it is not bytes-like, or larger than the limit. The error does not show the payload.
     """
     if not isinstance(value, BYTES_LIKE):
         raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_encoding_advice(value)}")
-    payload = bytes(value)
-    if len(payload) > limits.payload_bytes:
-        advice = "Enqueue it from a file, with a pathlib.Path," if streams else ADDRESS_INSTEAD
+    payload, most = bytes(value), limits.most_payload(objects=objects)
+    if len(payload) > most:
+        advice = "Enqueue it from a file, with a pathlib.Path," if objects else ADDRESS_INSTEAD
         raise InvalidJobError(
-            f"payload is {len(payload)} bytes; the limit is {limits.payload_bytes}. {advice} or set "
-            "Limits(payload_bytes=...)"
+            f"payload is {len(payload)} bytes; the limit is {most}. {advice} or set Limits(payload_bytes=...)"
         )
     return payload
 
@@ -257,7 +273,7 @@ def check_result(value: object, limits: Limits, object_bytes: int | None = None)
         ) from None
     most = limits.result_bytes
     if most is None:
-        most = RESULT_BYTES if object_bytes is None else max(RESULT_BYTES, limits.payload_bytes)
+        most = RESULT_BYTES if object_bytes is None else max(RESULT_BYTES, limits.most_payload(objects=False))
     if len(text) > most:
         raise InvalidJobError(
             f"the result is {len(text)} bytes as JSON; the limit is {most}. Store it elsewhere and "

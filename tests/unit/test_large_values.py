@@ -53,8 +53,26 @@ async def suffixes(storage):
     return [each.suffix for each in listed]
 
 
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_bytes_of_several_megabytes_go_in_and_come_out_as_bytes(tmp_path, kind):
+    smaller, larger = bytes(5_000_000), bytes(range(256)) * (9 << 12)  # the larger one is stored in pieces
+    async with kind(LocalFileSystemStorage(tmp_path / "queue.json")) as queue:
+        await queue.enqueue("task", smaller)
+        await queue.enqueue_many([Enqueue("task", larger)])
+        assert [smaller, larger] == [job.payload for job in await queue.dequeue("task", batch_size=2)]
+        with pytest.raises(InvalidJobError, match=r"the limit is 67108864\. Enqueue it from a file"):
+            await queue.enqueue("task", bytes((64 << 20) + 1))
+
+
+async def test_bytes_in_the_queue_itself_have_one_mebibyte_at_most():
+    for queue in (DirectQueue(TwoMethods()), DirectQueue(InMemoryStorage(), limits=Limits(object_bytes=None))):
+        await queue.enqueue("task", bytes(MIB))
+        with pytest.raises(InvalidJobError, match=r"the limit is 1048576\. Store the data elsewhere"):
+            await queue.enqueue("task", bytes(MIB + 1))
+
+
 async def test_a_payload_of_64_mib_takes_a_few_mib_of_memory(tmp_path):
-    queue = DirectQueue(LocalFileSystemStorage(tmp_path / "queue.json"))
+    queue = DirectQueue(LocalFileSystemStorage(tmp_path / "queue.json"), limits=Limits(payload_bytes=MIB))
     digest, size = hashlib.sha256(), 0
     tracemalloc.start()
     try:

@@ -112,9 +112,9 @@ class BulkEnqueue(SegmentCommit):
 
     async def _take(self, jobs: Sequence[Enqueue]) -> None:
         """Encode a few jobs: those without options together, and the others one by one."""
-        most, plain = self._preparation.limits.payload_bytes, self._plain
-        if self._preparation.object_bytes is not None:
-            most = min(most, self._preparation.object_bytes)
+        plain, large = self._plain, self._preparation.object_bytes
+        most = self._preparation.limits.most_payload(objects=large is not None)
+        most = most if large is None else min(most, large)
         simple: dict[str, tuple[list[int], list[bytes]]] = {}
         names: list[str] = []  # the entrypoints of simple jobs that `given` still lacks
         others: list[tuple[int, NewJob]] = []

@@ -1,7 +1,7 @@
 """Claimed jobs with large payloads: each payload is loaded before its job is handed out.
 
 One payload that is missing or changed fails its own job alone: the job is dead, with an error that names the object.
-The other jobs of the call are handed out. A payload above `Limits.payload_bytes` stays in its object.
+The other jobs of the call are handed out. A payload above `Limits.most_payload` stays in its object.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ClaimedPayloads:
         ]
 
     def _is_wanted(self, job: Job) -> bool:
-        return job.payload_object is not None and 0 < job.payload_object.size <= self._limits.payload_bytes
+        return job.payload_object is not None and 0 < job.payload_object.size <= self._limits.most_payload(objects=True)
 
     def _within_memory(self, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
         """Return the jobs whose payloads fit into memory together, at least one, and the other jobs."""

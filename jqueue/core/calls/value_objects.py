@@ -48,6 +48,9 @@ AT_ONCE = 8
 PIECE_BYTES = 1 << 20
 """Number of bytes of a payload, or of a file, that are read at once. Each of several threads keeps some in memory."""
 
+WHOLE_BYTES = 8 << 20
+"""Bytes of a value above which it is stored and loaded by several requests: each must end within `call_timeout`."""
+
 HASHED_INLINE = 256 << 10
 """Number of bytes above which a digest is computed in a thread."""
 
@@ -123,8 +126,11 @@ class ValueObjects:
         """Store one value, and return its operation, which names the object."""
         at, content = self._now(), large.content
         if isinstance(content, bytes):
-            digest = await _digest_of(content)
-            stored = await self.retried(lambda: self._create(large.folder, content, digest), seconds)
+            if len(content) > WHOLE_BYTES:
+                stored = await self.retried(lambda: self._create_from(large.folder, _pieces_of(content)), seconds)
+            else:
+                digest = await _digest_of(content)
+                stored = await self.retried(lambda: self._create(large.folder, content, digest), seconds)
         elif isinstance(content, SupportsPath):
             stored = await self.retried(
                 lambda: self._create_from(large.folder, _pieces_of_file(content)), seconds, streams=True
@@ -190,6 +196,8 @@ class ValueObjects:
             async with self._observers.limited("fetch", self._call_timeout):
                 return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
 
+        if stored.size > WHOLE_BYTES:
+            return b"".join([piece async for piece in self.pieces(stored, seconds)])
         content = await self.retried(read_once, seconds, reads=True)
         if len(content) != stored.size:
             more = len(content) > stored.size
@@ -355,6 +363,12 @@ async def _checked_pieces(pieces: AsyncIterable[Any]) -> AsyncGenerator[bytes, N
         if not isinstance(piece, bytes | bytearray | memoryview):
             raise InvalidJobError(f"a payload's async iterable must yield bytes, got {type(piece).__name__}")
         yield bytes(piece)
+
+
+async def _pieces_of(content: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield bytes in pieces."""
+    for start in range(0, len(content), PIECE_BYTES):
+        yield content[start : start + PIECE_BYTES]
 
 
 async def _pieces_of_file(path: SupportsPath) -> AsyncGenerator[bytes, None]:

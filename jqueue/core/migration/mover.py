@@ -331,7 +331,8 @@ class Mover:
                 self._reasons_to_stay[move.job.id] = ID_TAKEN
                 continue
             stored = move.job.payload_object
-            if stored is not None and stored.size > limits.payload_bytes and not self.dest.capabilities.objects:
+            objects = self.dest.capabilities.objects
+            if stored is not None and stored.size > limits.most_payload(objects=False) and not objects:
                 self._reasons_to_stay[move.job.id] = TOO_LARGE
                 continue
             try:
@@ -422,7 +423,7 @@ class Mover:
             return Arrive(job, **said)
         job = job.evolve(payload=b"", payload_object=None)
         pieces = open_payload(self.source, move.job)
-        if stored.size > options_of(self.dest).limits.payload_bytes:
+        if stored.size > options_of(self.dest).limits.most_payload(objects=False):
             if not self.dest.capabilities.objects:
                 return PayloadStays(TOO_LARGE)
             return Arrive(job, payload=pieces, **said)

@@ -168,7 +168,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
     async def _with_payload(self, job: Job, seconds: float) -> Job:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""
         stored = job.payload_object
-        if stored is None or stored.size > self.options.limits.payload_bytes:
+        if stored is None or stored.size > self.options.limits.most_payload(objects=True):
             return job
         assert self._objects is not None
         return job.evolve(payload=await self._objects.read(stored, seconds))

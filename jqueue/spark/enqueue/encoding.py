@@ -102,7 +102,7 @@ class RowEncoder:
                 found |= dict.fromkeys(pc.indices_nonzero(batch.column(place).is_null()).to_pylist(), f"{name} is null")
         self._probe(batch, [row for row in range(batch.num_rows) if row not in found], found)
         for row in sorted(found):
-            self.bad.add(batch, row, self._numbers[row], found[row], self.staged.limits.payload_bytes)
+            self.bad.add(batch, row, self._numbers[row], found[row], self.staged.limits.most_payload(objects=False))
         good = [row for row in range(batch.num_rows) if row not in found]
         self._numbers = [self._numbers[row] for row in good]
         return batch.take(pa.array(good, pa.int64()))
@@ -242,7 +242,7 @@ class RowEncoder:
             except InvalidJobError as error:
                 if self.bad is None:
                     raise self._wrong(number, str(error)) from None
-                reason, most = in_options(str(error)), staged.limits.payload_bytes
+                reason, most = in_options(str(error)), staged.limits.most_payload(objects=False)
                 self.bad.add(batch, number, self._numbers[number], reason, most)
 
     def _entrypoints(self, batch: pa.RecordBatch) -> Sequence[str] | str:

@@ -59,8 +59,9 @@ class ArrowStager(SegmentStager):
         """
         check_name("entrypoint", entrypoint, self.limits)
         largest = pc.max(pc.binary_length(payloads)).as_py() or 0
-        if largest > self.limits.payload_bytes:
-            raise InvalidJobError(f"payload is {largest} bytes; the limit is {self.limits.payload_bytes}")
+        most = self.limits.most_payload(objects=False)
+        if largest > most:
+            raise InvalidJobError(f"payload is {largest} bytes; the limit is {most}")
 
     def add_column(self, entrypoint: str, payloads: pa.Array, keep_result: float | None, numbers: Any) -> None:
         """Add jobs without other options, which `check_column` has seen. Their numbers were given by `take_numbers`.
