@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from jqueue.domain.errors import (
@@ -239,8 +239,7 @@ async def _purge(request: Request) -> dict[str, Any]:
     if seen_at is None:
         raise InvalidJobError("the action needs 'seen_at', the time of the page")
     name = None if entrypoint is None else request.text("entrypoint")
-    age = max(timedelta(), request.view.now - seen_at)
-    return {"done": await request.done(Purge(JobStatus.DEAD, name, age))}
+    return {"done": await request.done(Purge(JobStatus.DEAD, name, before=seen_at))}
 
 
 async def _reschedule(request: Request) -> dict[str, Any]:

@@ -193,7 +193,8 @@ class Viewers:
         except JQueueError:
             self._read_at = None
             raise
-        now, view = self._reader.now(), self._view
+        # The time at which the read began: what happened during it, and is not in it, counts as later.
+        now, view = self._reader.now() - timedelta(seconds=self._clock.monotonic() - started), self._view
         if view is None or changed or now - view.now >= timedelta(seconds=COUNT_EVERY):
             self._view = await self._reader.view(view.number + 1 if view else 1, now)
         self._read_at = started

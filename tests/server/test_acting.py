@@ -132,15 +132,38 @@ async def test_one_dead_job_is_removed_for_good(queue, app):
     assert [other_id] == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
-async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(queue, app):
-    await kill(queue)
-    await kill(queue, "resize")
-    seen_at = (await get(app, "/api/dead")).values["now"] + 0.001
-    await asyncio.sleep(0.005)
-    later = await kill(queue)
-    assert {"done": 1} == (await act(app, "purge", {"entrypoint": "mail", "seen_at": seen_at})).values
-    assert {"done": 1} == (await act(app, "purge", {"entrypoint": None, "seen_at": seen_at})).values
-    assert [later] == [job.id for job in (await queue.read_state()).dead_jobs()]
+async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, other):
+    """One job dies before the action, and one between its first write, which is lost, and its commit."""
+    storage = Interrupted(path)
+    async with DirectQueue(storage) as queue:
+        app = dashboard(queue, authorize=lambda request: "operator")
+        await kill(queue)
+        await kill(queue, "resize")
+        seen_at = (await get(app, "/api/dead")).values["now"]
+        later = [await kill(queue)]
+
+        async def meanwhile():
+            later.append(await kill(other))
+
+        storage.first = meanwhile
+        assert {"done": 1} == (await act(app, "purge", {"entrypoint": "mail", "seen_at": seen_at})).values
+        assert {"done": 1} == (await act(app, "purge", {"entrypoint": None, "seen_at": seen_at})).values
+        assert later == [job.id for job in (await queue.read_state()).dead_jobs()]
+
+
+async def test_a_job_that_died_while_the_page_was_read_counts_as_later(path, other, app):
+    class Slow(LocalFileSystemStorage):
+        async def read(self):
+            found = await super().read()
+            await kill(other)
+            return found
+
+    async with DirectQueue(Slow(path)) as queue:
+        await kill(other)
+        seen = (await get(dashboard(queue, authorize=lambda request: "operator"), "/api/dead")).values
+        assert 1 == seen["total"]
+        assert {"done": 1} == (await act(app, "purge", {"entrypoint": None, "seen_at": seen["now"]})).values
+        assert 1 == len((await other.read_state()).dead_jobs())
 
 
 async def test_reschedule_can_be_undone_with_the_answer(queue, app):

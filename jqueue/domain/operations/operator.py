@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from jqueue.domain.draft import Draft, claimed_by
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, SegmentDamagedError, shown
 from jqueue.domain.in_transit import is_moving
 from jqueue.domain.limits import Limits, check_name
@@ -217,6 +217,7 @@ class Purge(Operation):
         entrypoint: remove the jobs of this entrypoint only.
         older_than: remove only jobs that died or finished longer ago (if queued, that were created longer ago).
         job_id: remove this job only, whatever its entrypoint and its age.
+        before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
     """
 
     surveys: ClassVar[bool] = True
@@ -225,19 +226,23 @@ class Purge(Operation):
     entrypoint: str | None = None
     older_than: Duration | None = None
     job_id: str | None = None
+    before: datetime | None = None
 
     def prepared(self, preparation: Preparation) -> Purge:
         """Return the operation, checked, with the age in seconds."""
         if self.status not in (JobStatus.DEAD, JobStatus.QUEUED, JobStatus.COMPLETED):
             raise InvalidJobError(f"the status of a purge must be dead, queued or completed, got {shown(self.status)}")
-        if self.job_id is not None and (self.entrypoint, self.older_than) != (None, None):
-            raise InvalidJobError("give either job_id or entrypoint and older_than, not both")
+        if self.job_id is not None and (self.entrypoint, self.older_than, self.before) != (None, None, None):
+            raise InvalidJobError("give job_id alone, without entrypoint, older_than and before")
+        if self.before is not None and self.older_than is not None:
+            raise InvalidJobError("give either older_than or before, not both")
         if self.job_id is not None:
             check_name("job_id", self.job_id, preparation.limits)
         if self.entrypoint is not None:
             check_name("entrypoint", self.entrypoint, preparation.limits)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
-        return replace(self, status=JobStatus(self.status), older_than=older_than)
+        before = None if self.before is None else check_time("before", self.before)
+        return replace(self, status=JobStatus(self.status), older_than=older_than, before=before)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield the capability that a queue needs to have jobs of that status."""
@@ -259,7 +264,9 @@ class Purge(Operation):
                 raise JobStateError(job.id, job.status, f"only a job that is {self.status} is purged")
             draft.move(job, Verb.PURGE, None, None)
             return 1
-        cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
+        cutoff = self.before
+        if self.older_than is not None:
+            cutoff = now - timedelta(seconds=to_seconds("older_than", self.older_than))
         in_segments = 0
         if self.status is JobStatus.QUEUED:
             in_segments = _drop_segments(draft, self.entrypoint, cutoff)
