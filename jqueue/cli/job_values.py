@@ -26,7 +26,7 @@ def job_values(job: Job, now: datetime) -> dict[str, Any]:
         "seconds": round((now - since(job)).total_seconds(), 3),
         "priority": job.priority,
         "attempts": job.tries,
-        "failures": job.failures,
+        "failures": job.failed_tries,
         "max_attempts": job.max_attempts,
         "created_at": instant(job.created_at),
         "run_at": instant(job.run_at),

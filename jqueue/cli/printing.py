@@ -121,7 +121,7 @@ def ago(time: datetime, now: datetime) -> str:
 def size(number: int) -> str:
     """Return a number of bytes, in words."""
     if number < 1 << 10:
-        return f"{number} bytes"
+        return counted(number, "byte")
     return f"{number / (1 << 10):.1f} KiB" if number < 1 << 20 else f"{number / (1 << 20):.1f} MiB"
 
 

@@ -148,7 +148,7 @@ def _lines(life: Life, terminal: Terminal) -> Iterator[str]:
         yield f"{terminal.styled(name.ljust(widest), 'dim')}  {printable(value)}"
     yield from _errors(job, terminal)
     if life.events:
-        yield terminal.styled("\nevents", "dim")
+        yield terminal.styled("\nevents (UTC)", "dim")
         for event in life.events:
             about = f"{event.verb} {event.attempt or ''}".ljust(ABOUT)
             yield f"  {moment(event.at)}  {printable(f'{about} {outcome(event)}').rstrip()}"
@@ -203,9 +203,8 @@ def _status(job: Job, now: datetime) -> str:
 
 
 def _attempts(job: Job) -> str:
-    """Return the number of attempts in words. The failure of the current one is counted at its claim, and left out."""
-    failed = job.failures - (job.status is JobStatus.IN_PROGRESS)
-    text = str(job.tries) if failed <= 0 else f"{job.tries}, {failed} failed"
+    """Return the number of attempts in words."""
+    text = f"{job.tries}, {job.failed_tries} failed" if job.failed_tries else str(job.tries)
     return text if job.max_attempts is None else f"{text}; dead after {counted(job.max_attempts, 'failure')}"
 
 
@@ -213,7 +212,7 @@ def _errors(job: Job, terminal: Terminal) -> Iterator[str]:
     """Yield the errors of the attempts, the latest in full."""
     earlier = [each for each in job.errors if each.text != job.error]
     if earlier:
-        yield terminal.styled("\nerrors of earlier attempts" if job.error else "\nerrors", "dim")
+        yield terminal.styled("\nerrors of earlier attempts (UTC)" if job.error else "\nerrors (UTC)", "dim")
         for each in earlier:
             yield f"  {moment(each.at)}  attempt {each.attempt}: {printable(' '.join(each.text.split()))}"
     if job.error:

@@ -219,6 +219,11 @@ class Job(BaseModel):
         """Number of times that this job was claimed to be worked on, the current claim included."""
         return max(0, self.attempt - self.attempts_before)
 
+    @property
+    def failed_tries(self) -> int:
+        """Number of tries that failed. `failures` also counts the current claim, and the try that completed the job."""
+        return max(0, self.failures - (self.status in (JobStatus.IN_PROGRESS, JobStatus.COMPLETED)))
+
     def with_status(self, status: JobStatus) -> Job:
         """Return the same job with another status."""
         return self.evolve(status=status)

@@ -202,6 +202,7 @@ def row_of(job: Job, now: datetime) -> dict[str, Any]:
         "since": since(job).timestamp(),
         "priority": job.priority,
         "tries": job.tries,
+        "failed": job.failed_tries,
         "max_attempts": job.max_attempts,
         "holder": job.holder,
         "error": None if job.error is None else job.error[:ERROR_SHOWN],
@@ -218,7 +219,7 @@ def seen_of(job: Job) -> list[Any]:
 
 _TIMES = ("created_at", "run_at", "expires_at", "queued_at", "claimed_at", "heartbeat_at", "dead_at", "finished_at")
 _PLAIN = (
-    "failures", "attempt", "sequence", "unique_key", "unique_for", "claim_timeout", "concurrency_key",
+    "attempt", "sequence", "unique_key", "unique_for", "claim_timeout", "concurrency_key",
     "concurrency_limit", "keep_result", "error_dropped", "result_dropped",
     "traceback",
 )  # fmt: skip

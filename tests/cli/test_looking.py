@@ -131,6 +131,15 @@ def test_show_tells_the_life_of_a_job(path):
     assert "payload" not in found
 
 
+def test_only_attempts_that_failed_are_shown_as_failed(path):
+    """A claim counts as a failure until it is acked or given back. That is not what users call a failure."""
+    for job_id, attempts, failures in (("running", "1", 0), ("done", "1", 0), ("dead", "1, 1 failed; dead after", 1)):
+        shown = CliRunner().invoke(app, ["show", str(path), job_id]).stdout
+        assert re.search(rf"attempts +{attempts}(\n| 1 failure\n)", shown)
+        as_json = CliRunner().invoke(app, ["show", str(path), job_id, "--json"]).stdout
+        assert failures == json.loads(as_json)["failures"]
+
+
 def test_show_takes_the_beginning_of_an_id_that_names_one_job(path):
     def show(job_id):
         result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", str(path), job_id])
@@ -166,7 +175,7 @@ def test_show_shows_the_payload_and_the_result_on_request_only(path):
         (b"a\x1b[2Jb\xff", ["  | 0000  61 1b 5b 32 4a 62 ff                             a.[2Jb."]),
         (b"\x00" * 600, [*[f"  | {row:04x}  {' '.join(['00'] * 16)}  {'.' * 16}" for row in range(0, 512, 16)], MORE]),
         (b"x" * 70_000, ["  | " + "x" * 65536, "  … 4.4 KiB more; --json has them all"]),
-        (b"x" * 65_535 + "é".encode(), ["  | " + "x" * 65535, "  … 1 bytes more; --json has them all"]),
+        (b"x" * 65_535 + "é".encode(), ["  | " + "x" * 65535, "  … 1 byte more; --json has them all"]),
     ],
     ids=["empty", "text", "escape", "long", "long text", "cut character"],
 )

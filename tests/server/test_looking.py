@@ -123,6 +123,13 @@ async def test_a_job_is_shown_with_its_life_and_without_its_payload(queue, app):
     assert ["enqueue", "dequeue", "nack"] == [event["verb"] for event in events][::-1]
 
 
+async def test_only_attempts_that_failed_are_shown_as_failed(queue, app):
+    ids = await fill(queue)
+    shown = {state: (await get(app, f"/api/job?id={job_id}")).values for state, job_id in ids.items()}
+    expected = {"completed": (1, 0), "in_progress": (1, 0), "dead": (1, 1), "scheduled": (0, 0), "ready": (0, 0)}
+    assert expected == {state: (job["tries"], job["failed"]) for state, job in shown.items()}
+
+
 async def test_no_answer_has_a_payload_or_a_result_until_it_is_asked_for(queue, app):
     ids = await fill(queue)
     for target in ("/api/overview", "/api/jobs", "/api/dead", "/api/timeline", f"/api/job?id={ids['completed']}"):

@@ -61,7 +61,8 @@ function jobOf(id, line, now) {
   else since = { in_progress: times.claimed_at, dead: times.dead_at, completed: times.finished_at }[status] ?? since;
   return {
     id, line, times, state, since, entrypoint: line.entrypoint, priority: line.priority || 0, sequence: line.sequence || 0,
-    tries: Math.max(0, (line.attempt || 0) - (line.attempts_before || 0)), max_attempts: line.max_attempts ?? null,
+    tries: Math.max(0, (line.attempt || 0) - (line.attempts_before || 0)),
+    failed: Math.max(0, (line.failures || 0) - (status === "in_progress" || status === "completed")), max_attempts: line.max_attempts ?? null,
     holder: line.holder ?? null, error: line.error ?? null, cancel_requested: Boolean(line.cancel_requested), seen: null,
   };
 }
@@ -273,7 +274,7 @@ export class Queue {
     if (!job) return undefined;
     const { line } = job;
     return {
-      ...job, now, failures: line.failures || 0, unique_key: line.unique_key ?? null, claim_timeout: line.claim_timeout ?? null,
+      ...job, now, unique_key: line.unique_key ?? null, claim_timeout: line.claim_timeout ?? null,
       concurrency_key: line.concurrency_key ?? null, concurrency_limit: line.concurrency_limit ?? null,
       keep_result: line.keep_result ?? null, error_dropped: line.error_dropped || 0,
       traceback: line.traceback ?? null, headers: fields(line.headers),

@@ -30,7 +30,7 @@ export function moment(at) {
 }
 
 export function bytes(number) {
-  if (number < 1024) return `${number} bytes`;
+  if (number < 1024) return counted(number, "byte");
   if (number < 1 << 20) return `${(number / 1024).toFixed(1)} KiB`;
   return `${(number / (1 << 20)).toFixed(1)} MiB`;
 }
@@ -42,8 +42,12 @@ export function rate(perSecond) {
   return perSecond * 60 >= 0.1 ? `${(perSecond * 60).toFixed(1)}/min` : `${(perSecond * 3600).toFixed(1)}/h`;
 }
 
+export function counted(number, one, many = `${one}s`) {
+  return number === 1 ? `1 ${one}` : `${count(number)} ${many}`;
+}
+
 export function inJobs(number) {
-  return number === 1 ? "1 job" : `${count(number)} jobs`;
+  return counted(number, "job");
 }
 
 export const STATES = {

@@ -1,7 +1,7 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
 import { excerpt, foreign, h, visible } from "./dom.js";
-import { STATES, ago, bytes, count, duration, inJobs, moment } from "./format.js";
+import { STATES, ago, bytes, count, counted, duration, inJobs, moment } from "./format.js";
 import { table } from "./views.js";
 
 const QUEUED = new Set(["ready", "scheduled"]);
@@ -16,7 +16,7 @@ export function badge(job) {
 }
 
 function attempts(job) {
-  return job.max_attempts ? `${job.tries} of ${job.max_attempts}` : String(job.tries);
+  return count(job.tries) + (job.failed ? `, ${count(job.failed)} failed` : "");
 }
 
 function buttons(job, actions, now) {
@@ -126,7 +126,7 @@ function facts(job) {
     row("Runs for", running),
     TIMES.map(([name, label]) => job.times[name] !== null
       && row(label, [moment(job.times[name]), h("small", {}, ` ${ago(job.times[name], job.now)}`)])),
-    row("Attempts", `${attempts(job)}, ${count(job.failures)} charged as failures`),
+    row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),
     row("Priority", job.priority),
     row("Claim timeout", job.claim_timeout && duration(job.claim_timeout)),
     row("Unique key", text(job.unique_key)),
@@ -160,7 +160,7 @@ function errors(job) {
     String(error.attempt), moment(error.at), excerpt(error.text)] }));
   return [h("h2", {}, "Errors"),
     job.error && h("pre", { class: "block", tabindex: "0", "aria-label": "Last error" }, visible(job.error)),
-    job.error_dropped ? h("p", { class: "hint" }, `${count(job.error_dropped)} bytes of it were not kept.`) : null,
+    job.error_dropped ? h("p", { class: "hint" }, `Not kept of it: ${counted(job.error_dropped, "byte")}.`) : null,
     job.traceback && h("pre", { class: "block", tabindex: "0", "aria-label": "Traceback" }, visible(job.traceback)),
     rows.length ? table("Errors of attempts", columns, rows, "") : null];
 }
@@ -175,7 +175,7 @@ function secret(shown, { title, load, hint }) {
 // A payload as text: as it is, or in base64 if it is no text.
 export function payloadText(found) {
   const text = found.text === null ? `base64: ${found.base64}` : visible(found.text);
-  const rest = found.bytes > found.shown ? `\n… ${count(found.bytes - found.shown)} more bytes` : "";
+  const rest = found.bytes > found.shown ? `\n… ${counted(found.bytes - found.shown, "more byte")}` : "";
   return found.bytes ? text + rest : "(empty)";
 }
 
