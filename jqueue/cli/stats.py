@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from jqueue.domain.counting import counted
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import printable
-from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,6 +36,7 @@ class QueueInfo:
         rules: the rules of each entrypoint that has limits, or is paused.
         settings: the settings of the queue as a whole.
         schedules: its cron entries, the next one first.
+        why_waiting: the reasons why ready jobs are not claimed, by entrypoint.
         warnings: sentences for the operator.
         now: the time by the queue's clock.
         one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
@@ -46,6 +47,7 @@ class QueueInfo:
     rules: dict[str, EntrypointRules]
     settings: QueueSettings
     schedules: Sequence[Schedule]
+    why_waiting: Mapping[str, str]
     warnings: Sequence[str]
     now: datetime
     one_object: bool
@@ -63,6 +65,8 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
     Jobs wait from the moment they are ready until they are claimed, and run until they are acked or nacked. The median
     and the 95% are rounded up to a power of two, in milliseconds.
 
+    If ready jobs wait because of a pause, a limit or a missing worker, a line says so.
+
     This command only reads, and shows no payloads.
 
     Exits with 2 if the queue does not exist or cannot be read.
@@ -78,6 +82,8 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
     figures = info.stats
     show(Text(info.name, "bold"), f"{_extent(info)}\n")
     show(_jobs(info))
+    if info.why_waiting:
+        show("", *(Text(line, "yellow") for line in _reasons(info)))
     for figured in (rates(figures.totals), times(info.entrypoints, figures.totals), claims_line(figures)):
         if figured is not None:
             show("", figured)
@@ -116,6 +122,7 @@ async def _read_info(opened: OpenedQueue) -> QueueInfo:
     return QueueInfo(
         name=opened.name,
         stats=figures,
+        why_waiting=why_waiting(state, figures, now),
         warnings=[*others, *alerts(state, figures, damage)],
         one_object=opened.queue.capabilities.size_limit,
         rules=dict(state.entrypoints),
@@ -147,6 +154,7 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
                 **_counts(known),
                 **totals_values(known.totals),
                 "paused": known.paused,
+                "why_waiting": info.why_waiting.get(name),
                 **{key: getattr(info.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
             }
             for name, known in info.entrypoints.items()
@@ -198,6 +206,13 @@ def _jobs(info: QueueInfo) -> Table | str:
         made.add_section()
         made.add_row(Text("all", "bold"), *_cells(info.stats))
     return made
+
+
+def _reasons(info: QueueInfo) -> Iterator[str]:
+    """Yield a line for each entrypoint whose jobs wait for a known reason."""
+    for name, reason in info.why_waiting.items():
+        jobs = counted(info.entrypoints[name].depth, "ready job waits", "ready jobs wait")
+        yield f"{printable(name)}: {jobs}: {reason}"
 
 
 def has_jobs(figures: EntrypointStats) -> bool:

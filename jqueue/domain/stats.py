@@ -11,14 +11,18 @@ from jqueue.domain.counters import OTHERS
 from jqueue.domain.counting import counted
 from jqueue.domain.job_table import Packed, split_waiting, unpacked
 from jqueue.domain.limits import Limits, enqueue_share
-from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
+from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.ranges import Range
+from jqueue.domain.rates import claims_left
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.totals import Totals, totals_of
-from jqueue.domain.workers import WorkerRecord, by_name
+from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord, by_name
 
 WARN_SHARE = 0.5
 """Share of enqueue's limit above which the statistics carry a warning."""
+
+UNCLAIMED = timedelta(seconds=10)
+"""Time for which a job must be ready before a missing worker is the reason: workers may not have looked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,40 @@ class Census:
             segment_jobs=sum(segment.waiting for segment in header.segments.values()),
             segment_bytes=sum(segment.bytes for segment in header.segments.values()),
         )
+
+
+def why_waiting(header: QueueState, stats: QueueStats, now: datetime) -> dict[str, str]:
+    """Return the reasons why ready jobs are not claimed, by entrypoint, as far as they are known.
+
+    Args:
+        header: the queue's state; the jobs in it are not looked at.
+        stats: its statistics.
+        now: the time by the queue's clock.
+    """
+    waiting = ((name, figures) for name, figures in (stats.entrypoints or {}).items() if figures.depth)
+    reasons = ((name, _why_waiting(name, figures, header, stats, now)) for name, figures in waiting)
+    return {name: reason for name, reason in reasons if reason is not None}
+
+
+def _why_waiting(
+    name: str, figures: EntrypointStats, header: QueueState, stats: QueueStats, now: datetime
+) -> str | None:
+    rules = header.entrypoints.get(name, EntrypointRules())
+    if rules.paused:
+        return "paused"
+    if rules.max_running is not None and figures.in_progress >= rules.max_running:
+        return f"at its limit: {figures.in_progress} of {rules.max_running} in progress"
+    if rules.rate is not None and rules.per is not None:
+        left = claims_left(header.recent.get(name, ()), now.timestamp(), rules.rate, rules.per)
+        if not left:
+            return f"at its limit: {counted(rules.rate, 'claim')} within {rules.per:g} s"
+    if figures.totals is None or figures.in_progress or figures.totals.last_minute.claimed:
+        return None  # the format keeps no records of workers, or a program takes these jobs
+    if figures.oldest_ready_age is not None and figures.oldest_ready_age < UNCLAIMED:
+        return None
+    shown = (record.entrypoints for record in stats.workers)
+    known = any(name in names or len(names) >= ENTRYPOINTS_SHOWN for names in shown)
+    return None if known else "no worker that has the handler"
 
 
 def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int, errors: int) -> list[str]:

@@ -13,7 +13,7 @@ from jqueue.core.blob.segment_watch import alerts
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.models import EntrypointRules, QueueState
 from jqueue.domain.occurrences import as_shown
-from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 from jqueue.domain.totals import Histogram, Rates, Totals, totals_of
 from jqueue.server.view import View
 
@@ -35,6 +35,7 @@ def overview(view: View) -> dict[str, Any]:
         "entrypoints": _entrypoints(stats, header, view.now),
         "workers": [record.model_dump(mode="json") | {"holder": record.holder} for record in stats.workers],
         "holders": dict(stats.holders or {}),
+        "why_waiting": why_waiting(header, stats, view.now),
         "schedules": _schedules(header, view.now),
         "schedules_total": len(header.schedules),
         "store": _store(header, stats),

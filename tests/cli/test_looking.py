@@ -212,6 +212,17 @@ def test_a_worker_is_listed_with_its_slots_and_entrypoints(path):
     assert 1 == values("stats", path)[0]["workers"]
 
 
+def test_stats_say_why_jobs_wait(path):
+    async def work():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        await queue.enqueue("mail")
+        await queue.pause("mail")
+
+    asyncio.run(work())
+    assert "mail: 1 ready job waits: paused\n" in text("stats", path)
+    assert "paused" == values("stats", path)[0]["entrypoints"]["mail"]["why_waiting"]
+
+
 def test_stats_have_totals_rates_and_times(path):
     [found] = values("stats", path)
     assert (6, 3, 1, 1) == tuple(found["totals"][name] for name in ("enqueued", "claimed", "done", "failed"))

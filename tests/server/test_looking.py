@@ -50,6 +50,12 @@ async def test_the_overview_has_the_figures_of_the_queue(queue, app):
     assert (await queue.stats()).version == values["version"]
 
 
+async def test_the_overview_says_why_jobs_wait(queue, app):
+    await queue.enqueue("mail", b"")
+    await queue.pause("mail")
+    assert {"mail": "paused"} == (await get(app, "/api/overview")).values["why_waiting"]
+
+
 async def test_an_unchanged_queue_is_answered_with_304(queue, app):
     await queue.enqueue("mail", b"")
     first = await get(app, "/api/overview")
