@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import re
+import signal
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -186,6 +189,105 @@ def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(brows
         browser.press("Sign in")
         browser.see("live, version")
         assert "" == browser.text("#trouble").strip()
+
+
+def test_the_page_says_that_it_is_not_up_to_date_while_its_server_hangs(browser, path):
+    filled(path)
+    with running(path) as (process, link):
+        browser.open(link)
+        browser.see("live, version")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            browser.see("not up to date", "#live")
+            browser.see("There has been no answer for 5 s", "#trouble")
+            browser.see(" UTC.", "#trouble")
+        finally:
+            process.send_signal(signal.SIGCONT)
+        browser.see("live, version", "#live")
+        assert "" == browser.text("#trouble").strip()
+
+
+@pytest.mark.parametrize("query", ["state=x", "order=x", "start=x"])
+def test_a_filter_that_is_refused_is_named_where_the_jobs_would_be(browser, path, query):
+    filled(path)
+    with opened(browser, path):
+        browser.go(f"/jobs?{query}")
+        browser.until(lambda: browser.all("main .warning"), "the reason")
+        assert "Loading" not in browser.text("main")
+        browser.go("/jobs")
+        browser.until(lambda: browser.all("main tbody tr"), "the jobs")
+        assert not browser.all("main .warning")
+
+
+def test_times_have_their_zone_and_failures_are_those_of_users(browser, path):
+    ids = filled(path)
+    with opened(browser, path):
+        browser.go(f"/job?id={ids['completed']}")
+        browser.see("Attempts\n1\n", "main .facts")
+        assert 2 == len(re.findall(r"\d\d:\d\d:\d\d UTC", browser.text("main .facts")))
+
+
+def test_a_heading_gets_the_focus_without_a_frame(browser, path):
+    filled(path)
+    with opened(browser, path):
+        browser.go("/jobs")
+        browser.until(lambda: browser.driver.switch_to.active_element.tag_name == "h1", "the focus")
+        style = "return getComputedStyle(document.activeElement).outlineStyle"
+        assert "none" == browser.driver.execute_script(style)
+
+
+def test_charts_fill_their_rows_and_tell_the_values_under_the_pointer(browser, path):
+    from selenium.webdriver import ActionChains
+
+    async def fill_hour():
+        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+            await queue.configure(history=3600)
+            await queue.enqueue("mail", b"")
+            await queue.ack((await queue.dequeue())[0])
+            await queue.enqueue("mail", b"")
+
+    asyncio.run(fill_hour())
+    tops = "return [...document.querySelectorAll('.chart')].map((each) => each.getBoundingClientRect().top)"
+    with opened(browser, path):
+        browser.until(lambda: any(each.get_attribute("d") for each in browser.all(".dot")), "a lone point")
+        for width, columns in ((1280, 2), (1600, 4), (390, 1)):
+            browser.resize(width)
+            assert {columns} == set(Counter(browser.driver.execute_script(tops)).values())
+        browser.resize(1280)
+        browser.see("queued 1", ".legend")
+        drawing = browser.all(".chart svg")[0]
+        ActionChains(browser.driver).move_to_element_with_offset(drawing, 3 - drawing.size["width"] // 2, 0).perform()
+        browser.see("queued 0", ".legend")
+        ActionChains(browser.driver).move_to_element(browser.all("h1")[0]).perform()
+        browser.see("queued 1", ".legend")
+
+
+def test_names_stay_whole_many_errors_stay_short_and_all_tabs_are_in_view(browser, path):
+    async def fill_groups():
+        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+            for number in range(57):
+                await queue.enqueue("sync_customer", b"")
+                error = "KeyError: " + chr(97 + number % 26) * (number // 26 + 1) + " in a row of a table" * 9
+                await queue.nack((await queue.dequeue())[0], error=error, dead=True)
+            await queue.enqueue("sync_customer", b"")
+            await queue.pause("sync_customer")
+
+    asyncio.run(fill_groups())
+    with opened(browser, path):
+        browser.resize(1280)
+        browser.see("paused", "main table")
+        browser.go("/dead")
+        browser.until(lambda: len(browser.all("main tbody tr")) == 20, "the first groups")
+        high = browser.driver.execute_script(
+            "return [document.documentElement.scrollHeight, document.querySelector('td > bdi').offsetHeight]"
+        )
+        assert high[0] < 2000
+        assert high[1] < 30
+        browser.all("main .pager a")[0].click()
+        browser.until(lambda: len(browser.all("main tbody tr")) == 57, "all groups")
+        browser.resize(390)
+        tabs = "return [...document.querySelectorAll('#views a')].map((each) => each.getBoundingClientRect().right)"
+        assert max(browser.driver.execute_script(tabs)) <= 390
 
 
 def test_two_operators_at_once_and_the_slower_one_is_told(browser, path):

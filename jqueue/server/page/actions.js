@@ -1,7 +1,7 @@
 // Actions: a question first, one request, a word on how it went, and a way back where there is one.
 
 import { foreign, h } from "./dom.js";
-import { count } from "./format.js";
+import { count, counted, inJobs } from "./format.js";
 
 const NOTE_SECONDS = 12;
 
@@ -110,7 +110,7 @@ export class Actions {
 
   async cancelFound(page, query) {
     const answer = await ask({
-      title: `Cancel ${page.total === 1 ? "1 job" : `${count(page.total)} jobs`}?`,
+      title: `Cancel ${inJobs(page.total)}?`,
       text: h("p", {}, "They leave the queue with their payloads. Jobs that a worker has claimed meanwhile, and jobs added "
         + "since you looked, stay. This cannot be undone."),
       confirm: "Cancel them",
@@ -166,14 +166,14 @@ export class Actions {
 
   async purge(entrypoint, number, seenAt) {
     const answer = await ask({
-      title: `Remove ${number === 1 ? "1 dead job" : `${count(number)} dead jobs`} for good?`,
+      title: `Remove ${counted(number, "dead job")} for good?`,
       text: [entrypoint === null ? h("p", {}, "All dead jobs of the queue.") : h("p", {}, "Of ", foreign(entrypoint)),
         h("p", {}, "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone.")],
       confirm: "Remove them",
       danger: true,
     });
     if (!answer) return null;
-    return this.send("purge", { entrypoint, seen_at: seenAt }, (found) => `Removed: ${found.done}`);
+    return this.send("purge", { entrypoint, seen_at: seenAt }, (found) => `Removed: ${count(found.done)}`);
   }
 
   // Set the time of a job: null is at once. It can be undone as long as nobody else has changed the job.

@@ -2,7 +2,7 @@
 
 import { Actions, note } from "./actions.js";
 import { foreign, h, patch } from "./dom.js";
-import { ago, count } from "./format.js";
+import { count, moment } from "./format.js";
 import { list, one, payloadText } from "./jobs.js";
 import { Samples } from "./statistics.js";
 import { dead, limits, overview, schedules, store, workers } from "./views.js";
@@ -10,6 +10,7 @@ import { dead, limits, overview, schedules, store, workers } from "./views.js";
 const POLL = 1000; // milliseconds between two polls
 const POLL_HIDDEN = 15000; // the same while nobody can see the page
 const SLOWEST = 30000; // the same when the source does not answer
+const LATE = 5000; // milliseconds without an answer after which the page no longer says that it is live
 
 const VIEWS = [
   ["/", "Overview", overview], ["/jobs", "Jobs", list], ["/workers", "Workers", workers],
@@ -98,7 +99,6 @@ export class App {
     if (dialog) dialog.close("no");
     this.render();
     this.load();
-    document.querySelector("#views [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (moved) {
       window.scrollTo(0, 0);
       document.querySelector("main h1")?.focus({ preventScroll: true });
@@ -109,6 +109,8 @@ export class App {
   // Ask the source for news, and then again and again.
   async poll(now = false) {
     clearTimeout(this.timer);
+    clearTimeout(this.late);
+    this.late = setTimeout(() => this.trouble(new Error(`There has been no answer for ${LATE / 1000} s.`)), LATE);
     const round = ++this.round;
     try {
       const values = await this.source.overview();
@@ -128,6 +130,8 @@ export class App {
       this.failures += 1;
       this.trouble(error);
     }
+    if (round !== this.round) return;
+    clearTimeout(this.late);
     const pause = this.failures ? Math.min(SLOWEST, POLL * 2 ** this.failures) : document.hidden ? POLL_HIDDEN : POLL;
     this.timer = setTimeout(() => this.poll(), pause);
   }
@@ -141,9 +145,11 @@ export class App {
       if (path === "/jobs") view.page = await source.jobs(Object.fromEntries(query));
       if (path === "/dead") view.groups = await source.dead();
       if (path === "/job") await this.loadJob(view, query.get("id") || "");
+      view.wrong = null;
     } catch (error) {
       if (view !== this.view) return;
-      this.trouble(error);
+      if (error.kind === "invalid") view.wrong = error.message;
+      else this.trouble(error);
     }
     if (view === this.view) this.render();
   }
@@ -185,7 +191,7 @@ export class App {
     const live = document.getElementById("live"), place = document.getElementById("trouble");
     live.className = error ? "live lost" : "live";
     live.textContent = error ? "not up to date" : this.state ? `live, version ${count(this.state.version)}` : "connecting…";
-    const since = error && this.heard ? ` The figures are from ${ago(this.heard / 1000, Date.now() / 1000)}.` : "";
+    const since = error && this.heard ? ` The figures are from ${moment(this.heard / 1000)}.` : "";
     const kind = error ? `${error.message}` : "";
     if (place.dataset.kind !== kind) {
       place.replaceChildren(...(error ? [h("div", { class: "warning" }, h("p", {}, foreign(error.message), since),

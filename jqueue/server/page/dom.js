@@ -40,7 +40,7 @@ export function foreign(text, properties) {
   return h("bdi", properties, visible(text));
 }
 
-const HANDLERS = ["onclick", "onsubmit", "onchange", "oninput"];
+const HANDLERS = ["onclick", "onsubmit", "onchange", "oninput", "onpointermove", "onpointerleave"];
 
 // Make `old` look like `made`, and keep its nodes: focus, selection and scroll positions survive an update.
 export function patch(old, made) {

@@ -23,10 +23,11 @@ export function ago(at, now) {
   return seconds < 1 ? "now" : `${duration(Math.floor(seconds))} ago`;
 }
 
+// A time in UTC, as the commands print it.
 export function moment(at) {
   if (at === null || at === undefined) return "–";
   const date = new Date(at * 1000);
-  return Number.isNaN(date.getTime()) ? "–" : date.toLocaleString("sv");
+  return Number.isNaN(date.getTime()) ? "–" : `${date.toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 
 export function bytes(number) {

@@ -2,7 +2,7 @@
 
 import { excerpt, foreign, h, visible } from "./dom.js";
 import { STATES, ago, bytes, count, counted, duration, inJobs, moment } from "./format.js";
-import { table } from "./views.js";
+import { pending, table } from "./views.js";
 
 const QUEUED = new Set(["ready", "scheduled"]);
 
@@ -85,12 +85,12 @@ function pager(page, query) {
 // A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
 function beyond(page, query) {
   if (!page.beyond) return "";
-  const jobs = page.beyond === 1 ? "1 more job in a segment is" : `${count(page.beyond)} more jobs in segments are`;
+  const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
   return query.get("text") ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
 }
 
-export function list({ state, page, query, actions }) {
+export function list({ state, page, query, actions, wrong }) {
   const columns = [{ label: "Id" }, { label: "Entrypoint" }, { label: "State" }, { label: "Since" },
     { label: "Attempts", number: true }, { label: "Priority", number: true }, { label: "Holder or error" },
     { label: "Actions", hidden: true }];
@@ -107,7 +107,7 @@ export function list({ state, page, query, actions }) {
         onclick: () => actions.cancelFound(page, query) }, "Cancel all of these…")),
     filters(query, state),
     page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : "", beyond(page, query)),
-    page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : h("p", { class: "empty" }, "Loading…"),
+    page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : pending(wrong),
     page && pager(page, query),
   ];
 }
@@ -137,7 +137,7 @@ function facts(job) {
 }
 
 function life(events) {
-  if (!events) return h("p", { class: "empty" }, "Loading…");
+  if (!events) return pending();
   if (!events.events.length) {
     return h("p", { class: "empty" }, events.reason || "The history has no events of this job. Is it switched on?");
   }
@@ -179,10 +179,10 @@ export function payloadText(found) {
   return found.bytes ? text + rest : "(empty)";
 }
 
-export function one({ job, missing, events, payload, result, actions, showPayload, showResult, mayShow }) {
+export function one({ job, missing, wrong, events, payload, result, actions, showPayload, showResult, mayShow }) {
   const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
   if (missing) return [back, h("h1", { tabindex: "-1" }, "Job"), h("p", { class: "empty", role: "status" }, missing), life(events)];
-  if (!job) return [back, h("h1", { tabindex: "-1" }, "Job"), h("p", { class: "empty" }, "Loading…")];
+  if (!job) return [back, h("h1", { tabindex: "-1" }, "Job"), pending(wrong)];
   return [
     back,
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),

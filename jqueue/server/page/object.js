@@ -1,7 +1,7 @@
 // The queue as its object in the store tells it: the source of the page without a server. It only reads.
 
 import { FormatError, Queue, base64, parse } from "./blob.js";
-import { Refusal } from "./source.js";
+import { PATIENCE, Refusal } from "./source.js";
 
 const SHOWN = 65536; // bytes of a payload that are shown
 
@@ -35,7 +35,8 @@ export class ObjectSource {
     let answer, bytes;
     try {
       // The browser keeps the object and asks with If-None-Match: an unchanged object is not sent again.
-      answer = await fetch(this.url, { cache: "no-cache", credentials: "omit", referrerPolicy: "no-referrer" });
+      const signal = AbortSignal.timeout(PATIENCE * 1000);
+      answer = await fetch(this.url, { cache: "no-cache", credentials: "omit", referrerPolicy: "no-referrer", signal });
       bytes = await answer.arrayBuffer();
     } catch {
       throw this.refusal(`the browser cannot read ${this.name()}. Is the store reachable, and do its CORS rules allow GET from the origin ${location.origin}?`);

@@ -8,17 +8,22 @@ export class Refusal extends Error {
   }
 }
 
+export const PATIENCE = 90; // seconds for an answer: longer than the server waits for the store
+
 async function call(path, options = {}) {
-  let answer;
+  let answer, text;
   try {
-    answer = await fetch(path, { credentials: "same-origin", cache: "no-store", redirect: "error", ...options });
-  } catch {
-    throw new Refusal("the dashboard's server does not answer: is it still running?", 0, "away");
+    const signal = AbortSignal.timeout(PATIENCE * 1000);
+    answer = await fetch(path, { credentials: "same-origin", cache: "no-store", redirect: "error", signal, ...options });
+    text = await answer.text();
+  } catch (error) {
+    const late = `the dashboard's server has not answered for ${PATIENCE} s. Look at what has been done before you try again`;
+    throw new Refusal(error.name === "TimeoutError" ? late : "the dashboard's server does not answer: is it still running?", 0, "away");
   }
   if (answer.status === 304) return { unchanged: true };
   let values = null;
   try {
-    values = await answer.json();
+    values = JSON.parse(text);
   } catch {
     throw new Refusal(`the server gave an answer that is no JSON (status ${answer.status})`, answer.status, "away");
   }

@@ -2,7 +2,7 @@
 
 import { chart } from "./charts.js";
 import { excerpt, foreign, h } from "./dom.js";
-import { ago, bytes, count, duration, inJobs, moment, rate } from "./format.js";
+import { ago, bytes, count, counted, duration, inJobs, moment, rate } from "./format.js";
 
 export function table(caption, columns, rows, empty) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
@@ -13,6 +13,11 @@ export function table(caption, columns, rows, empty) {
       class: columns[number].number ? "number" : columns[number].hidden ? "actions" : null }, cell))));
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption },
     h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body)));
+}
+
+// What a view shows as long as it has nothing to show, with the reason if it was refused.
+export function pending(wrong) {
+  return wrong ? h("p", { class: "warning", role: "alert" }, foreign(wrong)) : h("p", { class: "empty" }, "Loading…");
 }
 
 export function link(query, ...parts) {
@@ -29,10 +34,10 @@ function card(label, value, { href = null, tone = "", hint = null } = {}) {
   return h("li", { class: `card ${tone}` }, href ? h("a", { href }, body) : h("div", {}, body));
 }
 
-function cards(figures, lately, now) {
+function cards(figures, lately, now, held) {
   const oldest = figures.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(now - figures.oldest_ready)));
   return h("ul", { class: "cards" },
-    card("Ready", count(figures.ready), { href: "#/jobs?state=ready" }),
+    card("Ready", count(figures.ready), { href: "#/jobs?state=ready", hint: held }),
     card("Scheduled", count(figures.scheduled), { href: "#/jobs?state=scheduled" }),
     card("In progress", count(figures.in_progress), { href: "#/jobs?state=in_progress" }),
     card("Dead", count(figures.dead), { href: "#/dead", tone: figures.dead ? "bad" : "" }),
@@ -59,7 +64,8 @@ function pair(low, high) {
 export function overview({ state, samples, query, actions }) {
   const name = query.get("entrypoint") || "";
   const row = name ? state.entrypoints.find((each) => each.name === name) : null;
-  const figures = row || state.figures, chosen = row ? name : "";
+  const figures = row || state.figures, chosen = row ? name : "", reasons = state.why_waiting || {};
+  const held = state.entrypoints.reduce((sum, each) => sum + (Object.hasOwn(reasons, each.name) ? each.ready : 0), 0);
   const choices = state.entrypoints.filter((each) => each.name !== null).slice(0, 200);
   const go = (event) => {
     location.hash = event.target.value ? `#/?${new URLSearchParams({ entrypoint: event.target.value })}` : "#/";
@@ -70,7 +76,7 @@ export function overview({ state, samples, query, actions }) {
         h("select", { onchange: go, value: chosen },
           h("option", { value: "", selected: !chosen }, "all entrypoints"),
           choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, foreignText(each.name)))))),
-    cards(figures, samples.lately(chosen), state.now),
+    cards(figures, samples.lately(chosen), state.now, row ? reasons[chosen] : held ? `${count(held)} held up` : null),
     charts(samples.points(chosen)),
     h("p", { class: "hint" }, "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
     h("h2", {}, "Entrypoints"),
@@ -91,10 +97,11 @@ function entrypoints(state, samples, actions) {
   ];
   const rows = state.entrypoints.map((row) => {
     const lately = row.name === null ? {} : samples.lately(row.name);
+    const why = state.why_waiting?.[row.name] || (row.limits?.paused && "paused");
     const cell = (name) => (row[name] ? link({ state: name, entrypoint: row.name }, count(row[name])) : "0");
     return { key: `e:${row.name}`, cells: [
-      row.name === null ? "others, counted together" : [link({ entrypoint: row.name }, foreign(row.name)),
-        row.limits?.paused && h("span", { class: "badge paused" }, "paused")],
+      row.name === null ? "others, counted together" : h("span", { class: "named" },
+        link({ entrypoint: row.name }, foreign(row.name)), why && h("span", { class: "badge paused" }, why)),
       cell("ready"), cell("scheduled"), cell("in_progress"), cell("dead"),
       row.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(state.now - row.oldest_ready))),
       row.totals ? rate(lately.done) : "–", row.totals ? rate(lately.failed) : "–",
@@ -141,7 +148,7 @@ export function schedules({ state, actions }) {
   const more = state.schedules_total - state.schedules.length;
   return [h("h1", { tabindex: "-1" }, "Schedules"),
     table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…)."),
-    more > 0 && h("p", {}, `${count(more)} more are not shown.`)];
+    more > 0 && h("p", {}, `${counted(more, "more entry is", "more entries are")} not shown.`)];
 }
 
 export function limits({ state, actions }) {
@@ -164,11 +171,14 @@ export function limits({ state, actions }) {
     table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
 }
 
-export function dead({ state, groups, actions }) {
-  if (!groups) return [h("h1", { tabindex: "-1" }, "Dead letters"), h("p", { class: "empty" }, "Loading…")];
+const GROUPS = 20; // groups of dead letters that are shown at first
+
+export function dead({ state, groups, query, actions, wrong }) {
+  if (!groups) return [h("h1", { tabindex: "-1" }, "Dead letters"), pending(wrong)];
+  const shown = query.get("all") ? groups.groups : groups.groups.slice(0, GROUPS);
   const columns = [{ label: "Error" }, { label: "Entrypoint" }, { label: "Jobs", number: true }, { label: "First" },
     { label: "Last" }, { label: "Actions", hidden: true }];
-  const rows = groups.groups.map((group) => ({ key: `d:${group.entrypoint}:${group.pattern}`, cells: [
+  const rows = shown.map((group) => ({ key: `d:${group.entrypoint}:${group.pattern}`, cells: [
     excerpt(group.pattern) || "no error was kept",
     foreign(group.entrypoint), link({ state: "dead", entrypoint: group.entrypoint,
       text: group.pattern.split("#").reduce((a, b) => (b.length > a.length ? b : a), "").trim() }, count(group.jobs)),
@@ -185,10 +195,12 @@ export function dead({ state, groups, actions }) {
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Dead letters"),
       groups.total > 0 && actions.may("purge") && h("button", { type: "button", class: "danger", onclick: purge }, "Remove all…")),
     h("p", { class: "hint" }, groups.total
-      ? `${inJobs(groups.total)} with ${groups.groups_total === 1 ? "1 error" : `${count(groups.groups_total)} different errors`}. `
+      ? `${inJobs(groups.total)} with ${counted(groups.groups_total, "error", "different errors")}. `
         + "Numbers and ids in an error count as the same: #."
       : ""),
     table("Dead letters by error", columns, rows, "No dead letters."),
+    shown.length < groups.groups.length && h("p", { class: "pager" },
+      h("a", { href: "#/dead?all=1" }, `Show ${count(groups.groups.length - shown.length)} more errors`)),
   ];
 }
 
@@ -209,17 +221,17 @@ export function store({ state }) {
       row("Object", foreign(state.name)),
       facts.size_limit ? row("Size", h("meter", { min: 0, max: 1, low: 0.5, high: 0.8, optimum: 0, value: share.toFixed(3),
         "aria-label": "share of the limit" }), ` ${bytes(facts.size)} of ${bytes(facts.size_limit)}`) : row("Size", bytes(facts.size)),
-      facts.segments ? row("Segments", `${inJobs(facts.segment_jobs)} wait in ${count(facts.segments)} more objects, ${bytes(facts.segment_bytes)}`) : null,
+      facts.segments ? row("Segments", `${counted(facts.segment_jobs, "job waits", "jobs wait")} in ${counted(facts.segments, "more object")}, ${bytes(facts.segment_bytes)}`) : null,
       state.version ? row("Version", count(state.version)) : null,
       facts.queue ? row("Queue id", h("code", {}, foreign(facts.queue))) : null,
       row("Unreadable lines", count(facts.unreadable)),
       row("Features", facts.critical.length ? foreign(facts.critical.join(", ")) : "none beyond the basic ones"),
       row("History", settings.history === null ? "off: queue.configure(history=…) switches it on"
-        : `kept for ${say(settings.history)}, ${count(facts.history_events)} events so far`
+        : `kept for ${say(settings.history)}, ${counted(facts.history_events, "event")} so far`
           + (facts.history_lost ? `, ${count(facts.history_lost)} lost` : "")),
       row("Dead jobs are kept", say(settings.dead_retention, "until they are removed")),
       row("Waiting raises priority", settings.aging === null ? "no" : `one step each ${say(settings.aging)}`),
-      row("Remembered", `${count(facts.finished)} finished ids, ${count(facts.holds)} unique keys`)),
+      row("Remembered", `${counted(facts.finished, "finished id")}, ${counted(facts.holds, "unique key")}`)),
     h("h2", {}, "Writers"),
     table("Writers and their last commits", columns, rows, "No commit yet."),
   ];
