@@ -17,7 +17,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
 from jqueue.domain.header import Header
-from jqueue.domain.history import HistoryHeader, Moved, started, stopped, trimmed, with_batches
+from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
@@ -67,6 +67,7 @@ def next_header(
     moved: Moved | None = None,
     new_series: Callable[[], str] = lambda: "first",
     retention: Retention = RETENTION,
+    drops_events: bool = False,
 ) -> QueueState:
     """Return the header of the version that a commit makes: with its record, and without entries that are too old.
 
@@ -81,6 +82,7 @@ def next_header(
         moved: events of the history that are in an object, and can be dropped from the header.
         new_series: makes the id of a series of objects for the history.
         retention: the times for which segments are kept.
+        drops_events: True if the writer cannot move the history, and drops the oldest events of a long outbox.
 
     Raises:
         InvalidBlobError: the version can no longer grow.
@@ -116,7 +118,7 @@ def next_header(
         transactions=_transactions(header, at),
         counters=with_moves(header.counters, draft.steps, _added(draft), now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at),
-        history=_history(draft, now, moved, new_series),
+        history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,
         ranges=header.ranges,
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention, _named_by(draft)),
@@ -138,8 +140,10 @@ def _commits(header: Header, commit: CommitId, at: float, versions_kept: int) ->
     return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in evicted)])
 
 
-def _history(draft: Draft, now: datetime, moved: Moved | None, new_series: Callable[[], str]) -> HistoryHeader | None:
-    """Return the history after the commit, without the events that are in an object."""
+def _history(
+    draft: Draft, now: datetime, moved: Moved | None, new_series: Callable[[], str], drops_events: bool
+) -> HistoryHeader | None:
+    """Return the history after the commit, without the events that are in an object. All events of the commit stay."""
     history, settings = draft.header.history, draft.header.settings
     if history is None and settings.history is None:
         return None
@@ -149,7 +153,7 @@ def _history(draft: Draft, now: datetime, moved: Moved | None, new_series: Calla
         return stopped(history)
     history, payloads = started(history, now, new_series), settings.history_payloads
     batches = batches_of(draft.moves, draft.placed, history.last + 1, now, payloads=payloads, bulk=draft.bulk_moves)
-    return with_batches(history, batches, payloads=payloads)
+    return with_batches(history, batches, surplus_of(history, settings) if drops_events else 0)
 
 
 def _added(draft: Draft) -> Mapping[str, int]:

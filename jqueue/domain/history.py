@@ -29,10 +29,10 @@ OUTBOX_BYTES = 1 << 20
 """Size of the outbox above which a writer moves it, if it holds payloads."""
 
 MOST_EVENTS = 20_000
-"""Number of events that the outbox keeps if nobody can move them. Older batches are dropped, and counted as lost."""
+"""Number of events in the outbox above which commits wait for the mover. A writer that cannot move them drops some."""
 
 MOST_BYTES = 16 << 20
-"""Largest size of an outbox with payloads."""
+"""The same for the size of an outbox with payloads."""
 
 SERIES_KEPT = 64
 """Number of earlier series that the header names."""
@@ -55,6 +55,7 @@ class HistoryHeader(BaseModel):
     Attributes:
         series: id of the series of objects to which the outbox is moved.
         last: number of the last event.
+        removed: number of the last event that was removed for its age, or for the size of the history.
         lost: number of events that were dropped because no writer could move them.
         stopped: True if the history is switched off; its events are kept.
         older: earlier series, the oldest first. A new one begins when the history is switched on again, and when a
@@ -66,6 +67,7 @@ class HistoryHeader(BaseModel):
 
     series: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     last: Count = 0
+    removed: Count = 0
     lost: Count = 0
     stopped: bool = False
     older: tuple[Series, ...] = ()
@@ -78,10 +80,17 @@ class HistoryHeader(BaseModel):
 
 
 class Moved(NamedTuple):
-    """Batches that stand in an object."""
+    """Batches that stand in an object.
+
+    Attributes:
+        series: the series of the object.
+        batches: the batches.
+        removed: number of the last event that is to be removed once the header says so; 0 if none is.
+    """
 
     series: str
     batches: Sequence[str]
+    removed: int = 0
 
 
 class Span(NamedTuple):
@@ -131,21 +140,22 @@ def stopped(history: HistoryHeader | None) -> HistoryHeader | None:
     return history if history is None or history.stopped else history.model_copy(update={"stopped": True})
 
 
-def with_batches(history: HistoryHeader, batches: Sequence[str], *, payloads: bool) -> HistoryHeader:
-    """Return the history with more events. If the outbox has no room for all, its oldest are dropped, and counted.
+def with_batches(history: HistoryHeader, batches: Sequence[str], surplus: int = 0) -> HistoryHeader:
+    """Return the history with more events.
 
     Args:
         history: the history.
         batches: the events that follow its last.
-        payloads: True if events keep payloads, so that the size of the outbox counts, too.
+        surplus: number of batches to drop from the beginning of the outbox. Their events are counted as lost.
     """
     if not batches:
         return history
-    kept, last = (*history.batches, *batches), span_of(batches[-1]).last
-    changes: dict[str, object] = {"batches": kept, "last": last}
-    if surplus := _surplus(kept, last, payloads=payloads):
-        lost = span_of(kept[surplus]).first - span_of(kept[0]).first
-        changes |= {"batches": kept[surplus:], "lost": history.lost + lost}
+    changes: dict[str, object] = {
+        "batches": (*history.batches[surplus:], *batches),
+        "last": span_of(batches[-1]).last,
+    }
+    if surplus:
+        changes["lost"] = history.lost + span_of(history.batches[surplus]).first - history.first
     return history.model_copy(update=changes)
 
 
@@ -154,12 +164,13 @@ def _in_new_series(history: HistoryHeader, series: str) -> HistoryHeader:
     return history.model_copy(update={"series": series, "older": older})
 
 
-def _surplus(batches: Sequence[str], last: int, *, payloads: bool) -> int:
-    """Return the number of batches at the beginning of the outbox for which it has no room. The last one is kept."""
+def surplus_of(history: HistoryHeader, settings: QueueSettings) -> int:
+    """Return the number of batches at the beginning of the outbox that are too many. The last one never is."""
+    batches = history.batches
     surplus, most = 0, len(batches) - 1
-    while surplus < most and last - span_of(batches[surplus]).last >= MOST_EVENTS:
+    while surplus < most and history.last - span_of(batches[surplus]).last >= MOST_EVENTS:
         surplus += 1
-    if payloads:
+    if settings.history_payloads:
         size = sum(map(len, batches[surplus:]))
         while size > MOST_BYTES and surplus < most:
             size -= len(batches[surplus])
@@ -173,6 +184,8 @@ def trimmed(history: HistoryHeader, moved: Moved, new_id: Callable[[], str]) -> 
     If the object has other events under the same numbers, or numbers that the blob has not used, a backup of the blob
     was restored. Then nothing is dropped, and the outbox will be moved to a new series.
     """
+    if moved.removed > history.removed:
+        history = history.model_copy(update={"removed": min(moved.removed, history.first - 1)})
     ours = history.batches
     if moved.series != history.series or not ours or not moved.batches:
         return history

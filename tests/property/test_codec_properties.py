@@ -165,6 +165,7 @@ histories = st.builds(
     HistoryHeader,
     series=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
     last=counts,
+    removed=counts,
     lost=counts,
     stopped=st.booleans(),
     older=st.lists(st.builds(Series, names, counts), max_size=2).map(tuple),

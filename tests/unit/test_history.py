@@ -24,7 +24,9 @@ def faulty():
 
 
 def queue_on(storage, kind=DirectQueue, **options):
-    return kind(storage, clock=VirtualClock(), call_timeout=5, limits=Limits(hot_bytes=None), **options)
+    return kind(
+        storage, clock=VirtualClock(), call_timeout=5, limits=Limits(hot_bytes=None, batch_size=30_000), **options
+    )
 
 
 async def add(queue, jobs, entrypoint="t"):
@@ -33,6 +35,15 @@ async def add(queue, jobs, entrypoint="t"):
 
 async def numbers(queue):
     return [event.number async for event in queue.history()]
+
+
+async def read_all(queue):
+    """Return the events of a queue, and the error at their end."""
+    events = []
+    with pytest.raises(HistoryDamagedError) as damaged:
+        async for event in queue.history():
+            events.append(event)
+    return events, damaged.value
 
 
 async def header(queue):
@@ -102,7 +113,7 @@ async def test_a_move_that_failed_is_tried_again():
     storage = faulty()
     queue = queue_on(storage)
     await queue.configure(history=3600)
-    storage.on_object(Fault.LOST_REQUEST, Fault.LOST_ANSWER)
+    storage.on_object(Fault.NONE, Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)  # listings are answered
     await add(queue, 2 * FULL)
     for _ in range(4):
         await asyncio.sleep(10)
@@ -120,7 +131,7 @@ async def test_the_loser_of_two_movers_drops_what_the_winner_has_moved():
     slow, quick = FaultyObjects(memory), FaultyObjects(memory)
     loser, winner = queue_on(slow), queue_on(quick)
     await loser.configure(history=3600)
-    slow.on_object(Fault.LANDS_LATER)
+    slow.on_object(Fault.NONE, Fault.LANDS_LATER)  # the listing is answered
     await add(loser, FULL)
     await add(winner, FULL)
     await asyncio.sleep(0.5)
@@ -174,15 +185,123 @@ async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_s
     for _ in range(21):
         await add(other, 1000)
     history = await header(other)
-    assert (1001, 21_001, 1002) == (history.lost, history.last, history.first)
-    assert MOST_EVENTS == history.last + 1 - history.first
-    storage = queue_on(memory)
-    await add(storage, 1)
-    await storage.aclose()
-    await add(storage := queue_on(memory), 1)
+    assert (1, 21_001, 2) == (history.lost, history.last, history.first)
+    assert MOST_EVENTS + 1000 == history.last + 1 - history.first
+    async with queue_on(memory) as able:
+        await add(able, 1)
+    await add(able := queue_on(memory), 1)
     with pytest.raises(InvalidJobError, match="history"):
         other.history()
-    assert list(range(21_003, 1001, -1)) == await numbers(storage)
+    events, error = await read_all(able)
+    assert list(range(21_003, 1, -1)) == [event.number for event in events]
+    assert (1, ((1, 1),)) == (error.lost, error.gaps)
+    assert "events 1 to 1 are missing; 1 event was dropped" in str(error)
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("jobs", "size"), [(100, 60_000), pytest.param(9000, 0, marks=pytest.mark.wide)])
+async def test_a_commit_of_any_size_loses_no_event(jobs, size):
+    storage = faulty()
+    async with queue_on(storage, BrokerQueue) as queue:
+        await queue.configure(history=3600, history_payloads=True)
+        await add(queue, 10)
+        before = storage.writes
+        large = [Enqueue("t", bytes(size)) for _ in range(jobs)]
+        await asyncio.gather(*(queue.enqueue_many(large) for _ in range(3)))
+        assert 1 == storage.writes - before
+        last = 3 * jobs + 11
+        assert list(range(last, 0, -1)) == await numbers(queue)
+        await add(queue, 1)
+        assert 0 == (await header(queue)).lost
+    assert list(range(last + 1, 0, -1)) == await numbers(queue_on(storage))
+
+
+@pytest.mark.wide
+@in_virtual_time
+async def test_programs_that_make_one_commit_drop_a_long_outbox_and_lose_none_of_it():
+    storage, long = faulty(), MOST_EVENTS + EVENTS_PER_OBJECT + 1
+    killed = queue_on(storage)
+    await killed.configure(history=3600)
+    storage.on_object(Fault.HANGS, Fault.LOST_REQUEST)
+    await add(killed, long)
+    await queue_on(storage).enqueue("t", b"")
+    assert (0, 1) == ((await header(killed)).lost, (await header(killed)).first)
+    await queue_on(storage).enqueue("t", b"")
+    assert (0, long + 3) == ((await header(killed)).lost, (await header(killed)).first)
+    assert list(range(long + 3, 0, -1)) == await numbers(killed)
+
+
+@pytest.mark.wide
+@in_virtual_time
+async def test_a_store_that_takes_no_objects_holds_up_no_commit_for_long_and_keeps_the_outbox_short():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    storage.on_object(*[Fault.HANGS] * 1000)
+    longest = 0.0
+    for _ in range(60):
+        started = now()
+        await add(queue, EVENTS_PER_OBJECT)
+        longest = max(longest, now() - started)
+        await asyncio.sleep(5)
+    assert longest <= 2.1
+    history = await header(queue)
+    assert (60_001, True) == (history.last, history.lost > 0)
+    assert history.last - history.first <= MOST_EVENTS + EVENTS_PER_OBJECT
+
+
+@in_virtual_time
+async def test_after_a_restored_backup_timelines_are_not_mixed_though_old_objects_are_gone():
+    storage = faulty()
+
+    async def use(entrypoint, jobs, times, pause):
+        async with queue_on(storage) as queue:
+            queue._engine.history.events_per_object = 20
+            for _ in range(times):
+                await add(queue, jobs, entrypoint)
+                await asyncio.sleep(pause)
+            return await header(queue)
+
+    await queue_on(storage).configure(history=3600)
+    history = await use("t", 30, 2, 1)
+    backup, _ = await storage.read()
+    await use("forgotten", 37, 20, 1000)
+    there = [each.suffix for each in await storage.list_beside(".history/")]
+    assert f".history/{history.series}/{history.first:016d}" < min(there)
+    await storage.write(backup, (await storage.read())[1])
+
+    after = await use("again", 30, 40, 1)
+    assert [(history.series, history.first - 1)] == list(after.older)
+    events = [event async for event in queue_on(storage).history()]
+    assert list(range(after.last, history.first - 1, -1)) == [event.number for event in events]
+    assert ["again"] * (40 * 30) + ["t"] * 30 == [event.entrypoint for event in events]
+
+
+@in_virtual_time
+async def test_the_oldest_object_is_missed_by_name_and_numbers_unless_it_was_removed_for_its_age():
+    storage = faulty()
+    async with queue_on(storage) as queue:
+        await queue.configure(history=3600)
+        for _ in range(4):
+            await add(queue, FULL)
+            await asyncio.sleep(1)
+        [oldest, second, *_] = [each.suffix for each in await storage.list_beside(".history/")]
+        await storage.remove_object(oldest)
+        for reader in (queue.history(), queue.history(since=EPOCH - timedelta(days=1))):
+            with pytest.raises(HistoryDamagedError, match=rf"{oldest} \(events 1 to {FULL + 1}\): it is missing"):
+                assert list(range(4 * FULL + 1, FULL + 1, -1)) == [event.number async for event in reader]
+        await storage.remove_object(second)
+        _, error = await read_all(queue)
+        assert (f"{oldest} (events 1 to {2 * FULL + 1}): it is missing",) == error.objects
+
+        before = await queue.view()
+        await asyncio.sleep(7200)
+        for _ in range(10):
+            await add(queue, FULL)
+            await asyncio.sleep(1)
+        assert (await header(queue)).removed >= 2 * FULL + 1
+        assert [] != await numbers(queue)
+        assert [] == [event.number async for event in queue.history_of(before) if event.number <= FULL]
 
 
 @in_virtual_time

@@ -155,6 +155,7 @@ class CommitEngine(Engine):
             self.pacing.cycle.rows_of_try = 0.0
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
+        await self.history.make_room(self.draft.header)
         if self.segments is not None:
             self.segments.loader.integrate(self.draft)
         return await super()._apply(pending)
@@ -327,7 +328,10 @@ class CommitEngine(Engine):
         claimed: Mapping[str, int] = claims_of(self.draft.steps) if self.draft.header.segments else {}
         before, moved = self.draft.header.history, self.history.moved
         kept, retention = self.versions_kept, self.retention
-        header = next_header(self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention)
+        stuck = self.history.is_stuck
+        header = next_header(
+            self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention, stuck
+        )
         try:
             content = await in_turns(self.blob.encoding(header))
             self.check_generation(generation)

@@ -17,6 +17,8 @@ OPEN, BETWEEN, CLOSE = '"batches": [\t', ",\t", "\t]"
 def history_pieces(history: HistoryHeader) -> tuple[str, str, str]:
     """Return the history as a JSON object in three pieces. The one in the middle is long: it has the batches."""
     fields: dict[str, Any] = {"series": history.series, "last": history.last}
+    if history.removed:
+        fields["removed"] = history.removed
     if history.lost:
         fields["lost"] = history.lost
     if history.stopped:

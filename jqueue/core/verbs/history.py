@@ -178,4 +178,8 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         """Return a reader of the history. Each of its requests may take some seconds, with its repetitions."""
         objects = self.storage if isinstance(self.storage, SupportsObjects) else None
         timeout = to_seconds("call_timeout", self.options.call_timeout)
-        return HistoryReader(objects, self.options.entropy, seconds, timeout)
+
+        async def present() -> QueueState:
+            return (await self._engine.look(seconds))[0].header
+
+        return HistoryReader(objects, self.options.entropy, seconds, timeout, present)

@@ -166,7 +166,7 @@ def plan_of(source: Source, before: QueueMark | None, history: HistoryHeader, li
     final = history.first - 1
     chain = [*history.older, (history.series, final)]
     ends = dict(chain)
-    through, cut = 0, None
+    through, cut = history.removed, None
     if before is not None:
         if before.series not in ends:
             raise StorageFatalError(f"the lake has another history than {source.name}: archive into a new lake")
@@ -175,8 +175,7 @@ def plan_of(source: Source, before: QueueMark | None, history: HistoryHeader, li
     windows = list(_windows(chain, listed, through))
     texts = history.batches
     tail = Tail(history.first, history.last, zlib.crc32("\n".join(texts).encode())) if texts else None
-    start = through if before is not None else min((each.low for each in windows), default=history.first) - 1
-    missing = final - start - sum(each.high - each.low + 1 for each in windows)
+    missing = final - through - sum(each.high - each.low + 1 for each in windows)
     missing += 0 if before is None else before.missing
     after = QueueMark(source.name, history.series, final, missing, tail)
     changed = before is None or before.tail != tail
