@@ -19,7 +19,8 @@ from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
 from jqueue.cli.log import PLAIN, JobFormatter, JSONFormatter
 
-SECONDS = 30
+SECONDS = 120
+"""Limit for a process that hangs. A busy machine takes 20 s to start a worker and a process of its handlers."""
 
 PROGRAM = """
 import asyncio
@@ -90,10 +91,11 @@ async def nightly() -> None: ...
 
 
 SLOW = """
-import pathlib
+import time
 
 print("importing", flush=True)
-pathlib.Path("never_written").read_text()
+while True:
+    time.sleep(0.01)
 
 from program import worker
 """
@@ -123,7 +125,7 @@ from jqueue.worker import Context, Worker
 worker = Worker()
 
 
-@worker.handler("apart", process=True, timeout=1, max_attempts=1)
+@worker.handler("apart", process=True, timeout=5, max_attempts=1)
 def apart(ctx: Context) -> None:
     ctx.logger.info("begins %s", "well", extra={"place": pathlib.Path()})
     logging.getLogger("apart.part").debug("not for everyone")
@@ -139,7 +141,7 @@ import multiprocessing
 import time
 
 if multiprocessing.parent_process() is not None:
-    time.sleep(1.5)  # longer than the timeout of the handler
+    time.sleep(5.5)  # longer than the timeout of the handler
 """
 
 
@@ -232,10 +234,8 @@ def test_a_worker_under_nohup_goes_on_after_a_hang_up(folder, start):
 
 
 @pytest.mark.wide
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_signal_amid_the_imports_ends_the_worker_with_0(folder, start, name):
-    os.mkfifo(folder / "never_written")
     process = start("slow_import:worker", "queue.json")
     assert "importing\n" == process.stdout.readline()
     process.send_signal(getattr(signal, name))
@@ -244,12 +244,10 @@ def test_a_signal_amid_the_imports_ends_the_worker_with_0(folder, start, name):
 
 
 @pytest.mark.wide
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
 def test_a_first_process_of_a_container_ends_at_sigterm_amid_the_imports(folder, start):
     container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*container, "true"], capture_output=True).returncode:
         pytest.skip("this system allows no new process namespace")
-    os.mkfifo(folder / "never_written")
     process = start("slow_import:worker", "queue.json", before=container)
     assert "importing\n" == process.stdout.readline()
     [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -474,10 +472,9 @@ def test_records_of_a_process_handler_are_logged_by_its_worker(folder, start):
 
 @pytest.mark.wide
 @pytest.mark.parametrize(("propagate", "times"), [(False, 1), (True, 2)])
-@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
-def test_a_record_is_logged_as_often_from_a_process_as_from_a_thread(folder, start, process, propagate, times):
+def test_each_handler_of_the_log_gets_a_record_of_a_process_once(folder, start, propagate, times):
     setup = f"own.addHandler(logging.StreamHandler()); own.propagate = {propagate}"
-    (folder / "configured.py").write_text(LOGGING.format(setup=setup, process=process))
+    (folder / "configured.py").write_text(LOGGING.format(setup=setup, process=True))
     enqueue(folder, "own", b"")
     _, errors = start("configured:worker", "queue.json", "--drain").communicate(timeout=SECONDS)
     assert times == errors.count("own line"), errors
