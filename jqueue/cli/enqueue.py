@@ -84,7 +84,8 @@ async def _added(opened: OpenedQueue, operation: Enqueue, options: dict[str, Any
     except DuplicateJobError as error:
         if not by_key:
             raise
-        return error.job_id, "no job was added: this earlier job has the unique key"
+        has = "the unique key" if error.unique_key is not None else "this id"
+        return error.job_id, f"no job was added: this earlier job has {has}"
     if not found:
         return job.id, None
     ended = found[0].status is JobStatus.COMPLETED

@@ -70,15 +70,17 @@ class QueueClosedError(JQueueError):
 
 
 class DuplicateJobError(JQueueError):
-    """The unique key is taken. Nothing changed.
+    """The unique key or the job id is taken. Nothing changed.
 
     Attributes:
-        unique_key: the key that is taken.
+        unique_key: the key that is taken; None if it is the id.
         job_id: the id of the job that holds it. If the failed call itself enqueued that job, it was undone.
     """
 
-    def __init__(self, unique_key: str, job_id: str, reason: str = "that job still holds it") -> None:
-        super().__init__(f"Unique key {unique_key!r} is taken by job {job_id!r}: {reason}")
+    def __init__(self, unique_key: str | None, job_id: str, reason: str = "that job still holds it") -> None:
+        holder = f"Job id {job_id!r}" if unique_key is None else f"Unique key {unique_key!r}"
+        by = "" if unique_key is None else f" by job {job_id!r}"
+        super().__init__(f"{holder} is taken{by}: {reason}")
         self.unique_key = unique_key
         self.job_id = job_id
 

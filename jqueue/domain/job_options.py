@@ -175,7 +175,7 @@ class OnceOptions(TypedDict, total=False):
         OnConflict,
         Option(
             'answer if the unique key is taken: "return" the job that has it, "raise" DuplicateJobError, or "replace" '
-            "that job if it is queued.",
+            'that job if it is queued. "raise" also refuses a job id that is taken.',
             _conflict,
             default="return",
             field=None,

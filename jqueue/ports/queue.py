@@ -400,8 +400,8 @@ class Producer(SupportsApply, Protocol):
             The job; its status is `COMPLETED` if it has already finished.
 
         Raises:
-            DuplicateJobError: the unique key is taken and on_conflict="raise", or it is "replace" and the job is in
-                progress.
+            DuplicateJobError: the unique key or the job id is taken and on_conflict="raise", or the key is taken, it is
+                "replace" and the job is in progress.
             QueueFullError: there is no room.
         """
 
@@ -424,7 +424,7 @@ class Producer(SupportsApply, Protocol):
             `added` and `existing`, and whose new jobs are shown without their payloads and options.
 
         Raises:
-            DuplicateJobError: a unique key is taken; nothing was added.
+            DuplicateJobError: a unique key or a job id is taken; nothing was added.
             InvalidJobError: a job is wrong, or they are too many; nothing was added.
             QueueFullError: there is no room for all; nothing was added.
         """

@@ -112,6 +112,9 @@ class PlainQueue(PlainRules):
     def enqueue(self, asked, new_id):
         self.drop_outlived()
         there = self.find(asked.job_id)
+        is_taken = there is not None or asked.job_id in self.finished
+        if is_taken and asked.on_conflict == "raise":
+            raise Refused(DuplicateJobError, unique_key=None, job_id=asked.job_id)
         if there is not None:
             return dict(there)
         if asked.job_id in self.finished:

@@ -272,6 +272,22 @@ async def test_a_taken_key_fails_the_whole_call_if_it_says_so():
 
 
 @in_virtual_time
+async def test_a_taken_id_fails_the_whole_call_if_it_says_so():
+    async with queue_on(store()) as queue:
+        await queue.enqueue("work", b"", job_id="id 250")
+        jobs = [Enqueue("work", job_id=f"id {number}", on_conflict="raise") for number in range(300)]
+        with pytest.raises(DuplicateJobError, match="Job id 'id 250' is taken"):
+            await queue.enqueue_many(jobs)
+        assert 1 == await waiting(queue)
+        await queue.enqueue_many(jobs[:250])
+        with pytest.raises(DuplicateJobError, match=r"Job id 'id [0-9]+' is taken"):
+            await queue.enqueue_many(jobs[:250])  # all of them are in segments
+        with pytest.raises(DuplicateJobError, match="Job id 'id 2"):
+            await queue.enqueue_many([*jobs[251:], jobs[-1]])
+        assert 251 == await waiting(queue)
+
+
+@in_virtual_time
 async def test_a_key_that_another_writer_takes_before_the_commit_is_seen():
     storage = store()
     async with queue_on(storage) as queue, queue_on(storage) as other:

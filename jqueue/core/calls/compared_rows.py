@@ -114,7 +114,7 @@ class ComparedRows:
             among: rows that a commit has named.
 
         Returns:
-            The rows whose job must be looked at by itself: its unique key is taken, and `on_conflict` is not "return";
+            The rows whose job must be looked at by itself: it is taken for a repeat, and `on_conflict` is not "return";
             or the job in the queue may expire, or cannot be read; or it is not in a segment.
         """
         left, alone = set(among), set[Row]()
@@ -155,7 +155,7 @@ class ComparedRows:
             for row in beside[other]:
                 if mine[row][0] != text:
                     continue
-                if _option(entry, "expires_at") is not None or (of_keys and new.modes and new.modes[row]):
+                if _option(entry, "expires_at") is not None or (new.modes and new.modes[row]):
                     rest.append(row)
                     continue
                 rows.append(row)

@@ -227,9 +227,14 @@ class NewJob(Operation):
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
         job_id, unique_key = self.values["id"], self.values["unique_key"]
         there = draft.jobs.find(job_id) if self.id_given else draft.jobs.get(job_id)
+        is_refused = self.id_given and self.on_conflict == "raise"
         if there is not None:
+            if is_refused:
+                raise DuplicateJobError(None, job_id, f"that job is {there.status}")
             return there
         if job_id in draft.header.finished:
+            if is_refused:
+                raise DuplicateJobError(None, job_id, "that job has finished")
             return self._finished(job_id, draft, now)
         if job_id in draft.aside_keys:
             raise InvalidJobError(unreadable(job_id))

@@ -9,6 +9,7 @@ import pytest
 
 from jqueue.domain.errors import DuplicateJobError
 from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Enqueue
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
 
 HOUR = timedelta(hours=1)
@@ -33,6 +34,24 @@ class KeysContract(QueueContractBase):
                 await other.enqueue("work", b"another", unique_key="the-key", on_conflict="raise")
             assert (raised.value.unique_key, raised.value.job_id) == ("the-key", holder.id)
             assert before == await self.fingerprint(queue)
+
+    @pytest.mark.parametrize("state", ["queued", "in progress", "dead", "acked"])
+    async def test_an_id_that_is_taken_is_refused_if_asked(self, make_queue: QueueFactory, state: str) -> None:
+        async with self.queues(make_queue, 2, ["job_ids", "unique_keys", "dead_letters"]) as [queue, other]:
+            there = await queue.enqueue("work", b"payload", job_id="the-id")
+            if state != "queued":
+                [job] = await queue.dequeue()
+                if state != "in progress":
+                    await (queue.ack(job) if state == "acked" else queue.nack(job, dead=True))
+            before = await self.fingerprint(queue)
+            with pytest.raises(DuplicateJobError, match="Job id 'the-id' is taken: that job ") as raised:
+                await other.enqueue("work", b"another", job_id="the-id", on_conflict="raise")
+            assert (raised.value.unique_key, raised.value.job_id) == (None, "the-id")
+            many = [Enqueue("work", b"%d" % n, job_id=f"{n}-id", on_conflict="raise") for n in range(5)]
+            with pytest.raises(DuplicateJobError):
+                await other.enqueue_many([*many, Enqueue("work", job_id="the-id", on_conflict="raise")])
+            assert before == await self.fingerprint(queue)
+            assert there.id == (await other.enqueue("work", b"another", job_id="the-id")).id
 
     async def test_other_keys_are_free(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["unique_keys"]) as [queue]:

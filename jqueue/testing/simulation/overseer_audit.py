@@ -249,7 +249,7 @@ class OverseerAudit:
         """Check that the unique key was taken by the job that the error names."""
         key, holder = error.unique_key, error.job_id
         taken = any(version.jobs.get(holder, {}).get("unique_key") == key for version in during)
-        kept = any(version.holds.get(key, [None])[0] == holder for version in during)
+        kept = any(version.holds.get(key or "", [None])[0] == holder for version in during)
         if not (taken or kept or self.calls.cancelling(holder, call.ended)):
             raise Violation(3, f"{holder} was said to hold {key!r}, and did not", call=call)
 
