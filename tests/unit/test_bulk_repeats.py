@@ -63,6 +63,15 @@ async def test_a_call_may_repeat_20_000_ids_and_reads_each_row_once():
 
 
 @in_virtual_time
+async def test_taken_ids_among_thousands_fail_the_call_if_it_says_so():
+    async with queue_on(store()) as queue:
+        await queue.enqueue_many(numbered(range(SOME)))
+        with pytest.raises(DuplicateJobError, match=r"Job id 'id 3\d+' is taken"):
+            await queue.enqueue_many(numbered(range(SOME - 1500, 2 * SOME), on_conflict="raise"))
+        assert SOME == await depth(queue)
+
+
+@in_virtual_time
 async def test_new_jobs_between_repeated_ones_are_added_in_few_segments_without_gaps():
     storage = store()
     async with queue_on(storage) as queue:
