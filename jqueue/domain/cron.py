@@ -16,6 +16,15 @@ from cronsim import CronSim, CronSimError
 
 from jqueue.domain.errors import InvalidJobError, shown
 
+NICKNAMES = {
+    **dict.fromkeys(("@yearly", "@annually"), "0 0 1 1 *"),
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    **dict.fromkeys(("@daily", "@midnight"), "0 0 * * *"),
+    "@hourly": "0 * * * *",
+}
+"""Names that other programs take for cron expressions, and the expressions."""
+
 
 def check_cron(expression: object, timezone: object) -> None:
     """Check a cron expression and its time zone.
@@ -29,11 +38,29 @@ def check_cron(expression: object, timezone: object) -> None:
         _zone(timezone)
     except (OSError, ValueError, LookupError):
         raise InvalidJobError(_no_such_zone(timezone)) from None
+    fault = _fault(expression)
+    if fault:
+        raise InvalidJobError(f"{shown(expression)} {fault}")
+
+
+def _fault(expression: str) -> str:
+    """Return what is wrong with a cron expression, as the end of a sentence; empty if nothing is."""
     try:
         next(CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)))
-    except (CronSimError, StopIteration, OverflowError, ValueError):
-        right = '"*/5 * * * *" or "30 2 * * MON-FRI": minute, hour, day of the month, month, day of the week'
-        raise InvalidJobError(f"{shown(expression)} is not a cron expression: write one such as {right}") from None
+    except (CronSimError, StopIteration, OverflowError, ValueError) as error:
+        reason = str(error).lower() or "never due"
+    else:
+        return ""
+    if expression in NICKNAMES:
+        return f'is not a cron expression, as names are not understood: write "{NICKNAMES[expression]}"'
+    fields = expression.split()
+    in_any_month = " ".join([*fields[:-2], "*", *fields[-1:]])
+    if reason == "bad day-of-month" and in_any_month != expression and not _fault(in_any_month):
+        return (
+            "is a cron expression that is never due, as none of its months has such a day: change the day or the month"
+        )
+    right = '"*/5 * * * *" or "30 2 * * MON-FRI": minute, hour, day of the month, month, day of the week'
+    return f"is not a cron expression ({reason}): write one such as {right}"
 
 
 @lru_cache(maxsize=4096)

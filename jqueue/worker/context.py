@@ -138,7 +138,11 @@ class Context(Surroundings):
 
     @property
     def attempt(self) -> int:
-        """Number of times that the job has been claimed, this time included."""
+        """Number of times that the job has been claimed, this time included.
+
+        It also counts claims that were handed back unharmed. The number to compare with `max_attempts` is
+        `ctx.job.failures`, which counts this claim as well, in case it fails.
+        """
         return self.job.tries
 
     @property

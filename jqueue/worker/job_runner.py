@@ -42,6 +42,7 @@ from jqueue.worker.retries import (
     decide,
     decisive,
     error_text,
+    failures_of,
     is_spent,
 )
 from jqueue.worker.run_state import RunState
@@ -549,13 +550,14 @@ class JobRunner:
             text = cut_error(f"{decision.error}".removesuffix(": "), ERROR_BYTES - len(where.encode())) + where
             decision = replace(decision, error=text, traceback=tail_of(stack))
         logger.warning(
-            "job %s (%s, attempt %d) failed: %s%s; %s",
+            "job %s (%s, attempt %d) failed: %s%s; %s (%s)",
             job.id,
             job.entrypoint,
             job.tries,
             type(error).__name__,
             "" if place is None else f" at {place}",
             "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
+            failures_of(job, options.max_attempts),
             extra=about(job),
         )
         return decision

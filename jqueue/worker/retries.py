@@ -204,6 +204,12 @@ def is_spent(job: Job, max_attempts: int | None) -> bool:
     return most is not None and job.failures > most
 
 
+def failures_of(job: Job, max_attempts: int | None) -> str:
+    """Return which failure this is, in words: "failure 1 of 20". An attempt that was handed back was none."""
+    most = max_attempts if job.max_attempts is None else job.max_attempts
+    return f"failure {job.failures}" + ("" if most is None else f" of {most}")
+
+
 def error_text(error: BaseException) -> str:
     """Return the text of an error to keep with its job: its class and message; of a group, those of its errors too.
 

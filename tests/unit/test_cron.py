@@ -137,6 +137,29 @@ def test_the_last_time_missed_is_the_one_before_the_next(expression, zone, began
     assert next_after(expression, zone, last) > moment, "one between the two was passed over"
 
 
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("@daily", 'is not a cron expression, as names are not understood: write "0 0 * * *"'),
+        (
+            "0 0 30 2 *",
+            "is a cron expression that is never due, as none of its months has such a day: change the day or the month",
+        ),
+        (
+            "0 0 31 2,4,11 *",
+            "is a cron expression that is never due, as none of its months has such a day: change the day or the month",
+        ),
+        ("0 0 32 2 *", "is not a cron expression (bad day-of-month): write one such as"),
+        ("61 * * * *", "is not a cron expression (bad minute): write one such as"),
+        ("0 0 1", "is not a cron expression (wrong number of fields): write one such as"),
+    ],
+)
+def test_the_error_of_a_cron_expression_says_its_reason(expression, reason):
+    with pytest.raises(InvalidJobError) as raised:
+        check_cron(expression, "UTC")
+    assert str(raised.value).startswith(f"{expression!r} {reason}")
+
+
 def test_a_time_is_due_strictly_after_the_moment():
     noon = datetime(2026, 5, 6, 12, tzinfo=UTC)
     assert next_after("0 12 * * *", "UTC", noon) == noon + timedelta(days=1)

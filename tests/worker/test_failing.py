@@ -389,6 +389,22 @@ def test_failures_are_logged_with_the_job_and_the_delay_and_successes_are_not(ca
     assert "what the user said" not in caplog.text
 
 
+@in_virtual_time
+async def test_a_first_failure_after_an_uncharged_hand_back_is_logged_as_the_first(caplog):
+    async with broker() as queue:
+        worker = raising(ValueError("no"), max_attempts=2, backoff=Exponential(base=1, cap=1))
+        await queue.enqueue("work", b"")
+        [job] = await queue.dequeue()
+        await queue.nack(job, charge=False)
+        for _ in range(2):
+            await worker.run(queue, drain=True, signals=False)
+            await asyncio.sleep(1)
+    first, second = [record.getMessage() for record in caplog.records if " failed: " in record.getMessage()]
+    assert "attempt 2) failed: ValueError; next try in " in first
+    assert first.endswith(" s (failure 1 of 2)")
+    assert second.endswith("attempt 3) failed: ValueError; dead (failure 2 of 2)")
+
+
 @pytest.mark.parametrize("wrong", [{"base": 0}, {"base": 5, "cap": 1}, {"base": -1}])
 def test_an_invalid_backoff_is_refused(wrong):
     with pytest.raises(InvalidJobError):
