@@ -57,6 +57,7 @@ class Draft:
         base_bytes: bytes that jobs, keys held after acks, and cron entries take in the blob that the draft was opened
             from. Finished ids and the writers' commits do not count, because no call could make room there.
         added_bytes: estimate of the bytes that the changes since then add.
+        uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
         placed: jobs that were encoded elsewhere; the draft has only their lines. Once they are committed, a draft that
             has the jobs is opened from the blob.
         finished_rewritten: True if an entry of `header.finished` was changed or removed, by an undo too, and not only
@@ -70,6 +71,7 @@ class Draft:
         self.set_aside = state.set_aside
         self.base_bytes = 0
         self.added_bytes = 0
+        self.uncounted_bytes = 0
         self.placed: tuple[PlacedJobs, ...] = ()
         self.finished_rewritten = False
         self._journal = Journal()
@@ -471,9 +473,10 @@ class Draft:
         else:
             setattr(self, name, old)
 
-    def measure(self, job_bytes: int) -> None:
-        """Compute `base_bytes` again, given the bytes that the lines of jobs take, and set `added_bytes` to 0."""
-        self.base_bytes = bytes_taken(job_bytes, self.header.holds, self.header.schedules)
+    def measure(self, size: int, header_bytes: int) -> None:
+        """Compute `base_bytes` and `uncounted_bytes` again, given the bytes of the blob, and set `added_bytes` to 0."""
+        self.base_bytes = bytes_taken(size - header_bytes, self.header.holds, self.header.schedules)
+        self.uncounted_bytes = max(0, size - self.base_bytes)
         self.added_bytes = self._settled_added = 0
 
     def settle(self) -> None:

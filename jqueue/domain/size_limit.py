@@ -10,6 +10,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import QueueFullError
 from jqueue.domain.limits import ENTRYPOINTS_KEPT, enqueue_share
 
+FILLED = 0.99
+"""Share of the size limit that results and errors fill: the bytes of a commit are known only roughly before it."""
+
 
 def enqueue_limit(draft: Draft, own: int) -> int:
     """Return the number of bytes up to which enqueue fills the blob.
@@ -59,7 +62,9 @@ def check_rules_fit(draft: Draft, entrypoint: str) -> None:
 
 
 def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
-    """Count the bytes that a result or an error adds, if the whole size limit has room for them.
+    """Count the bytes that a result or an error adds, if the blob stays within its size limit with them.
+
+    A blob that is nearly filled by what does not count takes them up to the limit of enqueue.
 
     Args:
         draft: the draft that it is added to.
@@ -69,7 +74,8 @@ def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
     Returns:
         True if there is room, which is always the case if `size` is not above 0.
     """
-    if size > 0 and draft.taken_bytes + size > (draft.header.settings.blob_bytes or blob_bytes):
+    most = draft.header.settings.blob_bytes or blob_bytes
+    if size > 0 and draft.taken_bytes + size > max(enqueue_share(most), int(most * FILLED) - draft.uncounted_bytes):
         return False
     draft.note_added(size)
     return True

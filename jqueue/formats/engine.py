@@ -272,7 +272,7 @@ class StoreEngine(Engine):
             placed[job.id] = place
         places.update(placed)
         self.draft.settle()
-        self.draft.measure(0)  # a store has no blob to fill up
+        self.draft.measure(0, 0)  # a store has no blob to fill up
         self.draft.load(others, called)
         self.draft.jobs.dirty.clear()
         self.draft.header.version += 1

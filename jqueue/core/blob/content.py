@@ -113,7 +113,7 @@ class Blob:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""
         self.draft.take_header(header)
         self.draft.settle()
-        self.draft.measure(size - self._header_bytes)
+        self.draft.measure(size, self._header_bytes)
 
     def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:
         """Read a blob. Lines that the draft's jobs were read from, or written to, are not parsed again."""
@@ -155,7 +155,7 @@ class Blob:
         draft.load(placed)
         renumbered = draft.renumber()
         draft.set_aside = tuple(read.set_aside)
-        draft.measure(size - parsed.header_bytes)
+        draft.measure(size, parsed.header_bytes)
         draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)} | dict.fromkeys(read.undated)
         self._in_step = True
         self._warn(unreadable)
