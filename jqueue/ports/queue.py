@@ -750,7 +750,8 @@ class Operator(SupportsApply, Protocol):
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """Return the queue as it is now. One read, no commit. A broker need not be entered for it.
 
-        It is the state of the queue's object; jobs in segments are not in it: use `iterate_jobs`.
+        It is the state of the queue's object; jobs in segments are not in it: use `iterate_jobs`. The first state that
+        leaves such jobs out logs a warning.
 
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.

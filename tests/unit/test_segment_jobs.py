@@ -297,3 +297,16 @@ async def test_an_earlier_time_is_found_from_jobs_in_segments_and_in_the_object(
     assert before == then.keys()
     assert {JobStatus.QUEUED} == {job.status for job in then.values()}
     assert 7 == len(await queue.jobs_at(datetime.now(UTC)))
+
+
+async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog):
+    queue = tiny_queue(storage)
+    await queue.enqueue_many([Enqueue("a", b"")] * 30)
+    await queue.read_state()
+    assert [] == caplog.messages, "all jobs are in the state"
+    await spilled(queue)
+    for _ in range(2):
+        state = await queue.read_state()
+    left_out = 30 - len(state.jobs)
+    [warning] = [message for message in caplog.messages if "read_state" in message]
+    assert f"{left_out} jobs in segments beside it are left out. iterate_jobs yields all jobs" in warning

@@ -213,7 +213,7 @@ class Mover:
         await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
         if not dry_run:
             await self._release_arrived()
-        await self._move_rules(await self.source.read_state(), dry_run=dry_run)
+        await self._move_rules((await SourceJobs.of(self.source)).state, dry_run=dry_run)
         if dry_run:
             await self._predict_all()
         found = await self._look()
@@ -311,7 +311,7 @@ class Mover:
 
     async def _predict_all(self) -> None:
         """Predict the result of a move, as far as that is possible without one."""
-        planner, moves = self._planner(await self.source.read_state()), list[Move]()
+        planner, moves = self._planner((await SourceJobs.of(self.source)).state), list[Move]()
         with self._noting_damage():
             async for job in self.source.iterate_jobs():
                 if (move := planner.move_of(job)) is not None:

@@ -11,6 +11,7 @@ from typing import Unpack
 from jqueue.core.engine.slices import in_turns
 from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
+from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.job_options import ScheduleOptions, takes_options
@@ -39,7 +40,10 @@ from jqueue.domain.operations.dequeue import sought_names
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Operator, SupportsPeek
+
+logger = logger_of("jqueue")
 
 
 @checks_option_names
@@ -192,7 +196,17 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         lazy, _, _ = await self._engine.look(self._seconds(deadline))
-        return await in_turns(lazy.to_state())
+        state = await in_turns(lazy.to_state())
+        if state.segments and not self._told_of_segments:
+            self._told_of_segments = True
+            left_out = counted(sum(segment.waiting for segment in state.segments.values()), "job")
+            logger.warning(
+                "read_state shows only the jobs in the object of %r: %s in segments beside it are left out. "
+                "iterate_jobs yields all jobs, and stats counts them",
+                self._engine.place,
+                left_out,
+            )
+        return state
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         seconds, time = self._seconds(deadline), asyncio.get_running_loop().time

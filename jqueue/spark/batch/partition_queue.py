@@ -109,7 +109,9 @@ class PartitionQueue(RowQueue):
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:
         """Return the errors of lost claims and cancelled jobs, by a look at the queue. The driver keeps them."""
-        state: QueueState = await self.__getattr__("read_state")(deadline=deadline)
+        view = await self.__getattr__("view")(deadline=deadline)
+        running = [job async for job in view.jobs(JobStatus.IN_PROGRESS, others=False)]
+        state: QueueState = view.header.model_copy(update={"jobs": tuple(running)})
         lost, cancelled = found_in(state, self.rows)
         self.rows.cancelled |= {place for place, job_id in enumerate(self.rows.ids) if job_id in cancelled}
         errors: list[JobNotFoundError] = []
