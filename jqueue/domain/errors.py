@@ -286,40 +286,47 @@ class ObjectDamagedError(StorageFatalError):
 
 
 class SegmentDamagedError(StorageFatalError):
-    """A segment that the operation needs is missing or damaged. The jobs outside of it are not affected.
+    """A segment that the operation needs cannot be read. The jobs outside of it are not affected.
 
     Attributes:
         suffix: the end of the segment's name, after the name of the queue's object.
         rows: of a range: the rows that cannot be read, as spans, for `RangeClaim.without`. It is raised at the end,
             after all other jobs. Otherwise empty.
+        lasts: False if the store only does not answer: an atomic call that must know then waits until its deadline.
     """
 
     def __init__(
-        self, suffix: str, rows: Sequence[tuple[int, int]] = (), why: str = "it is missing or was changed"
+        self,
+        suffix: str,
+        rows: Sequence[tuple[int, int]] = (),
+        why: str = "it is missing or was changed",
+        *,
+        lasts: bool = True,
     ) -> None:
         jobs = counted(sum(last - first for first, last in rows), "job")
         effect = f"{jobs} of a range cannot be read" if rows else "it cannot be told whether the job is in it"
         super().__init__(
-            f"the segment {suffix!r} beside the queue cannot be read, and {effect}: {why}. Restore it from a backup, "
-            "or give up its jobs with `jqueue drop-segment`"
+            f"the segment {suffix!r} beside the queue cannot be read, and {effect}: {why}. Make it readable, restore "
+            "it from a backup, or give up its jobs with `jqueue drop-segment`"
         )
         self.suffix = suffix
         self.rows = tuple(rows)
+        self.lasts = lasts
 
 
 class JobsUnreadableError(StorageError):
     """Jobs in segments could not be read. It is raised at the end, after all other jobs.
 
     Attributes:
-        segments: the end of the name of each segment that is missing or damaged, with the reason.
+        segments: the end of the name of each segment that cannot be read, with the reason.
     """
 
     def __init__(self, segments: Mapping[str, str]) -> None:
         said = "; ".join(f"segment {suffix}: {why}" for suffix, why in segments.items())
         them = "the segment" if len(segments) == 1 else "these segments"
         super().__init__(
-            f"not all jobs could be read, and all others were: {said}. Restore {them} from a backup, or give up what "
-            "cannot be read with `jqueue drop-segment`"
+            f"not all jobs could be read, and all others were: {said}. Make {them} readable, restore {them} from a "
+            "backup, or give up what cannot be read with `jqueue drop-segment`"
         )
         self.segments = dict(segments)
 

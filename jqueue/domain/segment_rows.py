@@ -99,6 +99,7 @@ class SegmentRows:
         self._loaded: dict[str, set[int]] = {}
         self._alone: dict[str, set[int]] = {}  # rows that were loaded without the others of their chunks
         self._damaged: dict[str, dict[int | None, str]] = {}
+        self._passing: set[str] = set()  # damaged segments that may be read again without any repair
         self._doubtful: dict[str, set[int | None]] = {}  # chunks that could not be read, until they are loaded
         self._head_of: dict[str, _Head | None] = {}
         self._first_due: dict[str, tuple[float, _Head]] = {}  # until the next chunk is due
@@ -144,6 +145,7 @@ class SegmentRows:
                     self._entrypoints,
                 ):
                     table.pop(name, None)
+                self._passing.discard(name)
             self._changed(moved)
         self._ready = None
 
@@ -328,11 +330,19 @@ class SegmentRows:
     def damage_of(self, name: str) -> SegmentDamagedError | None:
         """Return the error that says why a segment, or a part of it, cannot be read; None if no part is damaged."""
         parts = self._damaged.get(name)
-        return SegmentDamagedError(FOLDER + name, why=next(iter(parts.values()))) if parts else None
+        lasts = name not in self._passing
+        return SegmentDamagedError(FOLDER + name, why=next(iter(parts.values())), lasts=lasts) if parts else None
 
-    def note_damaged(self, wanted: Wanted, why: str) -> None:
-        """Note that a part of a segment is missing or damaged, and why. Its rows wait until it is repaired."""
+    def note_damaged(self, wanted: Wanted, why: str, *, lasts: bool = True) -> None:
+        """Note that a part of a segment cannot be read, and why. Its rows wait until it can.
+
+        Args:
+            wanted: the part.
+            why: the reason.
+            lasts: True if it must be repaired; False if the store only does not answer.
+        """
         self._damaged.setdefault(wanted.segment, {})[wanted.chunk] = why
+        (self._passing.discard if lasts else self._passing.add)(wanted.segment)
         self.doubt(wanted.segment, [wanted.chunk])
         self.changed()
 
@@ -355,9 +365,11 @@ class SegmentRows:
         chunks = range(segment.chunks) if None in doubtful else (each for each in doubtful if each is not None)
         return joined((chunk * size, (chunk + 1) * size) for chunk in chunks)
 
-    def forget_damage(self) -> None:
-        """Try damaged parts again when an operation needs one. Until it is loaded, it stays out of ranges."""
-        self._damaged.clear()
+    def forget_damage(self, names: Iterable[str]) -> None:
+        """Try damaged parts of segments again when an operation needs one. Until it is loaded, no range has it."""
+        for name in names:
+            self._damaged.pop(name, None)
+            self._passing.discard(name)
         self.changed()
 
     def next_chunks(self, name: str, number: int) -> list[int]:

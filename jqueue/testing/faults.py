@@ -123,9 +123,11 @@ class FaultyObjects(FaultyStorage):
 
     Attributes:
         object_calls: name and suffix of each call, in order; the prefix of a listing in place of a suffix.
+        unreadable: the error that answers every read of an object, by suffix; None for no answer.
     """
 
     object_calls: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: dict[str, Exception | None] = field(default_factory=dict)
     _object_faults: deque[Fault] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -149,6 +151,12 @@ class FaultyObjects(FaultyStorage):
     async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read a range of an object, or fail as ordered."""
         fault = self._called("read_object", suffix, is_creation=False)
+        if suffix in self.unreadable:
+            error = self.unreadable[suffix]
+            if error is None:
+                await asyncio.Event().wait()
+            else:
+                raise error
         return await self._send(fault, lambda: self._objects.read_object(suffix, start, stop))
 
     async def remove_object(self, suffix: str) -> None:

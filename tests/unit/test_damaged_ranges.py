@@ -130,7 +130,7 @@ async def test_a_chunk_that_could_not_be_read_is_in_a_range_again_once_it_was_lo
     await queue.end_range(claim, nothing_done=True)
     claim = await claimed(queue, 30)
     assert [(0, 16), (20, 30)] == claim.spans
-    queue._engine.draft.jobs.rows.forget_damage()  # as after a minute: a dequeue tries the chunk again
+    queue._engine.draft.jobs.rows.forget_damage([name])  # as after a minute: a dequeue tries the chunk again
     await queue.end_range(claim, nothing_done=True)
     claim = await claimed(queue, 30)
     assert [(0, 16), (20, 30)] == claim.spans, "the rows between them were tried less often, and cannot be in it"

@@ -1,21 +1,28 @@
 """A segment that cannot be read stops its own jobs, and nothing else."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
-from jqueue import ClaimLostError, DirectQueue, InMemoryStorage, JQueueError
-from jqueue.domain.errors import ObjectMissingError, SegmentDamagedError
+from jqueue import BrokerQueue, ClaimLostError, DirectQueue, InMemoryStorage, JQueueError, LocalFileSystemStorage
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    ObjectMissingError,
+    SegmentDamagedError,
+    StorageError,
+    StorageFatalError,
+)
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue, Operation
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import segments_of, spilled, tiny_queue
+from tests.virtual_world import in_virtual_time, now
 
-pytestmark = pytest.mark.asyncio
 
-
+@pytest.mark.asyncio
 async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on():
     clock = VirtualClock()
     storage = InMemoryStorage(clock=clock)
@@ -40,6 +47,7 @@ async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on
     assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
 
 
+@pytest.mark.asyncio
 async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_was_read(monkeypatch):
     storage = InMemoryStorage()
     queue = tiny_queue(storage, Limits())
@@ -64,6 +72,7 @@ async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_w
 
 
 @pytest.mark.parametrize("batch_size", [1, 40])
+@pytest.mark.asyncio
 async def test_a_damaged_chunk_keeps_back_its_own_rows_alone(batch_size):
     storage = FaultyObjects(store := InMemoryStorage())
     async with tiny_queue(storage, chunk_rows=2) as queue:
@@ -84,6 +93,7 @@ async def test_a_damaged_chunk_keeps_back_its_own_rows_alone(batch_size):
             await queue.cancel("41")
 
 
+@pytest.mark.asyncio
 async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_by_its_id():
     storage = InMemoryStorage(clock=VirtualClock())
     deep = tiny_queue(storage)
@@ -117,6 +127,7 @@ class NeverSatisfied(Operation):
 
 
 @pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.asyncio
 async def test_an_operation_that_asks_for_the_same_rows_again_is_refused_and_others_go_on(damaged):
     """Otherwise its commit would be tried without pause and without end."""
     storage = InMemoryStorage()
@@ -134,3 +145,64 @@ async def test_an_operation_that_asks_for_the_same_rows_again_is_refused_and_oth
     assert operation.applied <= 4
     assert "b" == job.entrypoint
     assert 2 == (await queue.stats()).depth
+
+
+FAILURES = {"refused": StorageFatalError("403"), "failing": StorageError("input/output error"), "silent": None}
+
+
+async def beside_a_segment(store):
+    """Return a broker whose jobs of "deep" are in one segment, its storage, and the suffix of the segment."""
+    deep = tiny_queue(store)
+    await deep.enqueue_many([Enqueue("deep", job_id=f"deep {number}") for number in range(3)])
+    await spilled(deep)
+    [name] = (await deep.read_state()).segments
+    storage = FaultyObjects(store)
+    queue = BrokerQueue(storage, clock=VirtualClock())
+    return queue, storage, f".segments/{name}"
+
+
+@pytest.mark.parametrize("store", [InMemoryStorage, LocalFileSystemStorage])
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(store, failure, tmp_path):
+    @in_virtual_time
+    async def run():
+        made = store(tmp_path / "q.json") if store is LocalFileSystemStorage else store(clock=VirtualClock())
+        opened, storage, suffix = await beside_a_segment(made)
+        async with opened as queue:
+            await queue.enqueue("hot")
+            [held] = await queue.dequeue("hot", claim_timeout=5)
+            storage.unreadable[suffix] = failure
+            waiting = asyncio.gather(queue.dequeue("deep", wait=200), queue.dequeue())
+            looking = asyncio.gather(queue.cancel("unknown", deadline=20), return_exceptions=True)
+            begun = now()
+            await asyncio.gather(queue.heartbeat(held), queue.enqueue("hot"), queue.enqueue("hot"))
+            for _ in range(3):
+                await queue.heartbeat(held)
+                await queue.ack((await queue.dequeue("hot"))[0])
+                await queue.enqueue("hot")
+            assert now() - begun < 2
+            [error] = await looking
+            assert isinstance(error, SegmentDamagedError if failure is FAILURES["refused"] else DeadlineExceededError)
+            assert suffix in str(error)
+            assert any(suffix in warning for warning in (await queue.stats()).warnings)
+
+            del storage.unreadable[suffix]
+            found, of_any = await waiting
+            assert "hot" == of_any[0].entrypoint, "the claim goes on with the next rows that can be read"
+            assert "deep 0" == found[0].id, "the segment is read again by itself"
+            assert not (await queue.stats()).warnings
+            assert ["deep 1", "deep 2"] == [job.id for job in await queue.dequeue("deep", batch_size=9)]
+
+    run()
+
+
+@pytest.mark.asyncio
+async def test_a_folder_in_the_place_of_a_segment_fails_only_the_calls_that_need_it(tmp_path):
+    queue, _, suffix = await beside_a_segment(LocalFileSystemStorage(tmp_path / "q.json"))
+    path = tmp_path / f"q.json{suffix}"
+    path.rename(tmp_path / "moved")
+    path.mkdir()
+    async with queue:
+        cancelled, job = await queue.apply_each(Enqueue("deep", job_id="deep 0"), Enqueue("hot"))
+        assert isinstance(cancelled, SegmentDamagedError)
+        assert [job.id] == [each.id for each in await queue.dequeue(batch_size=9)]

@@ -13,7 +13,7 @@ The loop of a commit is in `jqueue.core.engine.engine`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from datetime import datetime
 from string import ascii_letters, digits
 from typing import TypeVar
@@ -104,6 +104,7 @@ class CommitEngine(Engine):
                 self._new_name,
                 self.observers,
                 self._spare,
+                lambda: self._call("read", self._read),
                 call_timeout=call_timeout,
             )
             self.segments.writer.sizes.hot_bytes = hot_bytes
@@ -167,6 +168,15 @@ class CommitEngine(Engine):
             return await self.segments.loader.load(wanted, self.draft, fresh=fresh)
         finally:
             self.pacing.cycle.rows_of_try += self.clock.monotonic() - started
+
+    def _late_segments(self) -> Collection[str]:
+        return () if self.segments is None else self.segments.loader.late()
+
+    def _set_back(self, request: Request, wanted: Set[Wanted]) -> None:
+        super()._set_back(request, wanted)
+        if self.segments is not None and (late := {each.segment for each in wanted} & {*self._late_segments()}):
+            self.waits_for_rows = True
+            request.last_error = self.segments.loader.failure(sorted(late))
 
     def _add_upkeep(self, now: datetime) -> None:
         if self.segments is not None:

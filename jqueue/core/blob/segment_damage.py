@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from jqueue.domain.counting import counted
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import FOLDER, Segment, Span, common, joined, size_of, without
 
@@ -26,18 +26,22 @@ class DamageNotes:
     """The failed reads of the segments of one queue, until the same parts are read again."""
 
     def __init__(self) -> None:
-        self._missing: set[str] = set()
+        self._whole: dict[str, str] = {}
         self._parts: dict[str, dict[int | None, str]] = {}
 
     @contextmanager
     def reading(self, name: str) -> Iterator[None]:
-        """Note if a segment is missing, or that it is there."""
+        """Note if a segment is missing or the store refuses to read it, or that it is there."""
         try:
             yield
-        except ObjectMissingError:
-            self._missing.add(name)
+        except StorageFatalError as error:
+            self.note(name, MISSING if isinstance(error, ObjectMissingError) else str(error))
             raise
-        self._missing.discard(name)
+        self._whole.pop(name, None)
+
+    def note(self, name: str, why: str) -> None:
+        """Note why a segment cannot be read, until a part of it is read again."""
+        self._whole[name] = why
 
     @contextmanager
     def decoding(self, name: str, part: int | None) -> Iterator[None]:
@@ -60,7 +64,7 @@ class DamageNotes:
 
     def forget(self) -> None:
         """Forget all failed reads."""
-        self._missing.clear()
+        self._whole.clear()
         self._parts.clear()
 
     def warnings(self, segments: Mapping[str, Segment], ranges: Iterable[Range]) -> list[str]:
@@ -75,8 +79,8 @@ class DamageNotes:
         for name, segment in segments.items():
             claimed = [each for each in held if each.segment == name]
             parts = self._parts.get(name, {})
-            if name in self._missing:
-                found.append(warning(name, segment, claimed, MISSING))
+            if name in self._whole:
+                found.append(warning(name, segment, claimed, self._whole[name]))
             elif None in parts:
                 found.append(warning(name, segment, claimed, parts[None]))
             elif parts and (text := _in_part(name, segment, claimed, parts)):

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Self, TypeVar
 
 from jqueue.core.blob.segment_census import SegmentCensus
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, LOST, Rows, SegmentReader, reason_of
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.lazy_state import Looked, Noticed
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, JQueueError
@@ -178,7 +178,7 @@ class SegmentJobs:
                 await self._chunks(name, segment, index, [number], "", noted)
                 if noted:
                     damaged.append((number * size, min((number + 1) * size, segment.rows)))
-        except DAMAGED:
+        except LOST:
             return [(0, segment.rows)]
         return joined(damaged)
 

@@ -1,19 +1,26 @@
-"""Loads rows of segments into a draft: the rows that an operation needs, and the next rows ahead of their use."""
+"""Loads rows of segments into a draft: the rows that an operation needs, and the next rows ahead of their use.
+
+Each segment is read by a task of its own. A commit waits for it only for a moment. Calls that need its rows wait on,
+and all others are committed. A segment that cannot be read keeps its own rows back until it can be read again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from jqueue.core.blob.segment_reader import ALL_ROWS, DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_reader import ALL_ROWS, AT_ONCE, DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.engine.requests import as_storage_error
+from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
+from jqueue.domain.errors import InvalidBlobError, StorageError, StorageThrottledError
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment
-from jqueue.ports.clock import Clock
+from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -42,7 +49,58 @@ LATELY = 32
 look for jobs that were enqueued together, and each row alone would be a request."""
 
 DAMAGE_KEPT = 60.0
-"""Seconds after which a damaged segment is tried again."""
+"""Seconds after which a damaged segment is tried again when an operation needs it."""
+
+PATIENCE = 0.5
+"""Seconds for which a commit waits for a segment. Then the calls that need it wait on, and the others are committed."""
+
+FAILURES, FAILING_FOR = 3, 5.0
+"""Number of reads of a segment that fail one after the other, and the seconds for which they fail, until it is passed
+over. The store answers reads of the queue's object between them."""
+
+FIRST_PAUSE = 1.0
+"""Seconds until a segment that is passed over is read again. They double with each failure, up to `DAMAGE_KEPT`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """The reading of parts of one segment.
+
+    Attributes:
+        parts: the parts that operations need; none if rows are read ahead of their use.
+        confirmed: True if the segment was missed before, and the manifest was read after that.
+        tries: True to try again while the store fails.
+        task: reads it.
+        late: True if a commit no longer waits for it.
+        index, chunks: the parts that were read: the index, and each chunk with its rows; True if these are all.
+        error: the error that ended it.
+        failure: the error of the last try.
+    """
+
+    parts: list[Wanted]
+    confirmed: bool
+    tries: bool
+    task: asyncio.Task[None] | None = None
+    late: bool = False
+    index: SegmentIndex | None = None
+    chunks: list[tuple[int, Rows, bool]] = field(default_factory=list)
+    error: StorageError | None = None
+    failure: StorageError | None = None
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A segment that is passed over, as the store does not answer reads of it.
+
+    Attributes:
+        parts: the parts that operations needed.
+        pause: seconds until the next try.
+        due: time of the next try, on the monotonic clock.
+    """
+
+    parts: list[Wanted]
+    pause: float
+    due: float
 
 
 class SegmentLoader:
@@ -51,22 +109,33 @@ class SegmentLoader:
     Args:
         reader: reads the segments.
         clock: measures the time until a damaged segment is tried again.
+        entropy: draws the pauses between failed reads.
+        ask: asks the store for something else, to learn if it answers.
+
+    Attributes:
+        rows_kept, rows_ahead, commits_ahead, damage_kept: the numbers above. Tests shorten them.
+        reported: names of the segments of which an error was logged. Each is logged once.
     """
 
-    def __init__(self, reader: SegmentReader, clock: Clock) -> None:
+    def __init__(
+        self, reader: SegmentReader, clock: Clock, entropy: Entropy, ask: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._ask = ask
         self._reader = reader
         self._clock = clock
-        self.rows_kept, self.rows_ahead, self.commits_ahead = ROWS_KEPT, ROWS_AHEAD, COMMITS_AHEAD  # tests shorten them
+        self._entropy = entropy
+        self.rows_kept, self.rows_ahead, self.commits_ahead = ROWS_KEPT, ROWS_AHEAD, COMMITS_AHEAD
         self.damage_kept = DAMAGE_KEPT
-        self._reported: set[str] = set()
+        self.reported: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop."""
-        self._ahead: asyncio.Task[None] | None = None
-        self._arrived: list[Callable[[SegmentRows], None]] = []
+        self._loads: dict[str, _Load] = {}
+        self._gate = asyncio.Semaphore(AT_ONCE)
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
-        self._damaged_at: float | None = None
+        self._damaged: dict[str, float] = {}  # segments that are missing or damaged, and when each was read
+        self._failing: dict[str, _Failing] = {}
         self._missed: set[str] = set()
         self._lately: deque[tuple[str, int]] = deque(maxlen=LATELY)
         self._needed = 0  # number of rows to keep, beyond `rows_kept`
@@ -90,17 +159,36 @@ class SegmentLoader:
             self._commits_left = SOON
 
     def integrate(self, draft: Draft) -> None:
-        """Add the rows that were loaded ahead to a draft without changes."""
-        rows = draft.jobs.rows
-        if self._damaged_at is not None and self._clock.monotonic() - self._damaged_at > self.damage_kept:
-            self._damaged_at = None
-            rows.forget_damage()
-        arrived, self._arrived = self._arrived, []
-        for bring in arrived:
-            bring(rows)
+        """Add the rows that were loaded to a draft without changes, and read segments again that are passed over."""
+        rows, now = draft.jobs.rows, self._clock.monotonic()
+        if old := [name for name, at in self._damaged.items() if now - at > self.damage_kept]:
+            rows.forget_damage(old)
+            for name in old:
+                del self._damaged[name]
+        for name, load in list(self._loads.items()):
+            if load.task is not None and load.task.done():
+                del self._loads[name]
+                if not load.task.cancelled():
+                    self._settle(name, load, rows)
+        for name, failing in list(self._failing.items()):
+            if name not in rows.segments:
+                del self._failing[name]
+            elif name not in self._loads and now >= failing.due:
+                self._begin(name, _Load(failing.parts, confirmed=False, tries=False, late=True), rows)
+
+    def late(self) -> Collection[str]:
+        """Return the names of the segments whose rows a commit does not wait for."""
+        return [name for name, load in self._loads.items() if load.late]
+
+    def failure(self, names: Iterable[str]) -> StorageError:
+        """Return the reason why the rows of late segments are not there, for the error of a call that needs them."""
+        found = [(name, load.failure) for name in names if (load := self._loads.get(name)) is not None]
+        where = ", ".join(f"{FOLDER}{name}" for name, _ in found)
+        why = next((error for _, error in found if error is not None), None)
+        return StorageError(f"the segment {where} could not be read yet", why)
 
     async def load(self, wanted: Iterable[Wanted], draft: Draft, *, fresh: bool) -> bool:
-        """Load parts of segments into a draft without changes.
+        """Load parts of segments into a draft without changes, or note that they are late.
 
         Args:
             wanted: the parts.
@@ -109,50 +197,79 @@ class SegmentLoader:
 
         Returns:
             False if something is missing or damaged, and the manifest must be read before that is believed.
-
-        Raises:
-            StorageError: the store failed.
         """
-        if self._ahead is not None:
-            await asyncio.wait([self._ahead])
         self.integrate(draft)
-        rows = draft.jobs.rows
-        parts = [each for each in wanted if not rows.is_loaded(each)]
-        for name in sorted({each.segment for each in parts}):
-            if name not in rows.segments:
-                continue
-            try:
-                await self._load(rows, name, [each for each in parts if each.segment == name])
-                self._missed.discard(name)
-            except DAMAGED as error:
-                if not (missing := [each for each in wanted if each.segment == name and not rows.is_loaded(each)]):
-                    continue  # a chunk that nothing needs yet is damaged
-                if not (fresh and name in self._missed):  # it may have left the manifest before it was removed
-                    self._missed.add(name)
-                    return False
-                self._note_damaged(missing, rows, error)
-        return True
+        rows, of_segment = draft.jobs.rows, dict[str, list[Wanted]]()
+        for each in wanted:
+            if each.segment in rows.segments and not rows.is_loaded(each):
+                of_segment.setdefault(each.segment, []).append(each)
+        for name in sorted(of_segment):
+            if name not in self._loads:
+                self._begin(name, _Load(of_segment[name], confirmed=fresh and name in self._missed, tries=True), rows)
+        loads = [self._loads[name] for name in of_segment]
+        if tasks := [load.task for load in loads if load.task is not None and not load.late]:
+            await asyncio.wait(tasks, timeout=PATIENCE)
+        for load in loads:
+            load.late = load.task is not None and not load.task.done()
+        self.integrate(draft)
+        return not any(isinstance(load.error, DAMAGED) and load.parts and not load.confirmed for load in loads)
 
-    async def _load(self, rows: SegmentRows, name: str, parts: Iterable[Wanted]) -> None:
-        segment, of_chunk = rows.segments[name], dict[int, list[int | None]]()
-        for each in parts:
+    def _begin(self, name: str, load: _Load, rows: SegmentRows, chunks: Iterable[int] = ()) -> None:
+        """Begin to read parts of a segment, and some more chunks."""
+        self._loads[name] = load
+        work = self._read(name, load, rows, rows.segments[name], list(chunks))
+        load.task = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
+
+    async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment, chunks: list[int]) -> None:
+        """Read a segment, and try again while the store fails. Failures count only while it answers other requests."""
+        backoff, failures, begun = Backoff(self._entropy), 0, 0.0
+        reader = self._reader.within(1 / FAILURES) if load.tries else self._reader
+        while True:
+            tried = self._clock.monotonic()
+            try:
+                async with self._gate:
+                    await self._read_parts(reader, name, load, rows, segment, chunks)
+                return
+            except Exception as error:
+                load.failure = failure = as_storage_error(error)
+                failures, begun = failures + 1, begun if failures else tried
+                are_enough = failures >= FAILURES and self._clock.monotonic() - begun >= FAILING_FOR
+                if isinstance(error, DAMAGED) or are_enough or not load.tries:
+                    load.error = failure
+                    return
+                pause = backoff.failure(throttled=isinstance(error, StorageThrottledError))
+            await asyncio.sleep(pause)
+            try:
+                await self._ask()
+            except Exception as error:
+                load.failure, failures = as_storage_error(error), 0
+
+    async def _read_parts(
+        self,
+        reader: SegmentReader,
+        name: str,
+        load: _Load,
+        rows: SegmentRows,
+        segment: Segment,
+        chunks: list[int],
+    ) -> None:
+        load.index = index = rows.indexes.get(name) or load.index or await reader.index(name, segment)
+        of_chunk = dict[int, list[int | None]]()
+        for each in load.parts:
             if each.chunk is not None:
                 of_chunk.setdefault(each.chunk, []).append(each.row)
-        if name not in rows.indexes:
-            rows.load_index(name, await self._reader.index(name, segment))
         alone = {chunk: some for chunk, found in of_chunk.items() if (some := self._rows_alone(name, chunk, found))}
         if alone:
-            await self._load_chunks(rows, name, sorted(alone), alone)
-        chunks = [each for each in of_chunk if each not in alone]
-        if not chunks:
-            return
+            await self._read_chunks(reader, name, load, segment, index, sorted(alone), alone)
+        needed = [each for each in of_chunk if each not in alone]
         following: list[int] = []
-        if not rows.are_in_ranges(name, chunks):
+        if needed and name in rows.segments and not rows.are_in_ranges(name, needed):
             number, last = self._runs.get(name, (0, -1))
-            number = min(MOST_CHUNKS, 2 * number or 1) if min(chunks) <= last + 1 else 1
-            following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(chunks)]
-            self._runs[name] = number, max([*chunks, *following])
-        await self._load_chunks(rows, name, sorted({*chunks, *following}))
+            number = min(MOST_CHUNKS, 2 * number or 1) if min(needed) <= last + 1 else 1
+            following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(needed)]
+            self._runs[name] = number, max([*needed, *following])
+        if several := sorted({*chunks, *needed, *following}):
+            await self._read_chunks(reader, name, load, segment, index, several)
 
     def _rows_alone(self, name: str, chunk: int, wanted: list[int | None]) -> list[int]:
         """Return the rows of a chunk to load without the others: few rows, if none of it was needed a moment ago."""
@@ -160,40 +277,77 @@ class SegmentLoader:
         self._lately.append((name, chunk))
         return found if len(found) == len(wanted) <= MOST_ALONE and not is_near else []
 
-    async def _load_chunks(
-        self, rows: SegmentRows, name: str, chunks: list[int], alone: Mapping[int, Collection[int]] = ALL_ROWS
+    async def _read_chunks(
+        self,
+        reader: SegmentReader,
+        name: str,
+        load: _Load,
+        segment: Segment,
+        index: SegmentIndex,
+        chunks: list[int],
+        alone: Mapping[int, Collection[int]] = ALL_ROWS,
     ) -> None:
-        """Load chunks that are read together. If one of them is damaged, load the others, and raise the error then.
+        """Read chunks together. If one of them is damaged, read the others, and raise the error then.
 
         Args:
-            rows: take what is loaded.
+            reader: reads them.
             name: the segment.
+            load: takes the rows.
+            segment: its entry in the manifest.
+            index: its index.
             chunks: the numbers of the chunks.
-            alone: the rows to load of some chunks, instead of all.
+            alone: the rows to read of some chunks, instead of all.
         """
         try:
-            several = await self._reader.chunks(name, rows.segments[name], rows.indexes[name], chunks, only=alone)
+            several = await reader.chunks(name, segment, index, chunks, only=alone)
         except InvalidBlobError as error:
             if len(chunks) == 1:
                 raise
             for chunk in chunks:
                 with suppress(InvalidBlobError):
-                    await self._load_chunks(rows, name, [chunk], alone)
+                    await self._read_chunks(reader, name, load, segment, index, [chunk], alone)
             raise error
-        for chunk, found in several:
-            rows.load(name, chunk, found, is_whole=chunk not in alone)
+        load.chunks += [(chunk, found, chunk not in alone) for chunk, found in several]
 
-    def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: JQueueError) -> None:
-        self._damaged_at = self._clock.monotonic()
+    def _settle(self, name: str, load: _Load, rows: SegmentRows) -> None:
+        """Add what was read of a segment, and note what could not be read."""
+        failing, error = self._failing.get(name), load.error
+        if failing is not None and (error is None or isinstance(error, DAMAGED)):
+            del self._failing[name]
+            rows.forget_damage([name])
+            if error is None:
+                logger.info("segment %s%s of the queue can be read again", FOLDER, name)
+        if load.index is not None:
+            rows.load_index(name, load.index)
+        for chunk, found, is_whole in load.chunks:
+            if not rows.is_loaded(Wanted(name, chunk)):
+                rows.load(name, chunk, found, is_whole=is_whole)
+        if error is None:
+            self._missed.discard(name)
+        elif isinstance(error, DAMAGED) and not load.confirmed:
+            self._missed.add(name)  # it may have left the manifest before it was removed
+        elif name in rows.segments and load.parts:
+            if not isinstance(error, DAMAGED):
+                pause = min(2 * failing.pause if failing else FIRST_PAUSE, DAMAGE_KEPT)
+                self._failing[name] = _Failing(load.parts, pause, self._clock.monotonic() + pause)
+            if missing := [each for each in load.parts if not rows.is_loaded(each)]:
+                self._note_damaged(missing, rows, error)
+
+    def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: StorageError) -> None:
+        """Note parts that cannot be read. If the segment is there, and only chunks are damaged, it is these chunks."""
+        name, lasts = wanted[0].segment, isinstance(error, DAMAGED)
+        if lasts:
+            self._damaged[name] = self._clock.monotonic()
+        else:
+            self._reader.damage.note(name, reason_of(error))
         for each in wanted:
-            is_whole = each.segment not in rows.indexes or isinstance(error, ObjectMissingError)
-            rows.note_damaged(Wanted(each.segment, None) if is_whole else each, reason_of(error))
-        name = wanted[0].segment
-        if name not in self._reported:
-            self._reported.add(name)
+            in_part = each.segment in rows.indexes and isinstance(error, InvalidBlobError)
+            rows.note_damaged(each if in_part else Wanted(name, None), reason_of(error), lasts=lasts)
+        if name not in self.reported:
+            self.reported.add(name)
             logger.error(
-                "segment %s%s of the queue cannot be read, and its jobs wait until it is restored from a backup, or "
-                "given up with `jqueue drop-segment`; all other jobs go on: %s",
+                "segment %s%s of the queue cannot be read, and its jobs wait until it can be, is restored from a "
+                "backup, or given up with `jqueue drop-segment`; all other jobs go on: %s",
                 FOLDER,
                 name,
                 reason_of(error),
@@ -207,42 +361,21 @@ class SegmentLoader:
             claimed: number of jobs, by entrypoint.
         """
         rows = draft.jobs.rows
-        if self._ahead is not None or self._arrived:
+        if any(not load.parts for load in self._loads.values()):
             return
         for entrypoint, number in claimed.items():
             ahead = min(self.rows_kept, max(self.rows_ahead, self.commits_ahead * number))
             left = rows.loaded_of(entrypoint)
-            if left < ahead and (head := rows.next_wanted(entrypoint)) is not None:
-                name, index = head.segment, rows.indexes.get(head.segment)
+            if left < ahead and (head := rows.next_wanted(entrypoint)) is not None and head.segment not in self._loads:
+                name = head.segment
                 chunks = rows.next_chunks(name, 1 + (ahead - left) // rows.segments[name].chunk_rows)
-                work = self._load_ahead(name, rows.segments[name], index, chunks)
-                self._ahead = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
+                self._begin(name, _Load([], confirmed=False, tries=False), rows, chunks)
                 return
 
-    async def _load_ahead(self, name: str, segment: Segment, index: SegmentIndex | None, chunks: list[int]) -> None:
-        task = asyncio.current_task()
-        try:
-            known = index if index is not None else await self._reader.index(name, segment)
-            found = await self._reader.chunks(name, segment, known, chunks)
-        except Exception as error:  # the operation that needs the rows reads them again, and tells its caller
-            logger.debug("rows of segment %s could not be loaded ahead: %r", name, error)
-        else:
-            if self._ahead is task:
-                self._arrived.append(lambda rows: _bring(rows, name, known, found))
-        finally:
-            if self._ahead is task:
-                self._ahead = None
-
     async def finish(self, seconds: float) -> None:
-        """End what is loaded ahead."""
-        task = self._ahead
-        if task is not None and not task.done():
+        """End what is loaded."""
+        tasks = [load.task for load in self._loads.values() if load.task is not None and not load.task.done()]
+        for task in tasks:
             task.cancel()
-            await asyncio.wait([task], timeout=max(0.0, seconds))
-
-
-def _bring(rows: SegmentRows, name: str, index: SegmentIndex, found: list[tuple[int, Rows]]) -> None:
-    rows.load_index(name, index)
-    for chunk, several in found:
-        if not rows.is_loaded(Wanted(name, chunk)):
-            rows.load(name, chunk, several)
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, seconds))

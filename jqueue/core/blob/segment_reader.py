@@ -6,13 +6,20 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from types import MappingProxyType
 
 from jqueue.core.blob.segment_damage import MISSING, DamageNotes
 from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import Turn, one_turn
-from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    InvalidBlobError,
+    JQueueError,
+    ObjectMissingError,
+    StorageFatalError,
+)
 from jqueue.domain.job_table import Packed
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment
@@ -30,8 +37,14 @@ AT_ONCE = 16
 ALL_ROWS: Mapping[int, Collection[int]] = MappingProxyType({})
 """For `SegmentReader.chunks`: no chunk of which only some rows are wanted."""
 
-DAMAGED = (ObjectMissingError, InvalidBlobError)
+LOST = (ObjectMissingError, InvalidBlobError)
 """Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
+
+DAMAGED = (StorageFatalError,)
+"""Errors of a segment that is missing or damaged, or that the store refuses to read, with or without another try."""
+
+UNREADABLE = (*DAMAGED, DeadlineExceededError)
+"""Errors of a segment that cannot be read, after all tries."""
 
 
 def reason_of(error: JQueueError) -> str:
@@ -57,6 +70,12 @@ class SegmentReader:
         self._call_timeout = call_timeout
         self._names: dict[str, str] = {}
         self.damage = DamageNotes()
+
+    def within(self, share: float) -> SegmentReader:
+        """Return a reader for the same segments, whose requests must end within a share of the time."""
+        quicker = copy(self)
+        quicker._call_timeout *= share
+        return quicker
 
     async def index(self, name: str, segment: Segment, *, tables: bool = True) -> SegmentIndex:
         """Return the index of a segment, with or without its tables; see `decode_index`.

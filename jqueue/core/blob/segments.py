@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 from jqueue.core.blob.segment_jobs import RowSource
@@ -29,6 +29,7 @@ class Segments:
         new_name: makes the name of a segment.
         observers: told of the calls to the store.
         spare: gives turns to work that can wait.
+        ask: asks the store for the queue's object, to learn if it answers.
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
@@ -44,12 +45,13 @@ class Segments:
         new_name: Callable[[], str],
         observers: Observers,
         spare: SpareTurns,
+        ask: Callable[[], Awaitable[object]],
         *,
         call_timeout: float,
     ) -> None:
         self.reader = SegmentReader(objects, observers, call_timeout=call_timeout)
         self.rows = RowSource(self.reader, entropy)
-        self.loader = SegmentLoader(self.reader, clock)
+        self.loader = SegmentLoader(self.reader, clock, entropy, ask)
         self.writer = SegmentWriter(
             objects, self.reader, clock, now, new_name, observers, spare, call_timeout=call_timeout
         )

@@ -30,6 +30,9 @@ logger = logger_of("jqueue")
 SHORTEST_POLL = 0.01
 POLL_GROWTH = 1.5
 
+LATE_ROWS = 0.1
+"""Seconds between two looks for rows of a segment that a commit did not wait for. They cost no request."""
+
 
 class Writer:
     """Runs one engine.
@@ -332,6 +335,8 @@ class Writer:
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
+        if self.engine.waits_for_rows:
+            until_due = LATE_ROWS
         poll = self._longest_poll if self._files.active else self._poll_interval
         until_poll = max(0.0, self._last_read + poll - loop.time())
         polling = until_poll <= until_due

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence, Set
 from datetime import datetime
 from enum import Enum, auto
 from itertools import groupby
@@ -29,6 +29,7 @@ from jqueue.domain.errors import (
     CASConflictError,
     DeadlineExceededError,
     InvalidJobError,
+    SegmentDamagedError,
     StorageError,
     StorageFatalError,
     StorageThrottledError,
@@ -138,6 +139,7 @@ class Engine(ABC):
         loaded: True once the queue was read.
         workers: the workers of this queue object: they report themselves with the commits that are made anyway.
         generation: replaced by a new object at each `reset`.
+        waits_for_rows: True if the last commit left out requests that need rows of a late segment.
     """
 
     draft: Draft
@@ -163,7 +165,7 @@ class Engine(ABC):
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self._missing: set[Wanted] = set()
-        self._deferred = False
+        self._deferred = self.waits_for_rows = False
         self.open_writes = OpenWrites()
         self.pacing = Pacing(self.clock, self.entropy)
 
@@ -187,7 +189,7 @@ class Engine(ABC):
         return None
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
-        """Run requests until each is settled, has failed, or is still waiting for jobs.
+        """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
 
         Args:
             requests: submitted before this call.
@@ -215,7 +217,7 @@ class Engine(ABC):
                 elif step is Step.REFUSE and refusal is not None:
                     self._refuse(pending, refusal)
                 else:
-                    self._missing, self._deferred = set(), False
+                    self._missing, self._deferred, self.waits_for_rows = set(), False, False
                     outcomes = await self._apply(pending)
                     self.check_generation(generation)
                     if self._missing:
@@ -458,20 +460,32 @@ class Engine(ABC):
         except RowsMissingError as error:
             if {each.segment for each in error.wanted} <= self.draft.header.segments.keys():
                 self._note_missing(error)
-                request.in_flight = False
+                self._set_back(request, error.wanted)
                 return None
             outcome = InvalidJobError(
                 "one operation of this call adds jobs in bulk, and another one looks for jobs that may be among them: "
                 "do them in two calls"
             )
+        if isinstance(outcome, SegmentDamagedError) and not outcome.lasts:
+            request.last_error, request.in_flight = outcome, False
+            return None
         outcomes.append((request, outcome))
         return outcome
 
     def _note_missing(self, error: RowsMissingError) -> None:
         """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
-        committed = self.draft.jobs.rows.committed
-        self._missing |= (known := {each for each in error.wanted if each.segment in committed})
+        committed, late = self.draft.jobs.rows.committed, self._late_segments()
+        known = {each for each in error.wanted if each.segment in committed}
+        self._missing |= {each for each in known if each.segment not in late}
         self._deferred = self._deferred or not known
+
+    def _set_back(self, request: Request, wanted: Set[Wanted]) -> None:
+        """Leave a request out of this commit, as it needs rows that are not loaded."""
+        request.in_flight = False
+
+    def _late_segments(self) -> Collection[str]:
+        """Return the segments that commits do not wait for: requests that need them are left to a later commit."""
+        return ()
 
     async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
         """Load rows of segments. Return False if the queue must be read first.
@@ -479,9 +493,6 @@ class Engine(ABC):
         Args:
             wanted: the parts of segments to load.
             fresh: True if the queue was read since the call.
-
-        Raises:
-            StorageError: the store failed.
         """
         raise NotImplementedError
 

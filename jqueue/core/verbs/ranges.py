@@ -8,11 +8,11 @@ from functools import partial
 from typing import TypeVar
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_reader import UNREADABLE, Rows, SegmentReader, reason_of
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, ObjectMissingError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
@@ -137,19 +137,19 @@ class RangeVerbs(QueueBase, SupportsRanges):
         cause: JQueueError | None = None
         try:
             index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
-        except DAMAGED as error:
+        except UNREADABLE as error:
             raise self._unreadable(claim, groups, error) from error
         while groups:
             numbers = groups.popleft()
             try:
                 found = await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
-            except ObjectMissingError as error:
-                raise self._unreadable(claim, [*damaged, numbers, *groups], error) from error
             except InvalidBlobError as error:
                 if len(numbers) == 1:
                     damaged, cause = [*damaged, numbers], error
                 else:
                     groups.extendleft(range(each, each + 1) for each in reversed(numbers))
+            except UNREADABLE as error:
+                raise self._unreadable(claim, [*damaged, numbers, *groups], error) from error
             else:
                 yield found
         if cause is not None:

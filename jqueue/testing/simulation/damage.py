@@ -1,4 +1,7 @@
-"""Damage to segments in the store: for a while, a segment is missing, cut off, or has other bytes than were written."""
+"""Damage to segments in the store: for a while, a segment is missing, cut off, or has other bytes than were written.
+
+Or it cannot be read: reads of it are refused, fail, or are never answered.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 from collections.abc import Iterable, Set
 from datetime import datetime
 
+from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.testing.simulation.chain import NOTHING, Version, read_chain
 from jqueue.testing.simulation.network import HonestStore, Network
 from jqueue.testing.simulation.schedule import Schedule
@@ -55,6 +59,7 @@ class Damage:
             if suffix not in self._store.removed:
                 self._store.objects[suffix] = whole
         self._whole.clear()
+        self._store.unreadable.clear()
 
     def _damage(self) -> None:
         version = next(iter(read_chain(self._network.landings[-1:], self._store.created)), NOTHING)
@@ -64,7 +69,8 @@ class Damage:
         name = self._dice.choice(names)
         content, moment = self._whole[FOLDER + name] = self._store.objects[FOLDER + name]
         self.names.add(name)
-        self._dice.choice([self._lose, self._cut, self._spoil, self._edit])(FOLDER + name, content, moment)
+        kinds = [self._lose, self._cut, self._spoil, self._edit, self._hide]
+        self._dice.choice(kinds)(FOLDER + name, content, moment)
 
     def _lose(self, suffix: str, content: bytes, moment: datetime) -> None:
         del self._store.objects[suffix]
@@ -77,6 +83,11 @@ class Damage:
         place = self._dice.randrange(len(content))
         other = bytes([content[place] ^ self._dice.randint(1, 255)])
         self._store.objects[suffix] = content[:place] + other + content[place + 1 :], moment
+
+    def _hide(self, suffix: str, content: bytes, moment: datetime) -> None:
+        """Let reads fail, or be answered never."""
+        errors = [StorageFatalError("permission refused"), StorageError("input/output error"), None]
+        self._store.unreadable[suffix] = self._dice.choice(errors)
 
     def _edit(self, suffix: str, content: bytes, moment: datetime) -> None:
         """Change a sequence number, as a person may do who opens the object in an editor."""

@@ -75,6 +75,10 @@ class Landing:
     by: str | None
 
 
+class _SilenceError(JQueueError):
+    """The store never answers the request."""
+
+
 class HonestStore:
     """An object in memory, changed only by compare-and-set, and objects beside it. Simulations use it by default.
 
@@ -82,9 +86,11 @@ class HonestStore:
         objects: content and time of creation of each object that is there, by suffix.
         created: time and content of the first creation of each object.
         removed: time of the first removal of each object.
+        unreadable: the error that answers reads of an object, by suffix; None for no answer.
     """
 
     def __init__(self) -> None:
+        self.unreadable: dict[str, StorageError | None] = {}
         self._content = b""
         self._count = 0
         self.objects: dict[str, tuple[bytes, datetime]] = {}
@@ -115,6 +121,8 @@ class HonestStore:
         """Return a range of an object beside the queue's."""
         if suffix not in self.objects:
             raise ObjectMissingError(suffix)
+        if suffix in self.unreadable:
+            raise self.unreadable[suffix] or _SilenceError()
         return self.objects[suffix][0][start:stop]
 
     def remove_object(self, suffix: str) -> None:
@@ -182,6 +190,8 @@ class Network:
         if isinstance(self.store, HonestStore):
             try:
                 result: Any = request.work(self.store)
+            except _SilenceError:
+                return
             except JQueueError as error:
                 result = error
             self._note(request.content, result, by)

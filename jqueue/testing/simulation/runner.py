@@ -176,9 +176,11 @@ class Simulation:
         store = self.world.network.store
         created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
         self.versions = read_chain(landings, created)
+        damaged = frozenset(self.world.unreadable)
         if self.world.damage is not None:
-            note_damage(self.versions, self.world.damage.names)
+            damaged |= self.world.damage.names
             self.report.events["segment damaged"] += len(self.world.damage.names)
+        note_damage(self.versions, damaged)
         if isinstance(store, HonestStore):
             self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
             segments = SegmentsAudit(store, tells_time=self.world.tells_time)
@@ -188,7 +190,6 @@ class Simulation:
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
-        damaged = frozenset() if self.world.damage is None else frozenset(self.world.damage.names)
         AnswerAudit(auditor, self.world.exits, damaged, tells_time=self.world.tells_time).check()
         timeline = Timeline(self.versions)
         auditor.cron.check_calls(timeline, calm=calm)

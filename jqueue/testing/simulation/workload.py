@@ -156,6 +156,7 @@ class World:
         overseen: True if operators act on what they have seen.
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
+        unreadable: names of the segments that a process could not read.
         ranged: True if some actors claim ranges.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
@@ -184,6 +185,7 @@ class World:
     overseen: bool = False
     segmented: bool = False
     damage: Damage | None = None
+    unreadable: set[str] = field(default_factory=set)
     ranged: bool = False
     crowded: bool = False
     left_ranges: list[tuple[RangeClaim, list[Any], list[Any]]] = field(default_factory=list)
@@ -247,8 +249,10 @@ class Client:
         self.queue.staged_named_within = STAGED_NAMED_WITHIN
         self.queue._engine.history.events_per_object = world.events_per_object
         self.queue._engine.retention = RETENTION
-        if world.segmented and self.queue._engine.segments is not None:
-            make_small(self.queue._engine.segments, world.schedule.dice(f"segments of {process.name}"))
+        if (segments := self.queue._engine.segments) is not None:
+            segments.loader.reported = world.unreadable
+            if world.segmented:
+                make_small(segments, world.schedule.dice(f"segments of {process.name}"))
 
     async def live(self, actors: Sequence[Actor]) -> None:
         """Let the actors take their steps, then leave."""
