@@ -547,7 +547,7 @@ class JobRunner:
         place = place_of(stack)
         if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
             where = f" ({place.file}:{place.line})"
-            text = cut_error(f"{decision.error}".removesuffix(": "), ERROR_BYTES - len(where.encode())) + where
+            text = cut_error(f"{decision.error}".rstrip(), ERROR_BYTES - len(where.encode())) + where
             decision = replace(decision, error=text, traceback=tail_of(stack))
         logger.warning(
             "job %s (%s, attempt %d) failed: %s%s; %s (%s)",
