@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -109,12 +110,18 @@ class Chosen(NamedTuple):
 
 @dataclass
 class Tally:
-    """The numbers of jobs at the end. `running` is the number of changed ones that are still in progress."""
+    """The numbers of jobs at the end.
+
+    Attributes:
+        running: number of the changed jobs that are still in progress.
+        taken: jobs whose unique key is taken: the id of each, and of the job that has the key.
+    """
 
     changed: int = 0
     running: int = 0
     meanwhile: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    taken: dict[str, str] = field(default_factory=dict)
 
 
 def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_json: bool) -> tuple[Job, Any]:
@@ -285,8 +292,10 @@ async def _change_some(
         raise
     except JQueueError as error:
         raise RefusedError(f"{error}. {_so_far(tally, change)}. Run the command again for the rest") from None
-    for result in results:
+    for job, result in zip(chunk, results, strict=True):
         _count(tally, result)
+        if isinstance(result, DuplicateJobError):
+            tally.taken[job.id] = result.job_id
 
 
 def _so_far(tally: Tally, change: JobChange) -> str:
@@ -360,7 +369,8 @@ def _show_tally(tally: Tally, chosen: Chosen, change: JobChange, *, as_json: boo
     if as_json:
         told = {"told": tally.running} if change.stops else {}
         numbers = {"changed_meanwhile": tally.meanwhile, "refused": tally.refused.total()}
-        show_json({"matched": chosen.number, change.done: tally.changed, **told, **numbers})
+        taken = {"taken": tally.taken} if tally.taken else {}
+        show_json({"matched": chosen.number, change.done: tally.changed, **told, **numbers, **taken})
         return
     show(f"{counted(tally.changed, 'job was', 'jobs were')} {change.done}")
     if tally.running:
@@ -370,4 +380,8 @@ def _show_tally(tally: Tally, chosen: Chosen, change: JobChange, *, as_json: boo
         show(f"left alone: {counted(tally.meanwhile, 'job')} that had changed meanwhile")
     for reason, number in tally.refused.items():
         show(f"not {change.done}: {jobs(number)}: {printable(reason)}")
+    for job_id, holder in islice(tally.taken.items(), NAMED):
+        show(f"  {printable(job_id)}: job {printable(holder)} has its unique key")
+    if len(tally.taken) > NAMED:
+        show(f"  {len(tally.taken) - NAMED:,} more: see --json")
     _show_others(chosen, change)

@@ -19,7 +19,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Unchanged
+from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Redriven, Unchanged
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
@@ -592,10 +592,10 @@ class Operator(SupportsApply, Protocol):
 
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
-    ) -> int:
+    ) -> Redriven:
         """Queue dead jobs again: one by its id, those of an entrypoint, or all. Return their number.
 
-        Without `job_id`, jobs whose unique key is held by a live job stay dead.
+        Without `job_id`, jobs whose unique key is held by a live job stay dead. The `left` of the number names them.
 
         Raises:
             JobNotFoundError: the job `job_id` is not in the queue.

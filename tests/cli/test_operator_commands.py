@@ -211,11 +211,13 @@ def test_redrive_counts_the_jobs_that_stay_dead(path, queue):
     queue.enqueue("mail", b"", unique_key="k")
     [job] = queue.dequeue("mail")
     queue.nack(queue.read_state().find(job.id), dead=True)
-    queue.enqueue("mail", b"", unique_key="k")
+    holder = queue.enqueue("mail", b"", unique_key="k")
     as_json = jqueue("redrive", path, "--entrypoint", "mail", "--json")
-    assert {"matched": 1, "redriven": 0, "changed_meanwhile": 0, "refused": 1} == json.loads(as_json.stdout)
+    numbers = {"matched": 1, "redriven": 0, "changed_meanwhile": 0, "refused": 1}
+    assert {**numbers, "taken": {job.id: holder.id}} == json.loads(as_json.stdout)
     by_all = jqueue("redrive", path, "--all")
     assert "not redriven: 1 job: another job has taken the unique key" in by_all.stdout
+    assert f"  {job.id}: job {holder.id} has its unique key\n" in by_all.stdout
     assert (1, 1) == (as_json.exit_code, by_all.exit_code)
     result = jqueue("redrive", path, job.id)
     assert (2, 1) == (result.exit_code, result.stderr.count("\n"))

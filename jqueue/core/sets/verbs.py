@@ -17,7 +17,7 @@ from jqueue.core.sets.merged import common, merged_state, merged_stats
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError, QueueMissingError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
-from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
+from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation, Redriven
 from jqueue.domain.option_names import check_names, checks_option_names
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import Capabilities, JobQueue, Operator, Producer
@@ -271,13 +271,14 @@ class SetVerbs(JobQueue):
 
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
-    ) -> int:
+    ) -> Redriven:
         """Queue dead jobs again, each in its own queue, and return their number."""
         if job_id is not None:
             return await (await self._member_with(job_id)).queue.redrive(
                 job_id, entrypoint=entrypoint, deadline=deadline
             )
-        return sum(await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline)))
+        all_done = await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline))
+        return Redriven(sum(all_done), {job_id: holder for done in all_done for job_id, holder in done.left.items()})
 
     async def purge(self, *, deadline: Duration | None = None, **which: Any) -> int:
         return sum(await self._of_all(lambda member: member.queue.purge(deadline=deadline, **which)))

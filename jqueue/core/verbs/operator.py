@@ -27,6 +27,7 @@ from jqueue.domain.operations import (
     Peek,
     Purge,
     Redrive,
+    Redriven,
     Reprioritise,
     RequeueStale,
     Reschedule,
@@ -69,7 +70,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
-    ) -> int:
+    ) -> Redriven:
         return await self._done(Redrive(job_id, entrypoint), deadline)
 
     async def purge(

@@ -20,7 +20,7 @@ from jqueue.domain.operations.guarded import (
 )
 from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
 from jqueue.domain.operations.lookup import CountQueued, Find, Peek
-from jqueue.domain.operations.operator import Cancel, CreateQueue, Fence, Purge, Redrive, RequeueStale, Sweep
+from jqueue.domain.operations.operator import Cancel, CreateQueue, Fence, Purge, Redrive, Redriven, RequeueStale, Sweep
 from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
 from jqueue.domain.operations.results import AwaitResult
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
@@ -67,6 +67,7 @@ __all__ = [
     "Preparation",
     "Purge",
     "Redrive",
+    "Redriven",
     "Reprioritise",
     "RequeueStale",
     "Reschedule",

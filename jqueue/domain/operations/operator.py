@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, check_time, to_seconds
@@ -135,10 +135,26 @@ def _drop_segments(draft: Draft, entrypoint: str | None, cutoff: datetime | None
     return draft.drop_waiting(whole, Verb.PURGE)
 
 
+class Redriven(int):
+    """The number of jobs that were redriven.
+
+    Attributes:
+        left: the jobs that stay dead, as their unique key is taken: the id of each, and of the job that has the key.
+    """
+
+    left: Mapping[str, str]
+
+    def __new__(cls, jobs: int, left: Mapping[str, str] | None = None) -> Self:
+        """Return the number, with the jobs that are left."""
+        redriven = super().__new__(cls, jobs)
+        redriven.left = left or {}
+        return redriven
+
+
 @checks_option_names
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
-    """Queue dead jobs again. Failures and expiry are forgotten, attempts are kept. Its result is the number of jobs.
+    """Queue dead jobs again. Failures and expiry are forgotten, attempts are kept. Its result is a `Redriven`.
 
     A dead job whose unique key is taken stays dead.
 
@@ -163,7 +179,7 @@ class Redrive(Operation):
             check_name("entrypoint", self.entrypoint, preparation.limits)
         return self
 
-    def change(self, draft: Draft, now: datetime) -> int:
+    def change(self, draft: Draft, now: datetime) -> Redriven:
         """Queue the jobs, in the order of their sequence numbers.
 
         Raises:
@@ -180,14 +196,16 @@ class Redrive(Operation):
             if holder is not None and job.unique_key is not None:
                 raise DuplicateJobError(job.unique_key, holder)
             self._queue(draft, job, now)
-            return 1
+            return Redriven(1)
         dead = _ended(draft, JobStatus.DEAD, self.entrypoint)
-        redriven = 0
+        left: dict[str, str] = {}
         for job in sorted(dead, key=lambda job: job.sequence):
-            if job.unique_key is None or draft.key_holder(job.unique_key, now) is None:
+            holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
+            if holder is None:
                 self._queue(draft, job, now)
-                redriven += 1
-        return redriven
+            else:
+                left[job.id] = holder
+        return Redriven(len(dead) - len(left), left)
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job, if one is named."""

@@ -171,10 +171,13 @@ class RetriesContract(QueueContractBase):
             await queue.cancel(holder.id)
             assert await queue.redrive(dead.id) == 1
 
-    async def test_of_two_dead_jobs_with_one_key_one_is_redriven(self, make_queue: QueueFactory) -> None:
+    async def test_of_dead_jobs_with_one_key_one_is_redriven_and_the_others_are_named(
+        self, make_queue: QueueFactory
+    ) -> None:
         async with self.queues(make_queue, 1, ["dead_letters", "unique_keys"]) as [queue]:
-            dead = [await self.dead_job(queue, unique_key="the-key") for _ in range(2)]
-            assert await queue.redrive() == 1
+            dead = [await self.dead_job(queue, unique_key="the-key") for _ in range(3)]
+            redriven = await queue.redrive()
+            assert (redriven, redriven.left) == (1, {job.id: dead[0].id for job in dead[1:]})
             assert [dead[0].id] == ids(await queue.dequeue(batch_size=9))
 
     async def test_purge_removes_dead_jobs_and_no_others(self, make_queue: QueueFactory) -> None:
