@@ -240,7 +240,7 @@ async def run(files: list[str], queue_path: Path, options: argparse.Namespace, s
 async def feed(queue: BrokerQueue, files: list[str]) -> None:
     """Enqueue a job for each file, a batch at a time and as long as there is room."""
     for first in range(0, len(files), JOBS_PER_ENQUEUE):
-        while (await queue.stats()).depth > MOST_QUEUED - JOBS_PER_ENQUEUE:
+        while (await queue.stats()).ready > MOST_QUEUED - JOBS_PER_ENQUEUE:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
         paths = files[first : first + JOBS_PER_ENQUEUE]
         await queue.enqueue_many(Enqueue("checksum", os.fsencode(path)) for path in paths)
@@ -250,8 +250,8 @@ async def watch(crew: Crew) -> None:
     """Show how far the work is, until all of it is reported and acked."""
     while crew.is_there():
         stats = await crew.queue.stats()
-        crew.show.update(len(crew.done), stats.depth, stats.in_progress)
-        if len(crew.done) == crew.total and not stats.depth and not stats.in_progress:
+        crew.show.update(len(crew.done), stats.ready, stats.in_progress)
+        if len(crew.done) == crew.total and not stats.ready and not stats.in_progress:
             return
         await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 

@@ -30,6 +30,6 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     elif before.paused:
         show("this entrypoint was already paused")
     else:
-        waiting = counted(before.depth + before.scheduled, "job waits", "jobs wait")
+        waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
         running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
         show(f"paused until `jqueue resume`: {waiting}, {running}")

@@ -28,7 +28,7 @@ def purge_waiting(url: str, entrypoints: Set[str], *, yes: bool, dry_run: bool, 
 
     async def count(opened: OpenedQueue) -> Counter[str]:
         found = (await opened.view.stats(opened.now())).entrypoints or {}
-        numbers = {name: each.depth + each.scheduled for name, each in found.items()}
+        numbers = {name: each.ready + each.scheduled for name, each in found.items()}
         return Counter({name: number for name, number in numbers.items() if not entrypoints or name in entrypoints})
 
     async def remove(opened: OpenedQueue) -> int:

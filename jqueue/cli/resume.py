@@ -20,6 +20,6 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     if as_json:
         show_json({"entrypoint": entrypoint, "paused": False, "changed": before.paused})
     elif before.paused:
-        show(f"resumed: {counted(before.depth, 'job is', 'jobs are')} ready")
+        show(f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready")
     else:
         show("this entrypoint was not paused")

@@ -30,7 +30,7 @@ class EntrypointStats:
     """Numbers of jobs by state, of one entrypoint or of a whole queue.
 
     Attributes:
-        depth: number of jobs that are ready to be claimed.
+        ready: number of jobs that are ready to be claimed; also named `depth`.
         scheduled: number of queued jobs whose time has not come.
         in_progress: number of claimed jobs.
         dead: number of jobs that are out of attempts.
@@ -44,7 +44,7 @@ class EntrypointStats:
         totals: what has happened to jobs since the first commit; None in formats of older queues, which do not count.
     """
 
-    depth: int = 0
+    ready: int = 0
     scheduled: int = 0
     in_progress: int = 0
     dead: int = 0
@@ -55,6 +55,11 @@ class EntrypointStats:
     errors_dropped: int = 0
     oldest_claim_age: timedelta | None = None
     totals: Totals | None = None
+
+    @property
+    def depth(self) -> int:
+        """The earlier name of `ready`."""
+        return self.ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ class Census:
         claim = min((tally.claim for tally in tallies if tally.claim is not None), default=None)
         totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None
         return QueueStats(
-            depth=sum(tally.ready for tally in tallies),
+            ready=sum(tally.ready for tally in tallies),
             scheduled=sum(tally.scheduled for tally in tallies),
             in_progress=sum(tally.in_progress for tally in tallies),
             dead=sum(tally.dead for tally in tallies),
@@ -315,7 +320,7 @@ class _Tally:
 
     def figures(self, now: datetime, paused: bool, totals: Totals | None) -> EntrypointStats:
         return EntrypointStats(
-            depth=self.ready,
+            ready=self.ready,
             scheduled=self.scheduled,
             in_progress=self.in_progress,
             dead=self.dead,

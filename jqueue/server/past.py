@@ -126,7 +126,7 @@ def _points(
     minutes: dict[int, _Minute], first: int, end: int, figures: EntrypointStats, now: float
 ) -> list[dict[str, Any]]:
     """Return a point for each minute. Depths are counted back from the figures of now."""
-    queued, dead = figures.depth + figures.scheduled, figures.dead
+    queued, dead = figures.ready + figures.scheduled, figures.dead
     points = []
     for number in range(end - 1, first - 1, -1):
         minute = minutes.get(number, _Minute())

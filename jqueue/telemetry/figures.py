@@ -34,14 +34,8 @@ TOTALS = {
 }
 """The counter of each number in `Totals`."""
 
-STATUSES = {
-    "ready": "depth",
-    "scheduled": "scheduled",
-    "in_progress": "in_progress",
-    "dead": "dead",
-    "completed": "completed",
-}
-"""The field of `EntrypointStats` with the number of jobs of each status."""
+STATUSES = ("ready", "scheduled", "in_progress", "dead", "completed")
+"""The fields of `EntrypointStats` with the number of jobs of each status."""
 
 HISTOGRAMS = {"waits": catalog.WAIT, "runs": catalog.RUN}
 
@@ -142,8 +136,8 @@ class Figures:
 
 
 def _of_entrypoint(labels: tuple[str, str], stats: EntrypointStats) -> Iterator[Sample]:
-    for status, field in STATUSES.items():
-        yield Sample(catalog.JOBS, (*labels, status), getattr(stats, field))
+    for status in STATUSES:
+        yield Sample(catalog.JOBS, (*labels, status), getattr(stats, status))
     yield Sample(catalog.OLDEST_READY, labels, _seconds(stats.oldest_ready_age))
     yield Sample(catalog.OLDEST_CLAIM, labels, _seconds(stats.oldest_claim_age))
     yield Sample(catalog.PAUSED, labels, stats.paused)
@@ -157,7 +151,7 @@ def _of_entrypoint(labels: tuple[str, str], stats: EntrypointStats) -> Iterator[
 
 
 def _weight(stats: EntrypointStats) -> int:
-    return stats.totals.enqueued if stats.totals is not None else stats.depth
+    return stats.totals.enqueued if stats.totals is not None else stats.ready
 
 
 def _seconds(age: timedelta | None) -> float:
@@ -166,7 +160,7 @@ def _seconds(age: timedelta | None) -> float:
 
 def _together(several: list[EntrypointStats], totals: Totals | None) -> EntrypointStats:
     """Return the statistics of several entrypoints together, with these totals."""
-    names = (*STATUSES.values(), "results_dropped", "errors_dropped")
+    names = (*STATUSES, "results_dropped", "errors_dropped")
     ages = {
         name: max((age for each in several if (age := getattr(each, name)) is not None), default=None)
         for name in ("oldest_ready_age", "oldest_claim_age")

@@ -38,7 +38,7 @@ def new_ids_of(call, outcome):
 
 def figures(stats):
     """Return the figures of an entrypoint, or of all."""
-    counts = stats.depth, stats.scheduled, stats.in_progress, stats.dead
+    counts = stats.ready, stats.scheduled, stats.in_progress, stats.dead
     return *counts, stats.oldest_ready_age, stats.completed, stats.paused
 
 

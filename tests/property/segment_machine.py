@@ -298,7 +298,7 @@ class SegmentMachine(CallMachine):
         ]
         if standing:  # an expired row is counted until it comes up
             for name, figures in other["figures"].items():
-                surplus = figures["depth"] - one["figures"][name]["depth"]
+                surplus = figures["ready"] - one["figures"][name]["ready"]
                 assert 0 <= surplus <= (standing[name] if name else standing.total())
         if standing or gone:
             for seen in (one, other):

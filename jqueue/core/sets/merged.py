@@ -18,7 +18,7 @@ from jqueue.ports.queue import Capabilities
 NEVER = dict.fromkeys(("limits", "retention", "schedules", "staged", "holders", "history", "ranges"), False)
 """Capabilities for calls to one queue, which a set lacks."""
 
-_COUNTS = ("depth", "scheduled", "in_progress", "dead", "completed")
+_COUNTS = ("ready", "scheduled", "in_progress", "dead", "completed")
 
 
 def common(capabilities: Iterable[Capabilities]) -> Capabilities:

@@ -323,7 +323,7 @@ class SetVerbs(JobQueue):
     async def count(self, *, deadline: Duration | None = None) -> int:
         """Return the number of jobs that are queued, scheduled or in progress, in all queues."""
         stats = await self.stats(deadline=deadline)
-        return stats.depth + stats.scheduled + stats.in_progress
+        return stats.ready + stats.scheduled + stats.in_progress
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         found: list[QueueStats | QueueMissingError] = await self._of_all(lambda member: member.stats(deadline))

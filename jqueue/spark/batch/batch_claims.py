@@ -140,7 +140,7 @@ class BatchClaims:
             return 0
         if stats.segment_jobs < LEAST_ROWS:
             return 0
-        return sum(known.depth for name, known in (stats.entrypoints or {}).items() if name in self._names)
+        return sum(known.ready for name, known in (stats.entrypoints or {}).items() if name in self._names)
 
     async def _claim_ranges(self, worker: Worker, left: int, rows: int) -> int:
         """Claim ranges, and one by one the jobs before and between them. Return the number of jobs still to claim.

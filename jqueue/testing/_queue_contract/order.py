@@ -76,7 +76,7 @@ class OrderContract(QueueContractBase):
                 for asked in (reopened, queue, worker):
                     assert await asked.dequeue("work") == []
             stats = await queue.stats()
-            assert (0, len(enqueued)) == (stats.depth, stats.in_progress)
+            assert (0, len(enqueued)) == (stats.ready, stats.in_progress)
 
     async def test_a_lower_priority_is_served_first(self, make_queue: QueueFactory) -> None:
         priorities = [0, 5, -1, 2**31 - 1, 5, 0, -(2**31), -1]

@@ -79,7 +79,7 @@ class ResultsContract(QueueContractBase):
             assert kept.finished_at is not None
             assert await queue.dequeue(batch_size=9) == [], "a finished job was served again"
             stats = await other.stats()
-            assert (stats.depth, stats.in_progress, stats.dead) == (0, 0, 0)
+            assert (stats.ready, stats.in_progress, stats.dead) == (0, 0, 0)
 
     async def test_a_result_kept_for_nobody_is_not_kept(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["results"]) as [queue, other]:

@@ -256,16 +256,17 @@ class RetriesContract(QueueContractBase):
             await queue.enqueue("b", b"payload", delay=HOUR)
             [claimed] = await queue.dequeue("a")
             stats = await operator.stats()
-            assert (stats.depth, stats.scheduled, stats.in_progress, stats.dead) == (2, 1, 1, 1)
+            assert stats.depth == stats.ready  # the earlier name
+            assert (stats.ready, stats.scheduled, stats.in_progress, stats.dead) == (2, 1, 1, 1)
             assert stats.oldest_ready_age is not None
             assert timedelta() <= stats.oldest_ready_age < HOUR
             assert stats.entrypoints is not None
             assert set(stats.entrypoints) == {"a", "b"}
             a, b = stats.entrypoints["a"], stats.entrypoints["b"]
-            assert (a.depth, a.scheduled, a.in_progress, a.dead) == (2, 0, 1, 1)
-            assert (b.depth, b.scheduled, b.in_progress, b.dead, b.oldest_ready_age) == (0, 1, 0, 0, None)
+            assert (a.ready, a.scheduled, a.in_progress, a.dead) == (2, 0, 1, 1)
+            assert (b.ready, b.scheduled, b.in_progress, b.dead, b.oldest_ready_age) == (0, 1, 0, 0, None)
             await queue.ack(claimed)
             await queue.purge()
             after = await operator.stats()
-            assert (after.depth, after.in_progress, after.dead) == (2, 0, 0)
+            assert (after.ready, after.in_progress, after.dead) == (2, 0, 0)
             assert await self.find(queue, dead) is None

@@ -48,7 +48,7 @@ class TimingContract(QueueContractBase):
             second = await queue.enqueue("work", b"second")
 
             async def is_due() -> bool:
-                return (await queue.stats()).depth == 2
+                return (await queue.stats()).ready == 2
 
             await self.until(is_due)
             assert ids([first, second]) == ids(await queue.dequeue("work", batch_size=9))

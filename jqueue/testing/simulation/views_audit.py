@@ -83,7 +83,7 @@ class ViewsAudit:
         if any(there[status] != number for status, number in numbers.items()):
             return False
         expiring = sum(status_of(job) == QUEUED and "expires_at" in job for job in jobs)  # some may have expired
-        if not there[QUEUED] - expiring <= told.depth + told.scheduled <= there[QUEUED]:
+        if not there[QUEUED] - expiring <= told.ready + told.scheduled <= there[QUEUED]:
             return False
         if expiring or not version.segments or version.unsure or not self._tells_time:
             return True
@@ -91,7 +91,7 @@ class ViewsAudit:
             return True
         early, late = (EPOCH.timestamp() + moment for moment in (call.started - ROUNDED, call.ended + ROUNDED))
         ready, at_end = _ready(jobs, early), _ready(jobs, late)
-        if not len(ready) <= told.depth <= len(at_end):
+        if not len(ready) <= told.ready <= len(at_end):
             return False
         if not ready or told.oldest_ready_age is None:
             return not ready
