@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from jqueue.cli.printing import instant, moment, show, show_json, table
 from jqueue.domain.counting import counted
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
+from jqueue.domain.short_ids import ShortIds
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -77,24 +79,33 @@ def _table(found: Sequence[Job]) -> Table:
 
     made = table("job and its last error", "entrypoint", "attempts", "died (UTC)", numbers=("attempts",))
     made.columns[3].width = len("2026-11-21")
+    names = ShortIds(job.id for job in found)
     for job in found:
-        made.add_row(_about(job), Text(printable(job.entrypoint)), str(job.tries), moment(job.dead_at))
+        names.meet(job.id)
+    beginnings = names.found()
+    for job in found:
+        made.add_row(
+            _about(job, beginnings[job.id]), Text(printable(job.entrypoint)), str(job.tries), moment(job.dead_at)
+        )
     return made
 
 
-def _about(job: Job) -> Group:
+def _about(job: Job, beginning: str) -> Group:
     """Return the id of a job and its error. The error is indented, so that no line of it looks like another job."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
 
-    name = Text(_in_one_word(printable(job.id)), "bold")
+    name = Text(_as_argument(job.id, beginning), "bold")
     return Group(name, Padding(Text(_cut(job.error)), (0, 0, 0, 2))) if job.error else Group(name)
 
 
-def _in_one_word(job_id: str) -> str:
-    """Return an id that is folded like a long word: behind a space, its rest would look like another id."""
-    return job_id if len(job_id) <= SHORT_ID else job_id.replace(" ", r"\x20")
+def _as_argument(job_id: str, beginning: str) -> str:
+    """Return an id as a command takes it: in quotes if it has spaces, and then cut, as it would be folded there."""
+    if " " in job_id and len(job_id) > SHORT_ID:
+        kept = job_id[: max(len(beginning), SHORT_ID)]
+        job_id = job_id if kept == job_id else f"{kept}…"
+    return quote(printable(job_id)) if " " in job_id else printable(job_id)
 
 
 def _cut(error: str) -> str:

@@ -19,7 +19,7 @@ from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.next_jobs import add_next, come_in_order
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import age, lines_of_json, refusal, show_lines
+from jqueue.cli.printing import age, lines_of_json, refusal, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
 from jqueue.cli.queue_order import jobs_in_order, served_as_sorted
 from jqueue.cli.sorted_rows import SortedRows
@@ -59,6 +59,10 @@ COLUMNS = (
 )
 
 
+SIZE = Column("size", right=True)
+"""The column that is added to a list by size."""
+
+
 class Order(StrEnum):
     """Values by which the jobs can be sorted."""
 
@@ -82,6 +86,7 @@ class Found:
         view: the version of the queue that has them.
         now: the time by the queue's clock.
         more: number of jobs that fit, but are beyond the limit.
+        sort: the order, if one was chosen.
         damage: names segments that are missing or damaged, and whose jobs are not among the found ones.
     """
 
@@ -89,6 +94,7 @@ class Found:
     view: QueueView
     now: datetime
     more: int
+    sort: Order | None = None
     damage: JobsUnreadableError | None = None
 
 
@@ -129,7 +135,7 @@ def ls(
     async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]] | None:
         now = opened.now()
         with reading(opened.view, names=selection.entrypoints) as (view, progress):
-            listed = LongList(now, terminal, progress, as_json=as_json)
+            listed = LongList(now, terminal, progress, sort, as_json=as_json)
             found: Found | None
             if limit is not None:
                 found = await find_jobs(view, now, selection, sort, limit, reverse=reverse)
@@ -174,11 +180,15 @@ class LongList:
         now: the time by the queue's clock.
         terminal: the place to write to.
         progress: it is cleared while rows are written.
+        sort: the order of the list, if one was chosen.
         as_json: True for JSON.
     """
 
-    def __init__(self, now: datetime, terminal: Terminal, progress: Counted, *, as_json: bool) -> None:
+    def __init__(
+        self, now: datetime, terminal: Terminal, progress: Counted, sort: Order | None, *, as_json: bool
+    ) -> None:
         self._now = now
+        self._sort = sort
         self._terminal = terminal
         self._progress = progress
         self._as_json = as_json
@@ -187,7 +197,7 @@ class LongList:
 
     def row_of(self, job: Job) -> Any:
         """Return the row of a job: a line of JSON, or its cells."""
-        return next(lines_of_json(_values([job], self._now))) if self._as_json else _row(job, {}, self._now)
+        return next(lines_of_json(_values([job], self._now))) if self._as_json else _row(job, {}, self._now, self._sort)
 
     def write(self, rows: Sequence[Any]) -> None:
         """Write rows."""
@@ -197,7 +207,7 @@ class LongList:
                 write_lines(rows)
                 return
             if self._layout is None:
-                self._layout = Layout(COLUMNS, rows, self._terminal)
+                self._layout = Layout(_columns(self._sort), rows, self._terminal)
                 write_lines([self._layout.titles])
             write_lines(map(self._layout.line, rows))
 
@@ -222,7 +232,7 @@ async def write_as_found(view: QueueView, selection: Selection, now: datetime, l
         except JobsUnreadableError as error:  # all others were found
             damage = error
     if not long:
-        return Found(first, view, now, 0, damage)
+        return Found(first, view, now, 0, damage=damage)
     listed.write([listed.row_of(each) for each in first])
     listed.end()
     if damage is not None:
@@ -254,7 +264,7 @@ async def write_sorted(
                 "folder with more space, or give a --limit"
             ) from None
         if rows.number <= SAMPLE:
-            return Found(sorted(first, key=place, reverse=reverse), view, now, 0, damage)
+            return Found(sorted(first, key=place, reverse=reverse), view, now, 0, sort, damage)
         coming = iter(rows)
         while some := list(islice(coming, SAMPLE)):
             listed.write(some)
@@ -295,7 +305,7 @@ async def find_jobs(
     except JobsUnreadableError as error:  # all others were found
         damage = error
     jobs = first.found()
-    return Found(jobs, view, now, first.number + beyond - len(jobs), damage)
+    return Found(jobs, view, now, first.number + beyond - len(jobs), sort, damage)
 
 
 def _place_of(sort: Order | None, now: datetime) -> Callable[[Job], Any]:
@@ -328,14 +338,19 @@ def listing(found: Found, names: Mapping[str, str], terminal: Terminal, *, every
     if not found.jobs:
         yield "no jobs" if every else "no job matches"
         return
-    yield from lines_of(COLUMNS, (_row(job, names, found.now) for job in found.jobs), terminal)
+    rows = (_row(job, names, found.now, found.sort) for job in found.jobs)
+    yield from lines_of(_columns(found.sort), rows, terminal)
     if terminal.width is not None:
         total = counted(len(found.jobs) + found.more, "job")
         yield ""
         yield terminal.styled(f"{total}, {found.more:,} of them not shown" if found.more else total, "dim")
 
 
-def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
+def _columns(sort: Order | None) -> Sequence[Column]:
+    return (*COLUMNS[:-1], SIZE, COLUMNS[-1]) if sort is Order.SIZE else COLUMNS
+
+
+def _row(job: Job, shown: Mapping[str, str], now: datetime, sort: Order | None) -> Sequence[Cell]:
     phase = phase_of(job, now)
     seconds = (now - since(job)).total_seconds()
     return (
@@ -344,8 +359,13 @@ def _row(job: Job, shown: Mapping[str, str], now: datetime) -> Sequence[Cell]:
         Cell(phase.replace("_", " "), STYLES.get(phase, "")),
         Cell(f"in {age(-seconds)}" if seconds < 0 else age(seconds)),
         Cell(str(job.tries), "" if job.tries else "dim"),
+        *([Cell(size(_size_of(job)))] if sort is Order.SIZE else []),
         Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
     )
+
+
+def _size_of(job: Job) -> int:
+    return job.payload_object.size if job.payload_object else len(job.payload)
 
 
 async def jobs_by_phase(view: QueueView, selection: Selection, now: datetime) -> AsyncGenerator[Job, None]:
@@ -403,5 +423,5 @@ _KEYS: Mapping[Order, Callable[[datetime], Callable[[Job], Any]]] = {
     Order.ID: lambda _: lambda job: job.id,
     Order.PRIORITY: lambda _: lambda job: (job.priority, job.sequence),
     Order.RUN_TIME: lambda now: lambda job: job.claimed_at or now,
-    Order.SIZE: lambda _: lambda job: -(job.payload_object.size if job.payload_object else len(job.payload)),
+    Order.SIZE: lambda _: lambda job: -_size_of(job),
 }

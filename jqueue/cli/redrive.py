@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jqueue.cli.filters import selecting
-from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, change_job, change_jobs, one_choice
+from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, Yes, change_job, change_jobs, one_choice
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.models import JobStatus
@@ -28,6 +28,7 @@ def redrive(
     job_id: JobID = None,
     selection: Selection = Selection(),  # noqa: B008 - an immutable value
     every: All = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:

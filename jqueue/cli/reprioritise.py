@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jqueue.cli.filters import selecting
-from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, change_job, change_jobs, one_choice
+from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, Yes, change_job, change_jobs, one_choice
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.models import JobStatus
@@ -25,6 +25,7 @@ def reprioritise(
     priority: Annotated[
         int, typer.Option("--priority", "-p", metavar="NUMBER", help="Lower is served first.", show_default=False)
     ] = ...,  # type: ignore[assignment]
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jqueue.cli.filters import selecting
-from jqueue.cli.on_jobs import All, ChosenJob, DryRun, JobChange, JobID, change_job, change_jobs, one_choice
+from jqueue.cli.on_jobs import All, ChosenJob, DryRun, JobChange, JobID, Yes, change_job, change_jobs, one_choice
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import instant, moment, refusal, show, show_json
 from jqueue.cli.values import duration, time
@@ -31,6 +31,7 @@ def reschedule(
         str | None,
         typer.Option("--at", metavar="TIME", help="A time such as 2026-11-23T08:00, in UTC.", show_default=False),
     ] = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:

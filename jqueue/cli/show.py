@@ -175,7 +175,12 @@ def _facts(job: Job, now: datetime, *, hidden: bool) -> Iterator[tuple[str, str]
             yield name, ago(time, now)
     if job.claim_timeout is not None:
         yield "claim lost after", f"{length(job.claim_timeout)} without a heartbeat"
-    for name, time in (("runs at", job.run_at), ("expires", job.expires_at), ("dead", job.dead_at)):
+    waits = job.status is JobStatus.QUEUED  # the times of another job have no effect any more
+    for name, time in (
+        ("runs at", job.run_at if waits else None),
+        ("expires", job.expires_at if waits else None),
+        ("dead", job.dead_at),
+    ):
         if time is not None:
             yield name, ago(time, now)
     if job.finished_at is not None:

@@ -45,6 +45,9 @@ logger = logger_of("jqueue.worker")
 NAMED = 5
 """Largest number of entrypoints without a handler to name."""
 
+SOME_DIED = 1
+"""Exit code of `--drain` if jobs died."""
+
 LAST_WAIT = 1.0
 """Seconds given to tasks that go on after the worker has ended."""
 
@@ -96,6 +99,14 @@ def worker(
         ),
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
+    poll_interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Most seconds between two reads of a queue in which nothing is ready; 1 by default.",
+            show_default=False,
+        ),
+    ] = None,
     create: Create = False,
     log_level: Annotated[
         Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")
@@ -109,7 +120,7 @@ def worker(
     SIGTERM, SIGHUP or Ctrl-C stops it: it claims no more jobs, gives running jobs the grace period to finish, hands
     the rest back, and exits with 0. A second signal stops it at once.
 
-    Exits with 2 if the queue cannot be used.
+    Exits with 1 if jobs died during a run with --drain, and with 2 if the queue cannot be used.
     """
     with log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0], log_format) as formatter:
         found = find_worker(target)
@@ -121,7 +132,8 @@ def worker(
     found.show_errors = found.show_errors or show_errors
     found.health = health or found.health
     try:
-        queue = connect_queue(url, create=create)
+        polls = {} if poll_interval is None else {"poll_interval": poll_interval}
+        queue = connect_queue(url, create=create, **polls)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
     fail = _logged if log_format is LogFormat.JSON else refusal
@@ -151,7 +163,8 @@ async def _run(found: Worker, queue: BlobQueue | StoreQueue, fail: Callable[[str
         try:
             await _until_stopped(stopped, _log_queue(queue, found.handlers))
             if not stopped.is_set():
-                await found.run(queue, drain=drain)
+                report = await found.run(queue, drain=drain)
+                status = SOME_DIED if drain and report.dead else 0
         except (StorageFatalError, InvalidBlobError) as error:
             status = fail(f"{name_of(queue)} cannot be used: {error}").exit_code
         except (JQueueError, ImportError) as error:

@@ -113,6 +113,12 @@ class AttemptError(NamedTuple):
     """The error, cut at 256 bytes. It begins with the class of the exception if it was given as an exception."""
 
 
+class NotLoaded(bytes):
+    """The payload of a job from `peek` or `find`: it is empty, as the payload was not loaded."""
+
+    __slots__ = ()
+
+
 class Job(BaseModel):
     """One piece of work, as one version of the queue has it. Frozen; times are aware and in UTC.
 
@@ -244,7 +250,10 @@ class Job(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield (name, f"<{len(self.payload)} bytes>") if name == "payload" else (name, value)
+            if name == "payload":
+                loaded = not self.payload_apart and not isinstance(self.payload, NotLoaded)
+                value = f"<{len(self.payload)} bytes>" if loaded else "<not loaded>"
+            yield name, value
 
 
 NO_CLAIM: Mapping[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None, "claimed_at": None}

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import re
+import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -391,3 +394,36 @@ def test_tens_of_thousands_of_jobs_are_cancelled_in_chunks(path):
         queue.enqueue_many([Enqueue("mail")] * 10_000)
     assert 30_000 == values("cancel", path, "--all", "--yes")["cancelled"]
     assert () == queue.read_state().jobs
+
+
+def test_ids_of_dead_jobs_can_be_pasted_into_a_command(path):
+    queue = Blocking(path)
+    long = "a job with an id that is longer than a column of the table"
+    dead = [f"{long}, one", f"its own beginning, then {long}", "it has spaces", "plain"]
+    queue.kill(*dead)
+    shown = run("dead", path).stdout
+    for job_id in ("plain", *re.findall(r"^'[^']*'", shown, re.MULTILINE)):
+        text("redrive", path, *shlex.split(job_id))
+    assert {JobStatus.QUEUED} == {job.status for job in queue.jobs().values()}
+
+
+@pytest.mark.parametrize("command", [("redrive",), ("reprioritise", "--priority", "1"), ("reschedule", "--delay", "1")])
+def test_commands_that_ask_no_question_take_yes_too(path, command):
+    queue = Blocking(path)
+    queue.kill("dead")
+    queue.enqueue("mail", b"", delay=60)
+    assert "1 job was" in text(command[0], path, *command[1:], "--all", "--yes")
+
+
+def test_show_names_no_time_at_which_a_dead_job_will_not_run(path):
+    queue = Blocking(path)
+    queue.enqueue("mail", b"", job_id="dead", expires_at=datetime.now(UTC) + timedelta(hours=1))
+    [job] = queue.dequeue()
+    queue.nack(job, delay=600)
+    assert "runs at" in text("show", path, "dead")
+    queue.reschedule("dead", delay=0)
+    [job] = queue.dequeue()
+    queue.nack(job, delay=600, dead=True)
+    shown = text("show", path, "dead")
+    assert "dead for" in shown
+    assert not re.search(r"runs at|expires|, in ", shown)

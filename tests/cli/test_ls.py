@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -156,6 +157,13 @@ def test_jobs_are_sorted(path, order, first):
         assert first == in_order[0].partition("-")[0]
     assert in_order[:2] == [job["id"] for job in listed(path, "--sort", order, "--limit", "2")]
     assert set(in_order) == {job["id"] for job in listed(path, "--sort", order, "--reverse")}
+
+
+def test_a_list_by_size_shows_the_sizes(path):
+    titles, largest, *_ = ls(path, "--sort", "size").splitlines()
+    assert "size" in titles.split()
+    assert re.search(r"\d+ bytes", largest)
+    assert "size" not in ls(path, "--sort", "id").splitlines()[0].split()
 
 
 def test_an_empty_list_says_so(path, tmp_path):

@@ -155,3 +155,11 @@ def test_a_scheduled_job_is_made_ready(path, queue):
     assert [] == queue.dequeue()
     assert "the job (mail) is ready" == text("run-now", path, job.id[:8])
     assert [job.id] == [claimed.id for claimed in queue.dequeue()]
+
+
+def test_a_pause_of_an_entrypoint_that_nobody_has_says_so(path, queue):
+    queue.enqueue("mail", b"")
+    result = run("pause", path, "nope")
+    assert (0, True) == (result.exit_code, result.stdout.startswith("paused until"))
+    assert "jqueue: no job, worker or cron entry has this entrypoint yet: check its name\n" == result.stderr
+    text("pause", path, "mail")

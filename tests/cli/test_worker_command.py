@@ -198,6 +198,17 @@ def test_a_draining_worker_does_all_ready_jobs_and_exits(folder, start):
     assert "20 succeeded" in errors
 
 
+def test_a_draining_worker_exits_with_1_if_a_job_died(folder, start):
+    enqueue(folder, "fails", b"")
+    arguments = ("program:worker", "queue.json", "--drain", "--poll-interval", "0.5")
+    process = start(*arguments)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 1 == process.returncode, errors
+    again = start(*arguments)
+    _, errors = again.communicate(timeout=SECONDS)
+    assert 0 == again.returncode, errors
+
+
 @pytest.mark.wide
 def test_the_garbage_collector_does_not_search_the_modules_of_the_program(folder, start):
     enqueue(folder, "is searched", b"")

@@ -1,6 +1,7 @@
 """Reads of a queue that claim nothing: peek, find and until_ready."""
 
 import asyncio
+import pickle
 from datetime import UTC, datetime
 
 import pytest
@@ -66,6 +67,9 @@ class TestPeek:
         found = await queue.find("here")
         assert found is not None
         assert (JobStatus.QUEUED, b"") == (found.status, found.payload)
+        for job in (found, *await queue.peek(), pickle.loads(pickle.dumps(found))):
+            assert "payload='<not loaded>'" in repr(job)
+        assert "payload='<7 bytes>'" in repr((await queue.read_state()).jobs[0])
         assert await queue.find("nowhere") is None
         [job] = await queue.dequeue()
         await queue.ack(job)

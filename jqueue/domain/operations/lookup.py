@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import entrypoint_of, split_waiting, status_of, unpacked
 from jqueue.domain.limits import check_name
-from jqueue.domain.models import Job, JobStatus, trusted_job
+from jqueue.domain.models import Job, JobStatus, NotLoaded, trusted_job
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.jobs import PLAIN
@@ -45,7 +45,7 @@ class Peek(Operation):
         savepoint = draft.savepoint()
         ids = [job.id for job in self.dequeue.claim(draft, now)]
         draft.rollback(savepoint)
-        return [draft.jobs[job_id].evolve(payload=b"") for job_id in ids]
+        return [draft.jobs[job_id].evolve(payload=NotLoaded()) for job_id in ids]
 
     def search_key(self) -> Hashable | None:
         """Return the key of the dequeue: if one of the two finds nothing, the other finds nothing either."""
@@ -119,7 +119,7 @@ class Find(Operation):
         """Return the job in a list, and change nothing."""
         job = draft.jobs.find(self.job_id)
         if job is not None:
-            return [job.evolve(payload=b"")]
+            return [job.evolve(payload=NotLoaded())]
         attempt = draft.header.finished.get(self.job_id)
         if attempt is None:
             return []
