@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import tracemalloc
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from jqueue.domain.errors import (
     InvalidJobError,
     QueueClosedError,
     StorageError,
+    StorageFatalError,
     UnknownOutcomeError,
 )
 from jqueue.domain.limits import Limits
@@ -28,6 +30,7 @@ from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.two_methods import TwoMethods
+from tests.virtual_world import in_virtual_time, now
 
 TINY = Limits(object_bytes=100)
 LARGE = bytes(range(256)) * 10
@@ -193,8 +196,34 @@ async def test_a_store_that_cannot_be_read_for_a_while_kills_no_job():
     await queue.enqueue("work", b"small")
     assert [b"small"] == [job.payload for job in await queue.dequeue("work", batch_size=2, deadline=0.05)]
     storage.down = False
+    advance(storage, timedelta(seconds=2))
     [job] = await queue.dequeue("work")
     assert (1, LARGE) == (job.failures, job.payload)
+
+
+@pytest.mark.parametrize("error", [StorageFatalError("403"), StorageError("input/output error"), None])
+def test_a_payload_that_cannot_be_read_lets_the_jobs_behind_it_be_served_one_by_one_and_heals(error):
+    @in_virtual_time
+    async def served():
+        storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+        async with DirectQueue(storage, clock=VirtualClock(), limits=TINY) as queue:
+            large = await queue.enqueue("work", LARGE)
+            small = [await queue.enqueue("work", b"%d" % number) for number in range(3)]
+            storage.unreadable[large.payload_object.suffix] = error
+            got = []
+            while len(got) < 3:
+                with suppress(StorageError):
+                    got += [job.id for job in await queue.dequeue("work", claim_timeout=10)]
+            assert [job.id for job in small] == got
+            assert now() < 60
+            [aside] = [job for job in (await queue.read_state()).jobs if job.id == large.id]
+            assert 0 == aside.failures
+            assert aside.error
+            del storage.unreadable[large.payload_object.suffix]
+            [job] = await queue.dequeue("work", wait=60)
+            assert (1, LARGE) == (job.failures, job.payload)
+
+    served()
 
 
 async def test_a_restarted_holder_finds_its_jobs_with_their_payloads():

@@ -1,7 +1,9 @@
 """Claimed jobs with large payloads: each payload is loaded before its job is handed out.
 
 One payload that is missing or changed fails its own job alone: the job is dead, with an error that names the object.
-The other jobs of the call are handed out. A payload above `Limits.most_payload` stays in its object.
+The other jobs of the call are handed out. If a payload cannot be read for another reason, its job is set aside for a
+moment, uncharged and with the error, so that the jobs behind it are served. A payload above
+`Limits.most_payload` stays in its object.
 """
 
 from __future__ import annotations
@@ -29,12 +31,18 @@ logger = logger_of("jqueue")
 LEAST = 0.1
 """Seconds for loading payloads and for ending jobs, even if the deadline of the call is closer."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds for which a job is set aside: they double with each failure, from the first to the second."""
+
+FAILURES_KEPT = 1024
+"""Number of jobs set aside whose failures are remembered."""
+
 
 class NotLoadedError(UnknownOutcomeError):
     """The payloads of claimed jobs could not be loaded. The claims are handed back, so `resolve` returns no jobs."""
 
     def __init__(self, cause: BaseException | None = None, reason: str = "could not be loaded") -> None:
-        super().__init__(f"payloads of claimed jobs {reason}: the claims are handed back", cause, resolver=_no_jobs)
+        super().__init__(f"payloads of claimed jobs {reason}, and the claims are handed back", cause, resolver=_no_jobs)
 
 
 async def _no_jobs(timeout: float | None) -> list[Job]:
@@ -71,6 +79,7 @@ class ClaimedPayloads:
         self._limits = limits
         self._hand_back = hand_back
         self._end = end
+        self._failures: dict[str, int] = {}
 
     def has_objects(self, operations: Sequence[Operation], results: Sequence[Any]) -> bool:
         """Return True if a job that was handed out has its payload in an object."""
@@ -84,7 +93,8 @@ class ClaimedPayloads:
     async def loaded(self, operations: Sequence[Operation], results: list[Any], until: float) -> list[Any]:
         """Return the results of operations, with the payloads of the jobs that they claimed.
 
-        A job is left out if its payload could not be loaded. If the payloads of one call take more memory than the
+        A job is left out if its payload could not be loaded. The others wait for it while one request may take, and
+        at most for half the time after which its claim is stale. If the payloads of one call take more memory than the
         queue's object may have, the last jobs are handed back.
 
         Args:
@@ -106,12 +116,18 @@ class ClaimedPayloads:
             return results
         wanted, surplus = self._within_memory(wanted)
         loop = asyncio.get_running_loop()
-        found = await self._objects.load(wanted, max(LEAST, until - loop.time()))
+        patience = min([self._objects.call_timeout, *(job.claim_timeout / 2 for job in wanted if job.claim_timeout)])
+        found = await self._objects.load(wanted, max(LEAST, min(patience, until - loop.time())))
         found |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
         ended = [job for job in wanted if isinstance(found[job.id], ObjectMissingError | ObjectDamagedError)]
         failed = [job for job in wanted if isinstance(found[job.id], StorageError) and job not in ended]
-        if returned := [job.claim for job in (*failed, *surplus)]:
-            self._hand_back(returned)
+        if surplus:
+            self._hand_back([job.claim for job in surplus])
+        for job in wanted:
+            if isinstance(found[job.id], Job):
+                self._failures.pop(job.id, None)
+        if failed:
+            await self._set_aside([(job, found[job.id]) for job in failed], max(LEAST, until - loop.time()))
         if ended:
             await self._make_dead([(job, found[job.id]) for job in ended], max(LEAST, until - loop.time()))
         if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
@@ -137,6 +153,21 @@ class ClaimedPayloads:
             if number and taken > self._limits.blob_bytes:
                 return jobs[:number], jobs[number:]
         return jobs, []
+
+    async def _set_aside(self, failures: list[tuple[Job, Any]], seconds: float) -> None:
+        """Queue jobs again whose payloads could not be read, from a later time on. The claims count as no failures."""
+        nacks = []
+        for job, error in failures:
+            times = self._failures[job.id] = self._failures.pop(job.id, 0) + 1
+            pause = min(FIRST_PAUSE * 2 ** min(times - 1, 10), LONGEST_PAUSE)
+            nacks.append(Nack(job, delay=pause, error=error, charge=False))
+            logger.warning("job %s is set aside for %g s, as its payload cannot be read: %s", job.id, pause, error)
+        while len(self._failures) > FAILURES_KEPT:
+            del self._failures[next(iter(self._failures))]
+        try:
+            await self._end(nacks, seconds)
+        except JQueueError:
+            self._hand_back([job.claim for job, _ in failures])  # with the next commit that lands
 
     async def _make_dead(self, failures: list[tuple[Job, Any]], seconds: float) -> None:
         """Make jobs dead whose payloads are lost. A claim that is lost meanwhile needs nothing."""

@@ -72,6 +72,7 @@ class ValueObjects:
 
     Attributes:
         named_within: longest time from the start of the creation of an object to the commit that names it.
+        call_timeout: as in the arguments.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ValueObjects:
         self.named_within = NAMED_WITHIN
         self._now, self._store_time = now, store_time
         self._observers = observers
-        self._call_timeout = call_timeout
+        self.call_timeout = call_timeout
 
     async def store(
         self, operations: Sequence[Operation], seconds: float
@@ -141,7 +142,7 @@ class ValueObjects:
 
     async def _create(self, folder: str, content: bytes, digest: str) -> StoredObject:
         suffix = self._fresh(folder)
-        async with self._observers.limited("create", self._call_timeout):
+        async with self._observers.limited("create", self.call_timeout):
             await self.storage.create_object(suffix, content)
         return StoredObject(suffix, len(content), digest)
 
@@ -193,7 +194,7 @@ class ValueObjects:
         """
 
         async def read_once() -> bytes:
-            async with self._observers.limited("fetch", self._call_timeout):
+            async with self._observers.limited("fetch", self.call_timeout):
                 return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
 
         if stored.size > WHOLE_BYTES:
@@ -239,7 +240,7 @@ class ValueObjects:
 
     async def _piece(self, stored: StoredObject, start: int) -> bytes:
         stop = min(start + PIECE_BYTES, stored.size) if start < stored.size else start + 1
-        async with self._observers.limited("fetch", self._call_timeout):
+        async with self._observers.limited("fetch", self.call_timeout):
             return await self.storage.read_object(stored.suffix, start, stop)
 
     async def older_than(
@@ -277,7 +278,7 @@ class ValueObjects:
 
         async def remove_one(suffix: str) -> None:
             try:
-                async with self._observers.limited("remove", self._call_timeout):
+                async with self._observers.limited("remove", self.call_timeout):
                     await self.storage.remove_object(suffix)
             except (OSError, TimeoutError) as error:
                 raise StorageError(f"the object {suffix!r} could not be removed", error) from error
