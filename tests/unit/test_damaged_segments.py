@@ -18,7 +18,7 @@ from jqueue.domain.operations import Enqueue, Operation
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import segments_of, spilled, tiny_queue
+from tests.tiny_segments import in_segments, segments_of, spilled, tiny_queue
 from tests.virtual_world import in_virtual_time, now
 
 
@@ -206,3 +206,25 @@ async def test_a_folder_in_the_place_of_a_segment_fails_only_the_calls_that_need
         cancelled, job = await queue.apply_each(Enqueue("deep", job_id="deep 0"), Enqueue("hot"))
         assert isinstance(cancelled, SegmentDamagedError)
         assert [job.id] == [each.id for each in await queue.dequeue(batch_size=9)]
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+@in_virtual_time
+async def test_a_segment_that_cannot_be_read_stops_no_merge_of_other_segments(failure):
+    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+    deep = tiny_queue(storage)
+    for number in range(6):
+        await deep.enqueue("deep", job_id=f"{number}")
+        await spilled(deep)
+    names = [*(await deep.read_state()).segments]
+    storage.unreadable[f".segments/{names[0]}"] = failure
+    queue = in_segments(DirectQueue(storage, clock=VirtualClock()), merged=3)
+    async with queue:
+        for _ in range(40):
+            await queue.pause("nothing")
+            await queue.resume("nothing")
+            await asyncio.sleep(2)
+        left = [*(await queue.read_state()).segments]
+    assert names[0] in left
+    assert 3 > len(left), "the five others are one or two by now"
+    assert storage.object_calls.count(("read_object", f".segments/{names[0]}")) < 6

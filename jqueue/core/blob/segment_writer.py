@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from array import array
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,10 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 from jqueue.core.blob.lines import encode_job, encode_jobs
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
+from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.engine.observers import Observers
+from jqueue.core.engine.requests import as_storage_error
 from jqueue.core.engine.slices import SpareTurns, in_turns, one_turn
 from jqueue.domain.draft import Draft
+from jqueue.domain.errors import StorageError
 from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
 from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus
 from jqueue.domain.operations import perform
@@ -42,6 +44,9 @@ logger = logger_of("jqueue")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds after a failure until the next try: they double from the first to the second."""
+
+UNREADABLE_FOR = 600.0
+"""Seconds for which a segment that could not be read for a merge is left out of all merges."""
 
 NAMED_WITHIN = timedelta(minutes=5)
 """Longest time from the creation of a segment to the commit that names it."""
@@ -198,6 +203,7 @@ class SegmentWriter:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
         self._spills, self._merges = _Background(self._clock), _Background(self._clock)
         self._waiting = 0, 0.0
+        self._unreadable: dict[str, float] = {}  # segments that could not be read for a merge, and until when
         self._due_at: dict[str, float] = {}  # scheduled segments that were read, and when the last of their rows is due
 
     def name_stored(self, draft: Draft, now: datetime) -> None:
@@ -286,8 +292,9 @@ class SegmentWriter:
 
     def _merging(self, draft: Draft, queue: str) -> Work | None:
         """Return the work of a merge: of many small segments, of one with many holes, or of one whose rows are due."""
-        rows, aging = draft.jobs.rows, draft.header.settings.aging
-        names = _to_merge(rows, self.sizes) or self._due(rows)
+        rows, aging, now = draft.jobs.rows, draft.header.settings.aging, self._clock.monotonic()
+        self._unreadable = {name: until for name, until in self._unreadable.items() if until > now}
+        names = _to_merge(rows, self.sizes, self._unreadable) or self._due(rows)
         if not names:
             return None
         several = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
@@ -295,7 +302,8 @@ class SegmentWriter:
 
     def _due(self, rows: SegmentRows) -> list[str]:
         """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""
-        at, claimed = self._now().timestamp(), {each.segment for each in rows.ranges.values()}
+        at = self._now().timestamp()
+        claimed = {each.segment for each in rows.ranges.values()} | self._unreadable.keys()
         self._due_at = {name: due_at for name, due_at in self._due_at.items() if name in rows.segments}
         for name, segment in rows.segments.items():
             if segment.scheduled and name in rows.indexes and name not in claimed:
@@ -312,9 +320,10 @@ class SegmentWriter:
         for name, (segment, index) in segments.items():
             try:
                 numbers[name] = await self._add_rows(rows, name, segment, index)
-            except DAMAGED as error:
-                self._merges.wait(LONGEST_PAUSE)
-                logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, error)
+            except (StorageError, OSError, TimeoutError) as error:
+                self._merges.wait(SHORTEST_PAUSE)
+                self._unreadable[name] = self._clock.monotonic() + UNREADABLE_FOR
+                logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, as_storage_error(error))
                 return None
         name, (first, _) = next(iter(segments.items()))
         scheduled = first.scheduled and rows.latest > self._now().timestamp()
@@ -475,7 +484,7 @@ def _is_plain(entry: Job | Packed) -> bool:
     return waits_only(entry) if isinstance(entry, tuple) else entry.__pydantic_fields_set__ is PLAIN_FIELDS
 
 
-def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
+def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str] = ()) -> list[str]:
     """Return the names of segments to merge into one: small ones of one entrypoint, or one with many holes."""
     groups: dict[tuple[str, bool, int], list[tuple[RowKey, str]]] = {}
     crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
@@ -483,7 +492,7 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes) -> list[str]:
     bytes_of = {name: _waiting_bytes(segment) for name, segment in rows.segments.items()}
     most_bytes = max(sizes.most_bytes, sum(bytes_of.values()) // MOST_FULL)
     for name, segment in rows.segments.items():
-        if name in in_ranges:
+        if name in in_ranges or name in unreadable:
             continue
         if len(segment.taken) > sizes.holes or (not segment.scheduled and segment.aging != rows.aging):
             return [name]
