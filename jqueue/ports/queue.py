@@ -332,12 +332,17 @@ class SupportsLargeValues(Protocol):
             ResultNotKeptError: the result was not kept.
         """
 
-    async def collect(self) -> int:
+    async def collect(self, *, deadline: Duration | None = None) -> int:
         """Remove the objects beside the queue that no job names and that are older than an hour. Return their number.
 
-        A queue object that ends jobs with large payloads does this by itself, every ten minutes at most.
+        A queue object that ends jobs with large payloads does this by itself, every ten minutes at most. Files that no
+        queue creates, such as `.DS_Store`, are left alone.
+
+        Args:
+            deadline: maximum time for the call; None: as long as it takes.
 
         Raises:
+            DeadlineExceededError: the deadline passed. Some objects may be removed.
             StorageError: the store failed, or the queue cannot be read.
         """
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import tracemalloc
 from contextlib import suppress
 from datetime import timedelta
@@ -34,6 +35,7 @@ from tests.virtual_world import in_virtual_time, now
 
 TINY = Limits(object_bytes=100)
 LARGE = bytes(range(256)) * 10
+LITTER, YOUNG = ".payloads/" + "0" * 32, ".payloads/" + "f" * 32
 MIB = 1 << 20
 
 
@@ -239,18 +241,63 @@ async def test_objects_that_no_job_names_are_removed_after_an_hour():
     queue = queue_on(storage)
     kept = [await queue.enqueue("later", LARGE, delay=9999), await queue.enqueue("work", LARGE, keep_result=9999)]
     gone = await queue.enqueue("work", LARGE)
-    await storage.create_object(".payloads/litter", b"of a dead process")
+    await storage.create_object(LITTER, b"of a dead process")
     for job, result in zip(await queue.dequeue("work", batch_size=2), ["x" * 1000, None], strict=True):
         await queue.ack(job, result=result)
     advance(storage, timedelta(minutes=59))
     assert 0 == await queue.collect()
     advance(storage, timedelta(minutes=2))
-    await storage.create_object(".payloads/young", b"of a process that is about to commit")
+    await storage.create_object(YOUNG, b"of a process that is about to commit")
     assert 3 == await queue.collect()  # the litter, and the payloads of both acked jobs
     left = await suffixes(storage)
-    assert {gone.payload_object.suffix, ".payloads/litter"}.isdisjoint(left)
-    assert [kept[0].payload_object.suffix, ".payloads/young"] == sorted(left[:2], key=lambda name: name[-5:] == "young")
+    assert {gone.payload_object.suffix, LITTER}.isdisjoint(left)
+    assert [kept[0].payload_object.suffix, YOUNG] == sorted(left[:2], key=lambda name: name == YOUNG)
     assert "x" * 1000 == await queue.result(kept[1])
+
+
+async def test_files_that_no_queue_has_created_are_left_alone_and_stop_no_collection(tmp_path):
+    clock = FakeClock()
+    storage = LocalFileSystemStorage(tmp_path / "q.json")
+    queue = DirectQueue(storage, limits=TINY, clock=clock)
+    await queue.enqueue("work", LARGE)
+    await queue.ack((await queue.dequeue())[0])
+    payloads = tmp_path / "q.json.payloads"
+    (payloads / ".DS_Store").write_bytes(b"of Finder")
+    (payloads / "README").write_bytes(b"of a person")
+    for file in payloads.iterdir():
+        os.utime(file, (1, 1))
+    assert 1 == await queue.collect()
+    assert {".DS_Store", "README"} == {file.name for file in payloads.iterdir()}
+
+
+async def test_an_object_that_cannot_be_removed_stops_no_other():
+    class Refusing(InMemoryStorage):
+        async def remove_object(self, suffix):
+            if suffix == LITTER:
+                raise StorageFatalError("403")
+            await super().remove_object(suffix)
+
+    storage = Refusing(clock=FakeClock())
+    queue = queue_on(storage)
+    await queue.enqueue("work", b"small")
+    await storage.create_object(LITTER, b"")
+    await storage.create_object(YOUNG, b"")
+    advance(storage, timedelta(hours=2))
+    with pytest.raises(StorageError, match="403"):
+        await queue.collect()
+    assert [LITTER] == await suffixes(storage)
+
+
+async def test_a_collection_ends_by_its_deadline():
+    class Silent(InMemoryStorage):
+        async def list_beside(self, prefix):
+            await asyncio.Event().wait()
+
+    queue = queue_on(Silent(clock=FakeClock()))
+    await queue.enqueue("work", b"")
+    for each in (queue, QueueSet(queue)):
+        with pytest.raises(DeadlineExceededError, match="next call"):
+            await each.collect(deadline=0.01)
 
 
 async def test_an_object_that_a_job_names_is_kept_though_its_line_cannot_be_read():
@@ -289,7 +336,7 @@ async def test_the_objects_are_listed_before_the_queue_is_read():
         storage = Overtaken(clock=FakeClock())
         queue, other = queue_on(storage), queue_on(storage)
         await other.enqueue("first", LARGE)
-        await storage.create_object(".payloads/litter", b"of a dead process")
+        await storage.create_object(LITTER, b"of a dead process")
         advance(storage, timedelta(hours=2))
         storage.steps = steps
         assert 1 == await queue.collect()

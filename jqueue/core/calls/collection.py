@@ -42,6 +42,9 @@ INTERVAL = 600.0
 LISTING_TIMEOUT = 60.0
 """Seconds within which a store must list the objects of a folder."""
 
+_OURS = re.compile(r"\.(payloads|results)/[0-9a-f]{32}|\.segments/[A-Za-z0-9_-]{1,200}")
+"""The suffixes of the objects that queues create. Other files in these folders are left alone."""
+
 _NAME = re.compile(rb"\.(payloads|results)\\?/([A-Za-z0-9_-]+)")
 
 
@@ -107,7 +110,11 @@ class Collector:
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        ages = await self._objects.older_than(self.kept_for, (PAYLOADS, RESULTS, SEGMENTS_FOLDER), LISTING_TIMEOUT)
+        folders = (PAYLOADS, RESULTS, SEGMENTS_FOLDER)
+        listed = await self._objects.older_than(self.kept_for, folders, LISTING_TIMEOUT)
+        ages = {suffix: age for suffix, age in listed.items() if _OURS.fullmatch(suffix)}
+        if foreign := len(listed) - len(ages):
+            logger.info("%s beside the queue, which no queue creates, were left alone", counted(foreign, "file"))
         old = set(ages)
         if old:
             old -= await self._needed(ages)

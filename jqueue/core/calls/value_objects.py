@@ -45,6 +45,9 @@ from jqueue.runtime.threads import in_a_thread
 AT_ONCE = 8
 """Number of objects of one call that are stored or loaded at the same time."""
 
+MOST_FAILURES = 8
+"""Number of objects that cannot be removed after which a removal ends: the store may be down."""
+
 PIECE_BYTES = 1 << 20
 """Number of bytes of a payload, or of a file, that are read at once. Each of several threads keeps some in memory."""
 
@@ -270,20 +273,25 @@ class ValueObjects:
         return {suffix: each for suffix, each in ages.items() if each > age}
 
     async def remove(self, suffixes: Sequence[str]) -> None:
-        """Remove objects.
+        """Remove objects. One that cannot be removed stops no other.
 
         Raises:
             StorageError: the store failed. Some may be removed.
         """
+        failures: list[Exception] = []
 
         async def remove_one(suffix: str) -> None:
             try:
                 async with self._observers.limited("remove", self.call_timeout):
                     await self.storage.remove_object(suffix)
-            except (OSError, TimeoutError) as error:
-                raise StorageError(f"the object {suffix!r} could not be removed", error) from error
+            except (StorageError, OSError, TimeoutError) as error:
+                failures.append(StorageError(f"the object {suffix!r} could not be removed", error))
+                if len(failures) >= MOST_FAILURES:
+                    raise failures[0] from error
 
         await _all_of(remove_one, suffixes)
+        if failures:
+            raise failures[0]
 
     async def retried(
         self, call: Callable[[], Awaitable[Answer]], seconds: float, *, reads: bool = False, streams: bool = False

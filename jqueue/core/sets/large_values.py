@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from jqueue.core.sets.members import Member
 from jqueue.core.sets.verbs import SetVerbs
 from jqueue.core.verbs.large_values import payload_of
-from jqueue.domain.durations import Duration
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.option_names import checks_option_names
@@ -33,10 +34,16 @@ class SetLargeValueVerbs(SetVerbs, SupportsLargeValues):
     async def result_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
         return await _supporting(await self._member_of(job)).result_url(job, lifetime, deadline=deadline)
 
-    async def collect(self) -> int:
+    async def collect(self, *, deadline: Duration | None = None) -> int:
         """Remove the objects that no job names, beside each queue of the set that keeps objects."""
         able = [member.queue for member in self._members if member.queue.capabilities.objects]
-        return sum([await queue.collect() for queue in able if isinstance(queue, SupportsLargeValues)])
+        until = None if deadline is None else asyncio.get_running_loop().time() + to_seconds("deadline", deadline)
+        removed = 0
+        for queue in able:
+            if isinstance(queue, SupportsLargeValues):
+                left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+                removed += await queue.collect(deadline=left)
+        return removed
 
     async def _member_of(self, job: Job | str) -> Member:
         known = list(dict.fromkeys(handed.member for handed in self._claim_owners.known(job)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidJobError, JobNotFoundError, ResultNotKeptError
+from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JobNotFoundError, ResultNotKeptError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Find
 from jqueue.domain.option_names import checks_option_names
@@ -67,10 +68,20 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
             "`result`"
         )
 
-    async def collect(self) -> int:
+    async def collect(self, *, deadline: Duration | None = None) -> int:
         self.capabilities.require("objects")
         assert self._collector is not None
-        return await self._collector.collect()
+        seconds = None if deadline is None else self._seconds(deadline)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await self._collector.collect()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise DeadlineExceededError(
+                "the deadline passed before all objects that no job names were removed: some may be, and the next call "
+                "goes on"
+            ) from None
 
     async def _find(self, job: Job | str, deadline: Duration | None) -> Job:
         job_id = job.id if isinstance(job, Job) else job

@@ -258,7 +258,7 @@ class LargeValuesContract(QueueContractBase):
             job = await self.one_job(queue, keep_result=3600)
             await queue.enqueue("work", LARGE)
             await queue.ack(job, result="x" * 1000)
-            await self.objects_of(queue).create_object(".payloads/litter", b"of a dead process")
+            await self.objects_of(queue).create_object(f".payloads/{'0' * 32}", b"of a dead process")
             before = await self.suffixes(queue)
             assert await self.large(queue).collect() == 0
             assert await self.suffixes(queue) == before
