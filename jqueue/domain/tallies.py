@@ -191,8 +191,9 @@ def _count_rows(move: BulkMove, sums: _Sums) -> None:
         sums.totals[DONE] += move.jobs
         sums.runs += move.seconds
     elif move.verb is Verb.REVOKE:
-        for kind in (FAILED, RECOVERED, RETRIED):
+        for kind in (FAILED, RECOVERED):
             sums.totals[kind] += move.jobs
+        sums.totals[RETRIED] += move.jobs - move.cancelled
     elif move.verb is Verb.PURGE:
         sums.totals[REMOVED] += move.jobs
     elif move.verb is Verb.CANCEL:

@@ -101,6 +101,8 @@ class BulkMove(NamedTuple):
     """Of an enqueue, the time at which the jobs were enqueued."""
     rows: Sequence[RowsOf] = ()
     """The rows of the jobs."""
+    cancelled: int = 0
+    """Of a revoked range, the number of jobs that leave at once, as they were cancelled."""
 
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {

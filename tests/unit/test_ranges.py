@@ -441,6 +441,7 @@ async def test_a_cancelled_job_leaves_with_a_claim_that_reached_nobody_or_became
             await queue.apply(end(claim))
         stats = await queue.stats()
         assert (2, {}) == (stats.totals.cancelled, (await queue.read_state()).ranges)
+        assert (7, 6) == (stats.totals.failed, stats.totals.retried), "a cancelled job is not tried again"
         jobs = await queue.dequeue("t", batch_size=9)
         assert [ids[0], *ids[3:]] == [job.id for job in jobs]
         assert {1} == {job.failures for job in jobs if job.id == ids[8]}

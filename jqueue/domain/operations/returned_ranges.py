@@ -26,27 +26,34 @@ def give_range_back(draft: Draft, range_id: str, now: datetime, *, charge: bool)
         SegmentDamagedError: they cannot be read.
     """
     name, cancelled = draft.header.ranges[range_id].segment, draft.jobs.rows.cancelled_in(range_id)
-    return_range(draft, range_id, now, charge=charge)
+    return_range(draft, range_id, now, charge=charge, cancelled=size_of(cancelled))
     if cancelled:
         draft.drop_waiting((name,), Verb.CANCEL, cancelled)
 
 
-def return_range(draft: Draft, range_id: str, now: datetime, *, charge: bool) -> None:
+def return_range(draft: Draft, range_id: str, now: datetime, *, charge: bool, cancelled: int = 0) -> None:
     """End the claim on a range: all its jobs are queued again, also the cancelled ones. No row is needed for that.
 
-    The arguments are as in `give_range_back`.
+    The arguments are as in `give_range_back`; `cancelled` is the number of jobs that the caller removes afterwards.
     """
     held = draft.header.ranges[range_id]
     draft.set_range(range_id, None)
-    return_rows(draft, range_id, held, held.spans, now, charge=charge)
+    return_rows(draft, range_id, held, held.spans, now, charge=charge, cancelled=cancelled)
 
 
 def return_rows(
-    draft: Draft, range_id: str, held: Range, spans: Sequence[Span], now: datetime, *, charge: bool
+    draft: Draft,
+    range_id: str,
+    held: Range,
+    spans: Sequence[Span],
+    now: datetime,
+    *,
+    charge: bool,
+    cancelled: int = 0,
 ) -> None:
     """Queue rows of a range again; the arguments are as in `give_range_back`."""
     verb, failures = (Verb.REVOKE, held.failures) if charge else (Verb.HAND_BACK, held.failures - 1)
-    draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, spans, now))
+    draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, spans, now)._replace(cancelled=cancelled))
     segment = draft.header.segments[held.segment]
     back = segment.giving_back(spans, held.claims, failures)
     rank = back.aging if not back.scheduled else None
