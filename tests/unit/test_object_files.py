@@ -174,6 +174,34 @@ async def test_objects_have_the_mode_of_the_queue_and_their_folders_fit(path, mo
     assert [mode, mode] == [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()]
 
 
+async def test_folders_and_their_objects_follow_the_mode_and_group_of_the_queue_file(storage, path):
+    etag = await storage.write(b"the queue")
+    for suffix in (".segments/1", ".history/a/1"):
+        await storage.create_object(suffix, b"x")
+    path.with_name("queue.json.mine").mkdir(0o700)
+    group = 54321 if os.geteuid() == 0 else path.stat().st_gid
+    for mode, of_folder in ((0o660, 0o770), (0o600, 0o700)):
+        os.chown(path, -1, group)
+        path.chmod(mode)
+        _, etag = await storage.read()
+        await storage.write(b"the queue, again", etag)
+        for folder in (path.with_name("queue.json.segments"), path.with_name("queue.json.history") / "a"):
+            for each, fits in ((folder, of_folder), (folder / "1", mode)):
+                assert (fits, group) == (stat.S_IMODE(each.stat().st_mode), each.stat().st_gid)
+        assert 0o700 == stat.S_IMODE(path.with_name("queue.json.mine").stat().st_mode)
+
+
+async def test_the_folder_of_a_process_that_died_before_it_was_shared_is_shared_by_the_next(path):
+    etag = await LocalFileSystemStorage(path, mode=0o660).write(b"the queue")
+    segments, payloads = (path.with_name(f"queue.json.{name}") for name in ("segments", "payloads"))
+    segments.mkdir(0o700)
+    payloads.mkdir(0o700)
+    await LocalFileSystemStorage(path).create_object(".segments/1", b"x")
+    assert (0o770, 0o700) == tuple(stat.S_IMODE(each.stat().st_mode) for each in (segments, payloads))
+    await LocalFileSystemStorage(path).write(b"the queue, again", etag)
+    assert 0o770 == stat.S_IMODE(payloads.stat().st_mode)
+
+
 async def test_temporary_files_of_processes_that_died_are_removed_after_a_day(storage, path):
     await storage.create_object(ONE, b"x")
     folder = path.with_name("queue.json.history")

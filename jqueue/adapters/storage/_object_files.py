@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from contextlib import suppress
 from typing import Any
 
 from jqueue.adapters.storage._beside import check_range, check_suffix
-from jqueue.domain.errors import CASConflictError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.runtime.posix_files import (
     PRIVATE,
@@ -28,6 +29,7 @@ from jqueue.runtime.posix_files import (
     open_file,
     open_folder,
     read_range,
+    readers_and_writers,
     set_mode,
     share_alike,
     write_all,
@@ -41,6 +43,9 @@ PART_BYTES = 1024 * 1024
 
 LEFTOVER_SECONDS = 86400.0
 """Seconds after the last write to a temporary file until it is taken for the leftover of a process that has died."""
+
+FOLDERS = (".segments", ".payloads", ".results", ".history")
+"""Ends of the names of the folders beside a queue file that have its owner, group and mode."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems that have no hard links."""
@@ -62,9 +67,43 @@ class ObjectFiles:
         self._entropy = entropy
         self._flushed: set[str] = set()
         self._cleaned: set[str] = set()
+        self._users: tuple[int, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_flushed": set(), "_cleaned": set()}
+        return {**self.__dict__, "_flushed": set(), "_cleaned": set(), "_users": None}
+
+    def follow(self, queue: os.stat_result) -> None:
+        """Give the folders beside the queue file to its users, with all objects in them, as far as this process may.
+
+        It looks once in each process, and again when the owner, the group or the mode of the queue file has changed.
+
+        Args:
+            queue: status of the queue file.
+        """
+        users = (queue.st_uid, queue.st_gid, readers_and_writers(queue))
+        if users == self._users:
+            return
+        self._users = users
+        for end in FOLDERS:
+            with suppress(OSError):  # there is none, or it belongs to another user, whose next write does this
+                self._share_folder(self._file + end, queue)
+
+    def _share_folder(self, folder: str, queue: os.stat_result) -> None:
+        status = os.stat(folder, follow_symlinks=False)
+        fits = (status.st_gid, readers_and_writers(status)) == (queue.st_gid, readers_and_writers(queue))
+        if fits or not stat.S_ISDIR(status.st_mode):
+            return
+        for path, _, names in os.walk(folder, topdown=False):  # the folder itself last: after a kill, all is done again
+            for name in names:
+                with suppress(OSError, StorageError):
+                    self._share_opened(open_file(os.path.join(path, name), os.O_RDONLY)[0], queue)
+            self._share_opened(open_folder(path), queue)
+
+    def _share_opened(self, descriptor: int, queue: os.stat_result) -> None:
+        try:
+            share_alike(queue, descriptor)
+        finally:
+            os.close(descriptor)
 
     def new(self, suffix: str) -> NewObject:
         """Return an object to be written, which exists once it is published."""
@@ -145,12 +184,11 @@ class ObjectFiles:
             check_folders(above, os.path.basename(folder))
             if folder in self._flushed:
                 return
-        else:
-            descriptor = open_folder(folder)
-            try:
-                self._share(descriptor)
-            finally:
-                os.close(descriptor)
+        descriptor = open_folder(folder)
+        try:
+            self._share(descriptor)  # also a folder of a process that was killed before this
+        finally:
+            os.close(descriptor)
         descriptor = open_folder(above)
         try:
             flush_folder(descriptor)

@@ -317,6 +317,7 @@ class LocalFileSystemStorage(NoQueue):
                 status = self._open_current(attempt.replaced)
                 if status is not None:
                     lock.share_alike(status)
+                    self._objects.follow(status)
                 current = None if status is None else _etag(lock.token, status)
                 if current != if_match:
                     raise CASConflictError(self._describe_conflict(if_match))
