@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jqueue import BrokerQueue, DeadlineExceededError, DirectQueue, StorageError, UnknownOutcomeError
+from jqueue import (
+    AzureBlobStorage,
+    BrokerQueue,
+    DeadlineExceededError,
+    DirectQueue,
+    S3Storage,
+    StorageError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.operations import Ack, Enqueue
 from jqueue.testing.objects_contract import pieces_of
@@ -143,6 +151,69 @@ async def test_a_caller_without_permissions_learns_which_are_needed_and_no_secre
             assert 4 == proxy.count()
             await refused(storage.write(b""))
             assert 5 == proxy.count()
+
+
+EXPIRED = {
+    "seaweedfs": s3_error(400, "ExpiredToken", ask=False),
+    "azurite": ReplaceAnswer(403, headers=(("x-ms-error-code", "AuthenticationFailed"),), ask=False),
+}
+
+
+@pytest.mark.parametrize("server", EXPIRED)  # an endpoint of Google without TLS is called without credentials
+async def test_renewed_credentials_are_used_by_the_call_that_finds_the_old_ones_refused(
+    request, server, tmp_path, monkeypatch
+):
+    async with behind_a_proxy(store_of(request, server)) as (store, proxy):
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+        def keep(secret):
+            text = f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+            (tmp_path / "credentials").write_text(text, encoding="utf-8")
+
+        storage, key = without_fixed_credentials(store), "AKIDOLD"
+        if server == "seaweedfs":
+            keep(WRONG_SECRET)
+            assert "the access key is not known" in str(await refused(storage.read()))
+            assert 1 == proxy.count(), "credentials that were just read are not read again"
+            key = store.server.access_key
+            keep(store.server.secret_key)
+        else:
+            monkeypatch.setenv("AZURE_STORAGE_KEY", store.server.account_key)
+        async with storage:
+            etag = await storage.write(b"1")
+            for call, answer in [(storage.read, (b"1", etag)), (lambda: storage.read_if_changed(etag), None)]:
+                opened = storage._client.opened
+                proxy.next(EXPIRED[server])
+                assert answer == await call()
+                assert opened + 1 == storage._client.opened
+            proxy.requests.clear()
+            proxy.every(1, EXPIRED[server])
+            await refused(storage.read())
+            assert 2 == proxy.count(), "one request with the new credentials, and no third one"
+
+
+def without_fixed_credentials(store):
+    """Return a storage that finds its credentials itself."""
+    if store.name == "azurite":
+        url = f"{store.url}/{store.server.account_name}"
+        return AzureBlobStorage(object_stores.BUCKET, store.new_key(), account_url=url)
+    return S3Storage(object_stores.BUCKET, store.new_key(), None, store.server.region, store.url)
+
+
+async def test_a_session_is_kept_and_keys_are_not_tried_again(request):
+    async with behind_a_proxy(store_of(request, "seaweedfs")) as (store, proxy):
+        key, secret = store.server.access_key, store.server.secret_key
+        keys = {"region_name": store.server.region, "access_key_id": key, "secret_access_key": secret}
+        fixed = S3Storage(object_stores.BUCKET, store.new_key(), endpoint_url=store.url, **keys)
+        for storage, requests in [(store.open(store.new_key()), 2), (fixed, 1)]:
+            async with storage:
+                session, etag = storage.session, await storage.write(b"1")
+                proxy.every(1, EXPIRED["seaweedfs"])
+                proxy.requests.clear()
+                assert "have expired" in str(await refused(storage.read()))
+                assert (requests, session) == (proxy.count(), storage.session)
+                proxy.clear()
+                assert (b"1", etag) == await storage.read()
 
 
 @of_each_kind

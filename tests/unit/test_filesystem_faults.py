@@ -154,8 +154,10 @@ async def test_an_operation_on_a_full_disk_is_not_done(storage, path, monkeypatc
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
         await queue.enqueue("work", b"1")
         refuse_temporary_files(monkeypatch, errno.ENOSPC)
-        with pytest.raises(DeadlineExceededError, match=r"nothing was done .*queue\.json.*the disk is full; free some"):
+        said = r"nothing was done .*queue\.json.*the disk is full; free some"
+        with pytest.raises(DeadlineExceededError, match=said) as raised:
             await queue.enqueue("work", b"2", deadline=5)
+        assert StorageError is type(raised.value.__cause__), "the last failure"
         monkeypatch.undo()
         assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
         await queue.enqueue("work", b"3")

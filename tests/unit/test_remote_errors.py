@@ -5,7 +5,10 @@ The errors of the S3 and Google clients are built by hand; Azure's client makes 
 
 import asyncio
 import json
+import socket
+import ssl
 from contextlib import asynccontextmanager, nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +17,17 @@ import google.auth.exceptions as auth_errors
 import pytest
 import requests
 from botocore import exceptions as botocore_errors
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from google.api_core import exceptions as google_errors
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Client as GoogleClient
 
 from jqueue import AzureBlobStorage, CASConflictError, GCSStorage, S3Storage, StorageError
 from jqueue.domain.errors import StorageFatalError, StorageThrottledError
+from jqueue.runtime.system import SystemClock
 
 CONTENT = b"the payload of a job"
 SECRETS = ["payload", "StringToSign", "sIgNaTuRe", "AKIDKEY", "Ab12Secret"]
@@ -71,6 +81,8 @@ class S3:
             self.calls.append(name)
             if name == "head_object" and self.head is not None:
                 return self.head
+            if self.error is None:
+                return {"ETag": '"1"'}
             raise self.error
 
         return call
@@ -136,9 +148,13 @@ ENDPOINT = {"endpoint_url": "https://the-bucket.example.org/key", "error": SERVE
         (
             botocore_errors.EndpointConnectionError(**ENDPOINT),
             FAILED,
-            "the store did not answer (EndpointConnectionError)",
+            "the-bucket.example.org did not answer (EndpointConnectionError)",
         ),
-        (botocore_errors.ReadTimeoutError(**ENDPOINT), FAILED, "the store did not answer (ReadTimeoutError)"),
+        (
+            botocore_errors.ReadTimeoutError(**ENDPOINT),
+            FAILED,
+            "the-bucket.example.org did not answer (Read",
+        ),
         (botocore_errors.ConnectTimeoutError(**ENDPOINT), FAILED, "did not answer"),
         (botocore_errors.ConnectionClosedError(**ENDPOINT), FAILED, "did not answer"),
         (botocore_errors.SSLError(**ENDPOINT), FAILED, "SSLError"),
@@ -243,6 +259,9 @@ class Google:
     def fail(self, *args, **options):
         raise self.error
 
+    def close(self):
+        pass
+
     download_as_bytes = upload_from_string = delete = fail
 
     def list_blobs(self, *args, **options):
@@ -307,7 +326,12 @@ def refresh_error_of_an_unreachable_metadata_server():
         (requests.Timeout(SERVER_TEXT), FAILED, FAILED, "the store did not answer (Timeout)"),
         (requests.exceptions.ChunkedEncodingError(SERVER_TEXT), FAILED, FAILED, ""),
         (requests.exceptions.InvalidURL(SERVER_TEXT), FATAL, FATAL, "as it is configured (InvalidURL)"),
-        (requests.exceptions.JSONDecodeError("Expecting value", CONTENT.decode(), 0), FAILED, FAILED, ""),
+        (
+            requests.exceptions.JSONDecodeError("Expecting value", CONTENT.decode(), 0),
+            FATAL,
+            FATAL,
+            "is not one of this kind of store (JSONDecodeError)",
+        ),
         (OSError(SERVER_TEXT), FAILED, FAILED, "the store did not answer (OSError)"),
     ],
     ids=lambda value: f"{type(value).__name__}" if isinstance(value, Exception) else None,
@@ -324,6 +348,24 @@ async def test_a_refusal_of_google_names_the_permissions_for_the_call():
     assert "to read, the credentials need storage.objects.get, and storage.objects.list" in read
     assert "to write, the credentials need storage.objects.create, storage.objects.delete" in write
     await GCSStorage("the-bucket", "key", Google(from_google(404, "No such object: the-bucket/key"))).remove()
+
+
+@pytest.mark.parametrize("refusal", [from_google(401), auth_errors.RefreshError(SERVER_TEXT)])
+async def test_another_client_of_google_is_made_when_the_credentials_are_refused(refusal):
+    storage, clients = GCSStorage("the-bucket", "key"), []
+
+    def make():
+        clients.append(Google(from_google(404, "No such object: the-bucket/key")))
+        return clients[-1]
+
+    storage._make_client = make  # type: ignore[method-assign]
+    assert ABSENT == (await outcome(storage.read()))[0]
+    clients[0].error = refusal
+    assert ABSENT == (await outcome(storage.read()))[0]
+    assert 2 == len(clients)
+    mine = GCSStorage("the-bucket", "key", Google(refusal))
+    for _ in range(2):
+        assert FATAL is (await outcome(mine.read()))[0]
 
 
 # Azure
@@ -379,7 +421,7 @@ def azure(url):
         (500, "InternalError", FAILED, FAILED, ""),
         (503, "ServerBusy", THROTTLED, THROTTLED, "fewer requests (503 ServerBusy)"),
         (502, "", FAILED, FAILED, "the store failed (502)"),
-        (200, "", FAILED, FAILED, ""),
+        (200, "", FATAL, FATAL, "is not one of this kind of store (ValueError): check the endpoint"),
     ],
 )
 async def test_answers_of_azure_map_to_errors(status, code, read, write, hint):
@@ -389,3 +431,95 @@ async def test_answers_of_azure_map_to_errors(status, code, read, write, hint):
     assert (read, write) == found
     assert hint in write_text
     assert read is ABSENT or hint in read_text
+
+
+# Endpoints that are wrong
+
+
+def with_a_certificate_of_its_own(folder):
+    """Return the TLS context of a server named localhost, whose certificate no authority has signed."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "here")])
+    day, now = timedelta(days=1), SystemClock().now()
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "server.pem").write_bytes(secret + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    return context
+
+
+@asynccontextmanager
+async def saying(answer, context=None):
+    """Return the address of a server that answers every request with these bytes."""
+
+    async def serve(reader, writer):
+        await reader.read(100)
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        yield f"localhost:{server.sockets[0].getsockname()[1]}"
+
+
+def s3_at(url):
+    return S3Storage("box", "key", None, "us-east-1", url, access_key_id="a", secret_access_key="b")
+
+
+def google_at(url):
+    credentials, options = AnonymousCredentials(), {"api_endpoint": url}
+    return GCSStorage("box", "key", GoogleClient(project="p", credentials=credentials, client_options=options))
+
+
+def azure_at(url):
+    return azure(f"{url}/account")
+
+
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>"
+OTHER = b"SSH-2.0-OpenSSH_9.9\r\n"
+
+
+@pytest.mark.parametrize("open_at", [s3_at, google_at, azure_at])
+async def test_the_first_call_to_an_endpoint_that_is_no_store_names_the_host_and_the_reason(open_at, tmp_path):
+    for scheme, answer, context, reason in [
+        ("https", PAGE, with_a_certificate_of_its_own(tmp_path), "the certificate of {} was not accepted (self-signed"),
+        ("https", OTHER, None, "{} does not speak TLS (WRONG_VERSION_NUMBER): check if the endpoint begins with http"),
+        ("http", OTHER, None, "the answer of {} is not one of this kind of store"),
+        *([("http", PAGE, None, "the answer of {} is not one of this kind of store")] if open_at != google_at else []),
+    ]:
+        async with saying(answer, context) as address, open_at(f"{scheme}://{address}") as storage:
+            raised, text = await outcome(storage.read())
+            assert (FATAL, True) == (raised, reason.format(address) in text), text
+
+
+def unknown_host(number=socket.EAI_NONAME):
+    """Return the error of aiohttp for a lookup that has failed."""
+    error = aiohttp.ClientConnectorDNSError(
+        SimpleNamespace(host="the-bucket.example.org", port=443, is_ssl=True, ssl=True),  # type: ignore[arg-type]
+        socket.gaierror(number, "said the system"),
+    )
+    error.__cause__ = error.os_error
+    return error
+
+
+async def test_an_unknown_host_is_fatal_until_a_call_has_succeeded():
+    botocore_error = botocore_errors.EndpointConnectionError(**ENDPOINT)
+    botocore_error.__cause__ = unknown_host()
+    for made in (s3(botocore_error), GCSStorage("the-bucket", "key", Google(unknown_host()))):
+        for call in (made.read, lambda made=made: made.write(CONTENT)):
+            raised, text = await outcome(call())
+            assert raised is FATAL
+            assert "the host the-bucket.example.org" in text
+            assert "is not known: check the endpoint" in text
+    session = S3(None)
+    storage = S3Storage("the-bucket", "key", session)
+    await storage.write(CONTENT)
+    session.error = botocore_error
+    raised, text = await outcome(storage.beside(".other").read())
+    assert (FAILED, True) == (raised, "is not known" in text)
+    botocore_error.__cause__ = unknown_host(socket.EAI_AGAIN)
+    assert FAILED is (await outcome(s3(botocore_error).read()))[0], "no answer of the DNS"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -21,6 +21,7 @@ try:
 except ImportError:  # a Python built without it
     ctypes = None  # type: ignore[assignment]
 
+Answer = TypeVar("Answer")
 Client = TypeVar("Client")
 
 logger = logger_of("jqueue")
@@ -36,6 +37,7 @@ class _Lease(Generic[Client]):
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]], opened: Callable[[], None]) -> None:
         self.users = 0
+        self.calls = 0
         self._retired = False
         self._connect = connect
         self._opened = opened
@@ -90,7 +92,12 @@ class SharedClient(Generic[Client]):
 
     Attributes:
         opened: number of clients that were opened in this process, for tests that count them.
+        served: True once a call has succeeded.
+        endpoint: the URL that the clients call, for errors; "" until one was opened.
     """
+
+    served = False
+    endpoint = ""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
         self._connect = connect
@@ -103,11 +110,44 @@ class SharedClient(Generic[Client]):
         self._living: WeakSet[_Lease[Client]] = WeakSet()  # including retired leases that are still in use
         self._changing = threading.Lock()
 
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Client]:
-        """Lend the client of this event loop to one call."""
+    async def call(
+        self, work: Callable[[Client], Awaitable[Answer]], is_out_of_date: Callable[[Exception], bool]
+    ) -> Answer:
+        """Make a call with the client of this event loop, and return its answer.
+
+        A client that is out of date is used no more. If this was not its first call, the call is made once more, with
+        another client.
+
+        Args:
+            work: makes the call.
+            is_out_of_date: returns True for an error that another client may not get, as it reads the credentials anew.
+        """
         lease = self._lease()
+        try:
+            async with self._lent(lease) as client:
+                answer = await work(client)
+        except Exception as error:
+            if not is_out_of_date(error):
+                raise
+            await self._retire(lease)
+            if lease.calls == 1:
+                raise
+        else:
+            self.served = True
+            return answer
+        async with self.lend() as client:
+            answer = await work(client)
+        self.served = True
+        return answer
+
+    def lend(self) -> AbstractAsyncContextManager[Client]:
+        """Lend the client of this event loop to one call."""
+        return self._lent(self._lease())
+
+    @asynccontextmanager
+    async def _lent(self, lease: _Lease[Client]) -> AsyncIterator[Client]:
         lease.users += 1
+        lease.calls += 1
         try:
             yield await lease.client()
         finally:
@@ -116,10 +156,17 @@ class SharedClient(Generic[Client]):
 
     async def release(self) -> None:
         """Close the client of this event loop once the calls under way have ended. The next call opens another."""
-        with self._changing:
-            lease = self._leases.pop(asyncio.get_running_loop(), None)
+        lease = self._leases.get(asyncio.get_running_loop())
         if lease is not None:
-            await lease.retire()
+            await self._retire(lease)
+
+    async def _retire(self, lease: _Lease[Client]) -> None:
+        """Lend the client of this lease to no further call."""
+        loop = asyncio.get_running_loop()
+        with self._changing:
+            if self._leases.get(loop) is lease:
+                del self._leases[loop]
+        await lease.retire()
 
     def _lease(self) -> _Lease[Client]:
         loop = asyncio.get_running_loop()

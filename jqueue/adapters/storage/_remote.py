@@ -6,6 +6,11 @@ An adapter gets, puts, deletes and lists objects with its client, and says what 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
+import os
+import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
@@ -14,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
+from urllib.parse import urlsplit
 
 from jqueue.adapters.storage._beside import RawListed, check_prefix, check_range, check_suffix, in_parts
 from jqueue.adapters.storage._client import Client, SharedClient
@@ -51,6 +57,12 @@ PART_BYTES = 5 * 1024 * 1024
 
 ABANDONING = 2.0
 """Seconds for which a failed or cancelled upload delays its caller, to remove what was sent."""
+
+UNKNOWN_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+"""Errors of a lookup that say that there is no such host."""
+
+NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"}
+"""Reasons of OpenSSL for an answer that is not TLS."""
 
 LONGEST_URL = timedelta(days=7).total_seconds()
 """The longest time that S3 and Google let a URL be used for."""
@@ -101,8 +113,12 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     Attributes:
         listed_at_once: largest number of objects in one answer of the store to `list_beside`.
         content_type: the content type to write with.
+        authority_variable: the environment variable that names a file of certificates for the client.
+        malformed: the client's errors for an answer that is not one of this kind of store.
     """
 
+    authority_variable = "SSL_CERT_FILE"
+    malformed: tuple[type[Exception], ...] = (KeyError, json.JSONDecodeError, http.client.BadStatusLine)
     listed_at_once = 1000
     content_type = "application/json"
 
@@ -354,18 +370,23 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         None is the first page as an argument, and means in the result that there are no more pages.
         """
 
+    def _is_out_of_date(self, error: Exception) -> bool:
+        """Return True if the credentials were refused, and another client would read them anew."""
+        return False
+
     @abstractmethod
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         """Return the meaning of a client's error for a call (read, write, delete or list), and a text with a hint."""
 
     async def _call(self, doing: str, work: Callable[[Client], Awaitable[Answer]]) -> Answer:
         try:
-            async with asyncio.timeout(self.timeout), self._client.lend() as client:
-                return await work(client)
+            async with asyncio.timeout(self.timeout):
+                return await self._client.call(work, self._is_out_of_date)
         except JQueueError:
             raise
         except TimeoutError as error:
-            raise StorageError(f"{self.url}: no answer within {self.timeout:g} s to the {doing}") from error
+            what = f"no answer within {self.timeout:g} s to the {doing} at {self._host()}"
+            raise StorageError(f"{self.url}: {what}") from error
         except Exception as error:
             raise self._convert_error(error, doing) from error
 
@@ -375,6 +396,35 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         if isinstance(failure, StorageError):
             failure.cause = error  # not in the text, which is in our own words
         return failure
+
+    def _no_answer(self, error: Exception) -> tuple[ErrorMeaning, str]:
+        """Return the meaning of an error that came instead of an answer, and a text with the host, reason and hint.
+
+        Until a call has succeeded, it is fatal if the host is not known or is no store: the endpoint is wrong then.
+        """
+        chain = _causes(error)
+        host = next(filter(None, map(_host_in, chain)), self._host())
+        at_first = ErrorMeaning.TRANSIENT if self._client.served else ErrorMeaning.FATAL
+        for cause in chain:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                reason = next((each.verify_message for each in chain if hasattr(each, "verify_message")), "invalid")
+                hint = f"check the endpoint, or name the file of its authority in {self.authority_variable}"
+                return ErrorMeaning.FATAL, f"the certificate of {host} was not accepted ({reason.rstrip('.')}): {hint}"
+            if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", None) in NOT_TLS:  # aiohttp's has none
+                hint = "check if the endpoint begins with http:// or https://"
+                return at_first, f"{host} does not speak TLS ({cause.reason}): {hint}"
+            if isinstance(cause, socket.gaierror) and cause.errno in UNKNOWN_HOST:
+                return at_first, f"the host {host} is not known: check the endpoint, and the DNS of this machine"
+            if isinstance(cause, self.malformed) and not isinstance(cause, ConnectionError):
+                hint = f"({type(cause).__name__}): check the endpoint, and look for a proxy that changes answers"
+                return at_first, f"the answer of {host} is not one of this kind of store {hint}"
+        numbers = [each.errno for each in chain if isinstance(each, OSError) and each.errno and each.errno > 0]
+        reason = type(error).__name__ + (f": {os.strerror(numbers[-1])}" if numbers else "")
+        return ErrorMeaning.TRANSIENT, f"{host} did not answer ({reason})"
+
+    def _host(self) -> str:
+        """Return the host of the store, and its port if it is an unusual one."""
+        return _host_of(self._client.endpoint) or "the store"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
@@ -386,6 +436,27 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._client, self._clock = SharedClient(self._connect), StoreClock()
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    """Return an error, and the errors behind it."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
+
+
+def _host_in(error: BaseException) -> str:
+    """Return the host, and the port if it is known, that an error of botocore, aiohttp or requests names; or ""."""
+    url = getattr(getattr(error, "request", None), "url", None) or getattr(error, "kwargs", {}).get("endpoint_url")
+    host, port = getattr(error, "host", None), getattr(error, "port", None)
+    return f"{host}:{port}" if isinstance(host, str) and port else _host_of(url)
+
+
+def _host_of(url: object) -> str:
+    """Return the host and port of a URL, which may hold secrets in its other parts."""
+    return urlsplit(url).netloc.rpartition("@")[2] if isinstance(url, str) else ""
 
 
 def describe(status: int | None, code: str, what: str) -> str:

@@ -35,7 +35,7 @@ from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.runtime.threads import in_a_network_thread
 
 try:
-    from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+    from aiohttp import ClientResponseError, ClientSession, DummyCookieJar, TCPConnector
     from azure.core import MatchConditions
     from azure.core import exceptions as azure_errors
     from azure.core.pipeline.transport import AioHttpTransport
@@ -45,6 +45,8 @@ try:
     from jqueue.adapters.storage._lookups import LOOKUPS
 except ImportError as error:
     raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from error
+
+CONNECTION_STRING = "AZURE_STORAGE_CONNECTION_STRING"
 
 LARGEST_PUT = 256 * 1024 * 1024
 """Bytes up to which a blob is written or read in one request. A condition holds for one request, not for several."""
@@ -145,6 +147,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
         ValueError: the name of the container or of the blob is empty, or no account is named.
     """
 
+    malformed = (*RemoteStorage.malformed, ValueError, ClientResponseError)
+
     def __init__(
         self,
         container: str,
@@ -166,8 +170,9 @@ class AzureBlobStorage(RemoteStorage[Any]):
         self.standard_blob_tier = standard_blob_tier
         self._credential = credential
         self._connection_string = connection_string
-        if account_url is None and connection_string is None:
-            self._connection_string = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+        self._is_from_environment = account_url is None and connection_string is None
+        if self._is_from_environment:
+            self._connection_string = os.environ.get(CONNECTION_STRING)
             if self._connection_string is None:
                 raise ValueError(
                     "AzureBlobStorage needs an account: set AZURE_STORAGE_CONNECTION_STRING, or give account_url"
@@ -187,6 +192,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
             "max_single_put_size": LARGEST_PUT,
             "max_single_get_size": LARGEST_PUT,
         }
+        if self._is_from_environment:
+            self._connection_string = os.environ.get(CONNECTION_STRING, self._connection_string)
         credential: Any
         credential, own = (None, False) if self._connection_string else self._find_credential()
         try:
@@ -199,6 +206,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
             except (ValueError, TypeError) as error:  # its text may hold a secret
                 what = f"the account_url, credential or connection string cannot be used ({type(error).__name__})"
                 raise StorageFatalError(f"{self.url}: {what}") from None
+            self._client.endpoint = opened.url
             async with opened as client:
                 yield client
         finally:
@@ -337,8 +345,16 @@ class AzureBlobStorage(RemoteStorage[Any]):
         if response is not None:
             self._clock.note_date(response.headers.get("Date"))
 
+    def _is_out_of_date(self, error: Exception) -> bool:
+        if self._credential is not None or not (self._is_from_environment or self.account_url):
+            return False  # another client would have the same credentials
+        code = getattr(error, "error_code", None)
+        return isinstance(error, azure_errors.ClientAuthenticationError) or code == "AuthenticationFailed"
+
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         name = type(error).__name__
+        if isinstance(error, azure_errors.HttpResponseError) and 200 <= (error.status_code or 0) < 300:
+            return self._no_answer(ValueError(error.status_code))
         if isinstance(error, azure_errors.HttpResponseError) and error.status_code is not None:
             said = getattr(error, "error_code", None)  # an enum, mostly
             status, code = error.status_code, str(getattr(said, "value", said) or "")
@@ -357,4 +373,4 @@ class AzureBlobStorage(RemoteStorage[Any]):
                 ErrorMeaning.FATAL,
                 f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)",
             )
-        return ErrorMeaning.TRANSIENT, f"the store did not answer ({name})"
+        return self._no_answer(error)

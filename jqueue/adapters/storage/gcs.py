@@ -47,6 +47,7 @@ try:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
     from requests import exceptions as requests_errors
+    from urllib3.exceptions import LocationValueError
 except ImportError as error:
     raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from error
 
@@ -61,7 +62,12 @@ STATUSES: dict[int, ErrorMeaning] = {
 }
 """Meanings of HTTP statuses. Of the others, 300 to 499 are fatal, and the rest are transient."""
 
-UNUSABLE = (requests_errors.InvalidURL, requests_errors.MissingSchema, requests_errors.InvalidSchema)
+UNUSABLE = (
+    LocationValueError,
+    requests_errors.InvalidURL,
+    requests_errors.MissingSchema,
+    requests_errors.InvalidSchema,
+)
 """Errors that requests raises before it sends anything."""
 
 PERMISSIONS = {
@@ -87,6 +93,8 @@ class GCSStorage(RemoteStorage[Any]):
     Raises:
         ValueError: the name of the bucket or of the object is empty.
     """
+
+    authority_variable = "REQUESTS_CA_BUNDLE"
 
     def __init__(
         self,
@@ -116,6 +124,7 @@ class GCSStorage(RemoteStorage[Any]):
         except (ValueError, TypeError) as error:
             what = f"the client cannot be used as it is configured ({type(error).__name__})"
             raise StorageFatalError(f"{self.url}: {what}") from None
+        self._client.endpoint = getattr(client, "api_endpoint", "")
         session = getattr(client, "_http", None)
         hooks = getattr(session, "hooks", {}).get("response")
         if isinstance(hooks, list):
@@ -290,6 +299,10 @@ class GCSStorage(RemoteStorage[Any]):
     def _note_date(self, answer: Any, *_: Any, **__: Any) -> None:
         self._clock.note_date(answer.headers.get("Date"))
 
+    def _is_out_of_date(self, error: Exception) -> bool:
+        refused = isinstance(error, google_errors.Unauthorized | auth_errors.RefreshError)
+        return self.client is None and refused and self._meaning(error, "read")[0] is ErrorMeaning.FATAL
+
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         name = type(error).__name__
         if isinstance(error, google_errors.GoogleAPICallError) and error.code is not None:
@@ -317,7 +330,7 @@ class GCSStorage(RemoteStorage[Any]):
             )
         if isinstance(error, UNUSABLE):
             return ErrorMeaning.FATAL, f"the client cannot be used as it is configured ({name})"
-        return ErrorMeaning.TRANSIENT, f"the store did not answer ({name})"
+        return self._no_answer(error)
 
 
 def _without_side_requests(client: Any) -> Any:

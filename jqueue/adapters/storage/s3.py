@@ -45,9 +45,11 @@ try:
     from aiobotocore.config import AioConfig
     from aiobotocore.httpsession import AIOHTTPSession
     from aiobotocore.session import AioSession
+    from aiohttp import ClientResponseError
     from botocore import exceptions as botocore_errors
     from botocore.exceptions import BotoCoreError as BotoCoreError  # for `jqueue.connect`
     from botocore.loaders import JSONFileLoader, Loader, create_loader
+    from botocore.parsers import ResponseParserError
 
     from jqueue.adapters.storage._lookups import LOOKUPS
 except ImportError as error:
@@ -96,12 +98,17 @@ HINTS: dict[str, str] = {
     "InvalidAccessKeyId": "the access key is not known to this store: check the credentials and the endpoint",
     "SignatureDoesNotMatch": "the secret key does not match the access key: check the credentials",
     "ExpiredToken": "the credentials have expired: renew them",
+    "ExpiredTokenException": "the credentials have expired: renew them",
+    "InvalidToken": "the session token of the credentials is not valid: renew them",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
     "PermanentRedirect": "the bucket {bucket!r} is in another region: give region_name",
     "AuthorizationHeaderMalformed": "the bucket {bucket!r} is in another region: give region_name",
     "NotImplemented": "this store has no conditional writes, and a queue is not safe without them: use another store",
     "EntityTooLarge": "the object is too large for this store: let workers catch up, or purge jobs",
 }
+
+OUT_OF_DATE = {"ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired"}
+"""Codes for credentials that were valid once, and may have been renewed in the place where they come from."""
 
 TRANSPORT = (
     botocore_errors.ConnectionError,
@@ -225,6 +232,9 @@ class S3Storage(RemoteStorage[Any]):
         ValueError: the bucket or the key is empty, the endpoint_url holds credentials, or the etag_style is unknown.
     """
 
+    authority_variable = "AWS_CA_BUNDLE"
+    malformed = (*RemoteStorage.malformed, ResponseParserError, ClientResponseError)
+
     def __init__(
         self,
         bucket: str,
@@ -305,6 +315,7 @@ class S3Storage(RemoteStorage[Any]):
             try:
                 session = await in_a_thread(self.open_session)
                 client = await closing.enter_async_context(self._make_client(session, config))
+                self._client.endpoint = getattr(client.meta, "endpoint_url", "")
                 client.meta.events.register("choose-signer.s3.GetObject", _sign_urls_as_requests)
                 for call in ("PutObject", "UploadPart"):
                     client.meta.events.register(f"request-created.s3.{call}", _remove_expect_header)
@@ -455,6 +466,12 @@ class S3Storage(RemoteStorage[Any]):
     def _note_date(self, answer: dict[str, Any]) -> None:
         self._clock.note_date(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
+    def _is_out_of_date(self, error: Exception) -> bool:
+        if any(self._keys) and not self.session:
+            return False  # another client would have the same keys
+        code = error.response.get("Error", {}).get("Code") if isinstance(error, botocore_errors.ClientError) else ""
+        return code in OUT_OF_DATE or isinstance(error, botocore_errors.NoCredentialsError)
+
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         if isinstance(error, botocore_errors.ClientError):
             code = str(error.response.get("Error", {}).get("Code", ""))
@@ -476,7 +493,7 @@ class S3Storage(RemoteStorage[Any]):
         if isinstance(error, botocore_errors.BotoCoreError) and not isinstance(error, TRANSPORT):
             said = str(error).partition("\n")[0]
             return ErrorMeaning.FATAL, f"the client cannot be used as it is configured: {said}"
-        return ErrorMeaning.TRANSIENT, f"the store did not answer ({name})"
+        return self._no_answer(error)
 
 
 def _in_style(etag: str, style: str) -> str:

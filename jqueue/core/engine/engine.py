@@ -100,7 +100,7 @@ async def ask_until(deadline: float, request: Callable[[], Awaitable[Answer]], e
     except TimeoutError as error:
         why = next((each for each in (last, error) if each is not None and str(each)), None)
         silent = "" if why else ": the store did not answer"
-        raise DeadlineExceededError(f"{failed}{silent}", why) from None
+        raise DeadlineExceededError(f"{failed}{silent}", why) from why
 
 
 _run_of = attrgetter("run_of")

@@ -168,7 +168,9 @@ class Request(Awaited):
             self.fail(self.last_error)
         else:
             why = f" (last error: {self.last_error})" if self.last_error is not None else ""
-            self.fail(DeadlineExceededError(f"the deadline passed, and nothing was done{why}"))
+            failure = DeadlineExceededError(f"the deadline passed, and nothing was done{why}")
+            failure.__cause__ = failure.cause = self.last_error
+            self.fail(failure)
 
     def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
         """Return the error for an unknown outcome. Its `resolve` finds the outcome out."""
@@ -176,6 +178,7 @@ class Request(Awaited):
         error = UnknownOutcomeError(
             what, cause, job_ids=ids, resolver=lambda timeout: self._owner.resolve(self, timeout)
         )
+        error.__cause__ = cause
         return error.returning(self._convert)
 
     def deliver(self, outcome: Outcome) -> None:
