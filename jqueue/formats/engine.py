@@ -49,6 +49,9 @@ Answer = TypeVar("Answer")
 FINISHED_KEPT = 10_000
 """Number of acks to remember at most; above it, the older half is forgotten."""
 
+MOST_SCANS = 20
+"""Scans at most for one look, while jobs move between a scan and their reading."""
+
 _users: WeakValueDictionary[int, StoreEngine] = WeakValueDictionary()
 """Last engine made on each store, by `id(store)`. The engine holds its store, so that id is not reused meanwhile."""
 
@@ -181,9 +184,20 @@ class StoreEngine(Engine):
         return jobs, self._scans
 
     def _all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
-        self._scans += 1
-        kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
-        return kept, self.store.payloads(kept)
+        """Return all jobs, and all that can be read with their payloads.
+
+        A job that has moved since the scan is looked for in another one: it would seem to have left the queue.
+        """
+        read: dict[str, Job] = {}
+        unread: list[str] = []
+        for _ in range(MOST_SCANS):
+            self._scans += 1
+            kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
+            read |= {job.id: job for job in self.store.payloads([entry for entry in kept if entry.job.id not in read])}
+            before, unread = unread, [place for job, place in kept if job.id not in read]
+            if unread == before:  # none, or none that has moved
+                break
+        return kept, [read[job.id] for job, _ in kept if job.id in read]
 
     def _load_jobs(self, kept: list[StoredJob]) -> bool:
         """Load the jobs of the store into the draft. Returns True if the draft changed."""

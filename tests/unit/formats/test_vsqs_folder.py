@@ -11,6 +11,7 @@ from jqueue import ClaimLostError, InvalidJobError, JobStatus, QueueFullError, S
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.operations import Enqueue
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, read_note
+from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.folder_reader import FolderReader
 from jqueue.formats.vsqs.names import Unit
 from jqueue.formats.vsqs.numbers import Numbers
@@ -378,3 +379,21 @@ async def test_a_message_that_moves_whenever_it_is_about_to_be_read_is_found(tmp
     filled(tmp_path, {str(NOW): b""})
     reader = Moving(str(tmp_path), "work", HAS_ATTRIBUTES)
     assert [f"{NOW}.{NOW + 10}"] == [found.place for found in reader.scan(FakeClock().now())]
+
+
+@pytest.mark.parametrize("moves", [1, 7])
+async def test_a_look_finds_a_message_that_moves_after_its_folder_was_listed(tmp_path, moves):
+    class Moving(VsqsFolder):
+        place, left = str(NOW), moves
+
+        def payloads(self, jobs):
+            if self.left:
+                self.left, before, self.place = self.left - 1, self.place, f"{NOW}.{2 * NOW + self.left}"
+                (tmp_path / before).rename(tmp_path / self.place)
+                (tmp_path / "5").unlink(missing_ok=True)  # another message leaves the queue
+            return super().payloads(jobs)
+
+    filled(tmp_path, {"5": b"gone", str(NOW): b"moving", str(NOW + 1): b"at rest"})
+    async with StoreQueue(Moving(tmp_path, fsync=False), clock=FakeClock()) as queue:
+        jobs = (await queue.read_state()).jobs
+    assert [b"moving", b"at rest"] == [job.payload for job in jobs]
