@@ -21,7 +21,7 @@ def show_costs(load: Load, costs: Sequence[Cost], *, as_json: bool) -> None:
         return
     show(
         f"{load.writes:,.0f} commits a month: one write each",
-        f"{load.heartbeats:,.0f} writes at most for the heartbeats of workers that are always busy",
+        f"{load.heartbeats:,.0f} writes at most for the heartbeats of workers, busy or idle",
         f"{load.polls:,.0f} reads at most for the polls of workers that are always idle",
         "",
     )

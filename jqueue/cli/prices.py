@@ -80,7 +80,7 @@ class Load:
 
     @property
     def heartbeats(self) -> float:
-        """Writes a month for heartbeats, if all workers are busy all day."""
+        """Writes a month for heartbeats. Idle workers send them, too."""
         return self.workers * MONTH / HEARTBEAT
 
     @property

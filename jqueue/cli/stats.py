@@ -147,7 +147,8 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
         "warnings": list(info.warnings),
         **_counts(figures),
         **totals_values(figures.totals),
-        "workers": len(figures.workers),
+        "workers": sum(not record.lost for record in figures.workers),
+        "workers_lost": sum(record.lost for record in figures.workers),
         "holders": dict(figures.holders or {}),
         "entrypoints": {
             name: {

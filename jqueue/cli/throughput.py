@@ -62,9 +62,13 @@ def _times(totals: Totals) -> list[str]:
 
 
 def claims_line(figures: QueueStats) -> str | None:
-    """Return a sentence on the jobs in progress and their holders; None if there are none."""
-    if not figures.in_progress or figures.oldest_claim_age is None:
-        return None
-    holders = counted(len(figures.holders or {}), "holder")
-    oldest = age(figures.oldest_claim_age)
-    return f"{counted(figures.in_progress, 'job')} in progress with {holders}, the oldest for {oldest}"
+    """Return a sentence on the workers, and one on the jobs in progress and their holders; None if there are none."""
+    lines = []
+    if figures.workers:
+        lost = sum(record.lost for record in figures.workers)
+        lines.append(f"{counted(len(figures.workers) - lost, 'live worker')}{f', {lost} lost' if lost else ''}")
+    if figures.in_progress and figures.oldest_claim_age is not None:
+        holders = counted(len(figures.holders or {}), "holder")
+        oldest = age(figures.oldest_claim_age)
+        lines.append(f"{counted(figures.in_progress, 'job')} in progress with {holders}, the oldest for {oldest}")
+    return "\n".join(lines) or None

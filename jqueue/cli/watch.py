@@ -11,7 +11,7 @@ from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, OpenedQueue
 from jqueue.cli.printing import age, brief, size
 from jqueue.cli.stats import has_jobs
-from jqueue.cli.workers import Holder, find_holders
+from jqueue.cli.workers import Holder, find_holders, seen_cell
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
@@ -36,7 +36,7 @@ RUNNING = (
     Column("holder", cut=True),
     Column("jobs", right=True),
     Column("oldest", right=True),
-    Column("last commit", right=True),
+    Column("seen", right=True),
 )
 
 
@@ -146,7 +146,7 @@ def _holders(
     holders: Sequence[Holder], listed: Sequence[Holder], opened: OpenedQueue, terminal: Terminal
 ) -> Iterator[str]:
     if not holders:
-        yield terminal.styled("no worker has committed within the last hour", "dim")
+        yield terminal.styled("no worker was seen within the last hour", "dim")
         return
     now = opened.now()
     rows = (
@@ -154,7 +154,7 @@ def _holders(
             Cell(each.name),
             Cell(str(each.jobs) if each.record is None else f"{each.jobs} of {each.record.slots}"),
             Cell("" if each.oldest is None else age(now - each.oldest)),
-            Cell("" if each.record is None else f"{age(now.timestamp() - each.record.at)} ago"),
+            Cell("") if each.record is None else seen_cell(each.record, now),
         )
         for each in listed
     )

@@ -17,7 +17,7 @@ COLUMNS = (
     Column("holder"),
     Column("jobs", right=True),
     Column("oldest", right=True),
-    Column("last commit", right=True),
+    Column("seen", right=True),
     Column("runs for", right=True),
     Column("version"),
     Column("entrypoints", cut=True),
@@ -44,8 +44,9 @@ class Holder:
 def workers(url: URL, as_json: OneALine = False) -> None:
     """List the workers of a queue, and other holders of its jobs.
 
-    A worker is listed until an hour after its last commit. An idle worker does not commit. Jobs of a worker that has
-    died are claimed again when its claims time out.
+    A worker commits at least once a minute, and removes itself when it ends. One that was not seen for two minutes is
+    shown as lost, for an hour: it has died, or cannot reach the store. Its jobs are claimed again when its claims time
+    out.
 
     The column "jobs" has the number of jobs in progress, and the number that the worker can run at once.
     """
@@ -82,6 +83,7 @@ def _values(holder: Holder, now: datetime) -> dict[str, Any]:
         "holder": holder.name,
         "worker": record is not None,
         "jobs": holder.jobs,
+        "lost": record and record.is_lost(now.timestamp()),
         "oldest_claim_at": instant(holder.oldest),
         "name": record and record.name,
         "host": record and record.host,
@@ -97,7 +99,7 @@ def _values(holder: Holder, now: datetime) -> dict[str, Any]:
 
 def _lines(found: Sequence[Holder], now: datetime, terminal: Terminal) -> Iterator[str]:
     if not found:
-        yield "no worker has committed within the last hour, and no job is in progress"
+        yield "no worker was seen within the last hour, and no job is in progress"
         return
     yield from lines_of(COLUMNS, (_row(holder, now) for holder in found), terminal)
 
@@ -108,6 +110,13 @@ def _row(holder: Holder, now: datetime) -> Sequence[Cell]:
     oldest = Cell("" if holder.oldest is None else age(now - holder.oldest))
     if record is None:
         return (Cell(holder.name), jobs, oldest, *map(Cell, ("", "", "")), Cell("(no record of a worker)", "dim"))
-    seen, started = (age(now.timestamp() - time) for time in (record.at, record.started))
+    started = age(now.timestamp() - record.started)
     names = ", ".join(record.entrypoints)
-    return (Cell(holder.name), jobs, oldest, Cell(f"{seen} ago"), Cell(started), Cell(record.version), Cell(names))
+    last = seen_cell(record, now)
+    return (Cell(holder.name), jobs, oldest, last, Cell(started), Cell(record.version), Cell(names))
+
+
+def seen_cell(record: WorkerRecord, now: datetime) -> Cell:
+    """Return when a worker was last seen, and that it is lost if it is."""
+    seen = f"{age(now.timestamp() - record.at)} ago"
+    return Cell(f"lost, {seen}", "red") if record.is_lost(now.timestamp()) else Cell(seen)

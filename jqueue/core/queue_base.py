@@ -114,10 +114,14 @@ class QueueBase(SupportsApply, SupportsWorkers):
             )
 
     def attend(self, run: str, describe: Describe) -> None:
-        self._engine.workers.attend(run, describe)
+        self._engine.workers.attend(run, describe, self.options.clock.monotonic())
 
     def leave(self, run: str) -> None:
         self._engine.workers.leave(run)
+
+    async def remove_left(self, deadline: Duration) -> None:
+        if self._engine.workers.have_left:
+            await self._done(Fence(), deadline)
 
     async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
         """Return the queue as it is now, or a known view if nothing has changed since."""

@@ -73,7 +73,8 @@ class QueueStats(EntrypointStats):
         unreadable: number of lines set aside because they cannot be read as jobs.
         entrypoints: the statistics of each entrypoint, by name.
         holders: number of jobs in progress by the name of who works on them: `name@host:pid` for a worker.
-        workers: the workers that have committed within the last hour, by name.
+        workers: the workers that have committed within the last hour, by name. Those not seen for two minutes are
+            marked as `lost`.
         warnings: warnings for the operator, as sentences.
         segments: number of segments beside the blob. They hold waiting jobs that are not in it.
         segment_jobs: number of jobs in them, which are among those that are ready or scheduled.
@@ -213,7 +214,10 @@ class Census:
             },
             holders=dict(sorted(self._holders.items())),
             workers=by_name(
-                record.model_copy(update={"busy": self._holders[record.holder]}) for record in header.workers.values()
+                record.model_copy(
+                    update={"busy": self._holders[record.holder], "lost": record.is_lost(now.timestamp())}
+                )
+                for record in header.workers.values()
             ),
             warnings=tuple(warnings),
             segments=len(header.segments),

@@ -13,6 +13,9 @@ from jqueue.domain.fields import Count, Finite
 WORKERS_KEPT = 256
 """Maximum number of workers with a record. Above it, the least recently seen are dropped."""
 
+LOST_AFTER = 120.0
+"""Seconds after its last commit at which a worker counts as lost. A live worker commits once a minute."""
+
 WORKER_AGE = 3600.0
 """Seconds after which the record of a worker that has not committed is dropped."""
 
@@ -21,7 +24,7 @@ ENTRYPOINTS_SHOWN = 32
 
 
 class WorkerRecord(BaseModel):
-    """A worker, as it was at its last commit. An idle worker does not commit.
+    """A worker, as it was at its last commit. An idle worker commits once a minute.
 
     Attributes:
         name: name of the worker.
@@ -31,6 +34,8 @@ class WorkerRecord(BaseModel):
         at: time of its last commit, in seconds since 1970.
         slots: number of jobs that it works on at a time.
         busy: number of jobs that it holds. The blob does not store it: `stats()` counts the claims.
+        lost: True if it has not committed for two minutes: it has died, or cannot reach the store. The blob does not
+            store it: `stats()` compares times.
         entrypoints: its entrypoints; the first 32 of them.
         version: version of jqueue.
     """
@@ -44,6 +49,7 @@ class WorkerRecord(BaseModel):
     at: Finite = 0.0
     slots: Count = 0
     busy: Count = 0
+    lost: bool = False
     entrypoints: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     version: str = ""
 
@@ -51,6 +57,10 @@ class WorkerRecord(BaseModel):
     def holder(self) -> str:
         """The holder that its claims name."""
         return f"{self.name}@{self.host}:{self.pid}"
+
+    def is_lost(self, now: float) -> bool:
+        """Return True if it counts as lost at a time, in seconds since 1970."""
+        return now - self.at > LOST_AFTER
 
     @property
     def last_seen(self) -> datetime:
@@ -65,7 +75,8 @@ def by_name(records: Iterable[WorkerRecord]) -> tuple[WorkerRecord, ...]:
         run = (record.name, record.host, record.pid, record.started)
         known = runs.get(run)
         if known is not None:
-            record = record.model_copy(update={"at": max(known.at, record.at), "busy": known.busy + record.busy})
+            changes = {"busy": known.busy + record.busy, "lost": known.lost and record.lost}
+            record = record.model_copy(update={"at": max(known.at, record.at), **changes})
         runs[run] = record
     return tuple(runs[run] for run in sorted(runs))
 

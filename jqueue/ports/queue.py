@@ -274,7 +274,7 @@ class SupportsRanges(Protocol):
 
 @runtime_checkable
 class SupportsWorkers(Protocol):
-    """A queue that keeps a record of each worker. It is written with commits that are made anyway."""
+    """A queue that keeps a record of each worker. It is written with each commit, and at least once a minute."""
 
     def attend(self, run: str, describe: Callable[[float], WorkerRecord]) -> None:
         """Add a worker.
@@ -286,6 +286,13 @@ class SupportsWorkers(Protocol):
 
     def leave(self, run: str) -> None:
         """Remove a worker that has ended. Its record goes with the next commit, or when it is an hour old."""
+
+    async def remove_left(self, deadline: Duration) -> None:
+        """Remove the records of workers that have left, if no commit has done so.
+
+        Raises:
+            StorageError: the store failed, or did not answer by the deadline.
+        """
 
 
 @runtime_checkable

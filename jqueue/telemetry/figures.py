@@ -128,6 +128,8 @@ class Figures:
         sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         for record in stats.workers:
             numbers = sums[self._workers.label(record.name)]
+            if record.lost:
+                continue
             for place, number in enumerate((1, record.slots, record.busy)):
                 numbers[place] += number
         for label, numbers in sums.items():

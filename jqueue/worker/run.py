@@ -10,13 +10,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from jqueue._version import __version__
 from jqueue.core.queue_options import options_of
 from jqueue.domain.counting import counted
+from jqueue.domain.errors import JQueueError
 from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsWorkers
@@ -279,11 +280,12 @@ class Run:
             settling = self._task(self._settle(source, claiming), "last-claim")
             await self._end_handlers(job_runner)
             if isinstance(queue, SupportsWorkers):
-                queue.leave(self._id)  # the commit of the last outcomes removes the record
+                queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
             if sending.cancelled():  # a program that ends cancels all of its tasks
                 sending = self._task(sender.run(), "outcomes")
                 others.append(sending)
             await self._end_outcomes(sending)
+            await self._remove_record()
             await asyncio.wait([settling])
             await _cancelled(others)
 
@@ -393,6 +395,12 @@ class Run:
                 self._config.name,
                 counted(len(state.held), "job"),
             )
+
+    async def _remove_record(self) -> None:
+        """Remove the record of this worker, if the store answers. Otherwise the worker is shown as lost for an hour."""
+        if isinstance(self._queue, SupportsWorkers) and not self._hurried and not self._health.trouble:
+            with suppress(JQueueError):
+                await self._queue.remove_left(min(self._settings.settle, HURRIED_SETTLE))
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         try:

@@ -209,7 +209,22 @@ def test_a_worker_is_listed_with_its_slots_and_entrypoints(path):
     assert not other["worker"]
     shown = " ".join(text("workers", path).split())
     assert re.search(r"mailer@web-1:7 1 of 4 \d+ s \d+ s ago \d+ s 2.0.0 mail", shown)
-    assert 1 == values("stats", path)[0]["workers"]
+    assert (1, 0) == tuple(values("stats", path)[0][name] for name in ("workers", "workers_lost"))
+
+
+def test_a_worker_that_was_not_seen_for_two_minutes_is_shown_as_lost(tmp_path):
+    path = tmp_path / "queue.json"
+
+    async def work():
+        queue = DirectQueue(LocalFileSystemStorage(path))
+        queue.attend("killed", lambda at: WorkerRecord(name="mailer", host="web-1", pid=7, at=at - 121, slots=4))
+        await queue.enqueue("mail")
+
+    asyncio.run(work())
+    assert [True] == [worker["lost"] for worker in values("workers", path)]
+    assert re.search(r"mailer@web-1:7 +0 of 4 +lost, 2 min ago", text("workers", path))
+    assert (0, 1) == tuple(values("stats", path)[0][name] for name in ("workers", "workers_lost"))
+    assert "\n0 live workers, 1 lost\n" in text("stats", path)
 
 
 def test_stats_say_why_jobs_wait(path):

@@ -210,7 +210,7 @@ async def test_a_worker_gives_up_when_stuck_handlers_fill_all_slots():
 
 
 @in_virtual_time
-async def test_jobs_without_a_handler_are_logged_once_an_hour_without_a_write(log):
+async def test_jobs_without_a_handler_are_logged_once_an_hour_without_more_writes(log):
     worker, storage = idle(), CountingStorage()
     async with broker(storage) as queue, working(worker, queue):
         await asyncio.sleep(90)
@@ -219,7 +219,7 @@ async def test_jobs_without_a_handler_are_logged_once_an_hour_without_a_write(lo
             await queue.enqueue("others", b"")
         writes = storage.writes
         await asyncio.sleep(7100)
-        assert writes == storage.writes
+        assert storage.writes - writes == 7100 // 60  # the worker reports itself once a minute
     line = (
         "this worker has no handler for waiting jobs of others (3). Start a worker that has one, or they wait forever"
     )

@@ -3,12 +3,15 @@
 import asyncio
 import os
 from datetime import timedelta
+from functools import partial
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueSet
 from jqueue.domain.workers import WORKERS_KEPT, WorkerRecord, with_workers
+from jqueue.telemetry.prometheus import PrometheusMetrics
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock, run
 from jqueue.worker import Worker
+from tests.telemetry.samples import samples_of
 
 
 def working(queue, jobs, name="mailer"):
@@ -24,7 +27,6 @@ def working(queue, jobs, name="mailer"):
         for _ in range(jobs):
             await queue.enqueue("mail", b"")
         await worker.run(queue, drain=True)
-        await queue.enqueue("other", b"")  # the next commit removes the record of a worker that has ended
         return seen[-1], await queue.stats()
 
     return work()
@@ -49,19 +51,71 @@ def test_a_worker_is_named_in_its_claims_and_has_a_record():
     assert run(story()) < 20  # six enqueues, and the claims and acks: no commit of its own for a record
 
 
-def test_an_idle_worker_writes_nothing():
+def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faster():
+    async def story(workers):
+        memory = InMemoryStorage(clock=VirtualClock())
+        storages = [FaultyStorage(memory, latency=0.01) for _ in range(workers)]
+
+        async def idle(number, storage):
+            async with DirectQueue(storage, clock=VirtualClock()) as queue:
+                worker = Worker(name=f"idle-{number}")
+                worker.handler("nothing")(lambda: None)
+                task = asyncio.create_task(worker.run(queue))
+                await asyncio.sleep(600)
+                worker.stop()
+                await task
+
+        looking = DirectQueue(memory, clock=VirtualClock())
+        runs = asyncio.gather(*(idle(*each) for each in enumerate(storages)))
+        await asyncio.sleep(590)
+        assert [False] * workers == [record.lost for record in (await looking.stats()).workers]
+        await runs
+        assert () == (await looking.stats()).workers
+        return {storage.landed for storage in storages}, max(storage.reads for storage in storages)
+
+    landed, reads = run(story(1))
+    assert ({10 + 1}, True) == (landed, reads < 900)  # the last one removes the record
+    landed, most = run(story(4))
+    assert ({10 + 1}, True) == (landed, most < reads + 40)  # other writers may be quicker
+
+
+def test_a_worker_that_finds_no_job_and_ends_writes_nothing():
     async def story():
         storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
         async with DirectQueue(storage, clock=VirtualClock()) as queue:
-            worker = Worker(name="idle")
+            worker = Worker()
             worker.handler("nothing")(lambda: None)
-            task = asyncio.create_task(worker.run(queue))
-            await asyncio.sleep(600)
-            worker.stop()
-            await task
+            await worker.run(queue, drain=True)
         return storage.writes
 
     assert 0 == run(story())
+
+
+def described(name, at):
+    return WorkerRecord(name=name, at=at, slots=4)
+
+
+def test_a_worker_that_was_not_seen_for_two_minutes_is_lost_and_not_counted():
+    async def story():
+        memory = InMemoryStorage(clock=VirtualClock())
+        killed, live = (DirectQueue(memory, clock=VirtualClock()) for _ in range(2))
+        for queue, name in ((killed, "killed"), (live, "live")):
+            queue.attend(name, partial(described, name))
+            await queue.enqueue("mail", b"")
+        metrics = PrometheusMetrics(every=None, commits=False)
+        async with metrics.watch(killed):
+            found = []
+            for seconds in (119, 2):
+                await asyncio.sleep(seconds)
+                await live.enqueue("mail", b"")
+                counted = samples_of(await metrics.fresh_text())
+                slots = {name: counted.get(("jqueue_worker_slots", name)) for name in ("killed", "live")}
+                found.append(({each.name: each.lost for each in (await live.stats()).workers}, slots))
+        return found
+
+    before, after = run(story())
+    assert ({"killed": False, "live": False}, {"killed": 4, "live": 4}) == before
+    assert ({"killed": True, "live": False}, {"killed": 0, "live": 4}) == after
 
 
 def test_a_worker_on_several_queues_counts_once():

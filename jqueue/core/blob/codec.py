@@ -310,7 +310,7 @@ def _windows_text(windows: tuple[Window, ...]) -> str:
 
 def _worker_text(worker: WorkerRecord) -> str:
     fields = {**worker.__dict__, **(worker.__pydantic_extra__ or {})}
-    del fields["busy"]
+    del fields["busy"], fields["lost"]
     return dump_ascii(fields)
 
 

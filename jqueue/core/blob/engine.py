@@ -157,6 +157,8 @@ class CommitEngine(Engine):
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         await self.history.make_room(self.draft.header)
+        if self.workers.are_due(self.clock.monotonic()):
+            self.draft.touch()
         if self.segments is not None:
             self.segments.loader.integrate(self.draft)
         return await super()._apply(pending)
@@ -189,6 +191,11 @@ class CommitEngine(Engine):
         if self._first_id is None:
             self._first_id = known or self.entropy.new_id()
         return known or self._first_id
+
+    @property
+    def activity(self) -> object:
+        """The counters: a heartbeat of a worker leaves them as they are."""
+        return (self.draft.header.counters,)  # in a tuple, the same counters are equal at once
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""
@@ -366,7 +373,7 @@ class CommitEngine(Engine):
             self.pacing.cycle.write(seconds)
             self.blob.settle(header, len(content))
             self.pacing.landed(self.writer_id, header.commits)
-            self.workers.landed(workers)
+            self.workers.landed(workers, self.clock.monotonic())
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:

@@ -331,7 +331,7 @@ class Writer:
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
-        loop, version = asyncio.get_running_loop(), self.engine.draft.header.version
+        loop, activity = asyncio.get_running_loop(), self.engine.activity
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
@@ -348,7 +348,7 @@ class Writer:
             return
         polling, self._files.noticed = polling or self._files.noticed, False
         await self._commit(self.calls.waiting, read_first=polling)
-        if self.engine.draft.header.version != version:
+        if self.engine.activity != activity:
             self._last_read, self._poll_interval = loop.time(), SHORTEST_POLL
         elif polling:
             self._last_read = loop.time()

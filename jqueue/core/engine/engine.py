@@ -137,7 +137,7 @@ class Engine(ABC):
     Attributes:
         draft: the known state of the queue.
         loaded: True once the queue was read.
-        workers: the workers of this queue object: they report themselves with the commits that are made anyway.
+        workers: the workers of this queue object: they report themselves with its commits.
         generation: replaced by a new object at each `reset`.
         waits_for_rows: True if the last commit left out requests that need rows of a late segment.
     """
@@ -349,6 +349,11 @@ class Engine(ABC):
         """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
         if generation is not self.generation:
             raise asyncio.CancelledError("the queue has moved to another event loop")
+
+    @property
+    def activity(self) -> object:
+        """A value that changes with the jobs of the queue: waiting calls then poll it more often."""
+        return self.draft.header.version
 
     def next_due(self) -> datetime | None:
         """Return the next time at which a job becomes ready by itself; None if no such time is known."""

@@ -1,13 +1,20 @@
-"""The workers of one queue object, which report themselves with its commits."""
+"""The workers of one queue object, which report themselves with its commits, at least once a minute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from jqueue.domain.workers import WorkerRecord
 
 Describe = Callable[[float], WorkerRecord]
 """Returns the record of a worker at a time, in seconds since 1970."""
+
+FIRST_BEAT = 2.0
+"""Seconds after which a worker that has not committed reports itself. One that finds no job and ends does not."""
+
+BEAT = 60.0
+"""Seconds between two commits of a queue object that has workers: half of the time after which they are lost."""
 
 
 class Workers:
@@ -15,16 +22,29 @@ class Workers:
 
     def __init__(self) -> None:
         self._present: dict[str, Describe] = {}
+        self._reported: set[str] = set()
         self._left: set[str] = set()
+        self._next = inf
 
-    def attend(self, run: str, describe: Describe) -> None:
-        """Add a worker."""
+    def attend(self, run: str, describe: Describe, now: float) -> None:
+        """Add a worker at a time of the monotonic clock."""
         self._present[run] = describe
+        self._next = min(self._next, now + FIRST_BEAT)
 
     def leave(self, run: str) -> None:
         """Remove a worker. The next commit removes its record."""
-        if self._present.pop(run, None) is not None:
+        self._present.pop(run, None)
+        if run in self._reported:
             self._left.add(run)
+
+    @property
+    def have_left(self) -> bool:
+        """True if workers have left whose records are still there."""
+        return bool(self._left)
+
+    def are_due(self, now: float) -> bool:
+        """Return True if records must be written or removed by a commit of their own."""
+        return bool(self._left) or (bool(self._present) and now >= self._next)
 
     def records(self, at: float) -> Mapping[str, WorkerRecord | None]:
         """Return the records to write at a time, in seconds since 1970; None for a worker that has left."""
@@ -32,6 +52,9 @@ class Workers:
             return {}
         return {run: describe(at) for run, describe in self._present.items()} | dict.fromkeys(self._left)
 
-    def landed(self, runs: Iterable[str]) -> None:
-        """Note that the records of these runs were committed."""
+    def landed(self, runs: Iterable[str], now: float) -> None:
+        """Note that the records of these runs were committed, at a time of the monotonic clock."""
+        self._reported.update(runs)
+        self._reported -= self._left.intersection(runs)
         self._left.difference_update(runs)
+        self._next = now + BEAT

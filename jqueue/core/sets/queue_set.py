@@ -123,6 +123,10 @@ class QueueSet(SetLargeValueVerbs):
             if isinstance(queue, SupportsWorkers):
                 queue.leave(run)
 
+    async def remove_left(self, deadline: Duration) -> None:
+        """Remove the records of workers that have left from each queue."""
+        await asyncio.gather(*(each.remove_left(deadline) for each in self.queues if isinstance(each, SupportsWorkers)))
+
     # Taking jobs
 
     @takes_options(DequeueOptions)

@@ -115,18 +115,18 @@ function entrypoints(state, samples, actions) {
 
 export function workers({ state }) {
   const columns = [{ label: "Worker" }, { label: "Host" }, { label: "Busy", number: true }, { label: "Entrypoints" },
-    { label: "Started" }, { label: "Last commit" }, { label: "Version" }];
+    { label: "Started" }, { label: "Seen" }, { label: "Version" }];
   const known = new Set(state.workers.map((worker) => worker.holder));
   const rows = state.workers.map((worker) => ({ key: `w:${worker.holder}`, cells: [
     foreign(worker.name), [foreign(worker.host), `:${worker.pid}`],
     link({ holder: worker.holder }, `${worker.busy} of ${worker.slots}`),
     h("span", { class: "list" }, worker.entrypoints.map((name, number) => [number ? ", " : "", foreign(name)])),
-    when(worker.started, state.now), when(worker.at, state.now), foreign(worker.version),
+    when(worker.started, state.now), [state.now - worker.at > 120 && "lost, ", when(worker.at, state.now)], foreign(worker.version),
   ] }));
   const others = Object.entries(state.holders).filter(([holder]) => !known.has(holder));
   return [h("h1", { tabindex: "-1" }, "Workers"),
-    h("p", { class: "hint" }, "A worker is shown for an hour after its last commit. An idle worker does not commit."),
-    table("Workers", columns, rows, "No worker has committed within the last hour."),
+    h("p", { class: "hint" }, "A worker commits once a minute. One that was not seen for two minutes is lost, and is shown for an hour."),
+    table("Workers", columns, rows, "No worker was seen within the last hour."),
     others.length ? [h("h2", {}, "Other holders of jobs"),
       table("Other holders of jobs", [{ label: "Holder" }, { label: "Jobs", number: true }], others.map(([holder, number]) =>
         ({ key: `h:${holder}`, cells: [foreign(holder), link({ holder }, count(number))] })), "")] : null];
