@@ -322,3 +322,10 @@ def test_of_two_objects_with_the_same_events_the_later_one_is_read():
     found = plan_of(Source("q", "q", "id"), before, history, [listed(1), listed(5), listed(9)])
     assert [(1, 3, 4), (5, 5, 8), (9, 9, 10)] == [each[1:4] for each in found.windows]
     assert (10, 0, 2) == (found.after.through, found.after.missing, before.through)
+
+
+@pytest.mark.parametrize(("removed", "missing"), [(0, 4), (4, 0)])
+def test_events_of_a_lost_oldest_object_are_counted_as_missing_and_removed_ones_are_not(removed, missing):
+    there = [Listed(f".history/s/{5:016d}", datetime.now(UTC), 100)]
+    history = HistoryHeader(series="s", last=10, removed=removed)
+    assert missing == plan_of(Source("q", "q", "id"), None, history, there).after.missing
