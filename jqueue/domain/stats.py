@@ -255,7 +255,7 @@ def _why_waiting(
         return None  # the format keeps no records of workers, or a program takes these jobs
     if figures.oldest_ready_age is not None and figures.oldest_ready_age < UNCLAIMED:
         return None
-    shown = (record.entrypoints for record in stats.workers)
+    shown = (record.entrypoints for record in stats.workers if not record.lost)
     known = any(name in names or len(names) >= ENTRYPOINTS_SHOWN for names in shown)
     return None if known else "no worker that has the handler"
 

@@ -210,9 +210,10 @@ def test_a_payload_that_cannot_be_read_lets_the_jobs_behind_it_be_served_one_by_
         storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
         async with DirectQueue(storage, clock=VirtualClock(), limits=TINY) as queue:
             large = await queue.enqueue("work", LARGE)
+            assert large.payload_object is not None
             small = [await queue.enqueue("work", b"%d" % number) for number in range(3)]
             storage.unreadable[large.payload_object.suffix] = error
-            got = []
+            got: list[str] = []
             while len(got) < 3:
                 with suppress(StorageError):
                     got += [job.id for job in await queue.dequeue("work", claim_timeout=10)]

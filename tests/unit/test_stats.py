@@ -1,5 +1,6 @@
 """Figures and warnings about the size of a queue, and the reasons why its jobs wait."""
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 from jqueue import DirectQueue, InMemoryStorage
@@ -53,12 +54,17 @@ async def test_the_reason_why_jobs_wait_is_a_pause_a_limit_or_a_missing_worker()
     await queue.ack((await queue.dequeue("fast"))[0])
     queue.attend("run", lambda at: WorkerRecord(name="w", at=at, entrypoints=("idle", "elsewhere")))
     await queue.limit("idle", running=1)
-    assert why_waiting(await queue.read_state(), await queue.stats(), now) == {
+    state, stats = await queue.read_state(), await queue.stats()
+    reasons = {
         "fast": "at its limit: 1 claim within 3600 s",
         "full": "at its limit: 3 of 2 in progress",
         "open": "no worker that has the handler",
         "paused": "paused",
     }
+    assert reasons == why_waiting(state, stats, now)
+    workers = tuple(each.model_copy(update={"lost": True}) for each in stats.workers)
+    lost = dataclasses.replace(stats, workers=workers)
+    assert reasons | {"idle": "no worker that has the handler"} == why_waiting(state, lost, now)
 
 
 async def test_jobs_that_a_program_without_a_worker_takes_have_no_reason_to_wait():
