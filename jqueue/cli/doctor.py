@@ -21,9 +21,6 @@ from rich.text import Text
 from jqueue._version import __version__
 from jqueue.adapters.storage.names import describe
 from jqueue.cli.checks import CHECKS, Finding, examine
-from jqueue.cli.cost import show_costs
-from jqueue.cli.prices import Load, cost_of, prices_for
-from jqueue.cli.printing import refusal
 from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.cli.verdict import Verdict, judge
@@ -79,36 +76,15 @@ class Examination:
 
 def doctor(
     url: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="URL", help="URL of the queue, such as s3://bucket/queue.json, or a path.", show_default=False
         ),
-    ] = None,
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not read the rows of segments, which takes long in a deep queue.")
     ] = False,
-    cost: Annotated[
-        bool, typer.Option("--cost", help="Estimate requests and dollars a month instead. The store is not used.")
-    ] = False,
-    jobs_per_day: Annotated[
-        float | None, typer.Option(min=0, help="With --cost: jobs a day.", show_default=False)
-    ] = None,
-    calls_per_commit: Annotated[
-        float, typer.Option(min=1, help="With --cost: calls that share a commit, on average.")
-    ] = 1.0,
-    commits_per_second: Annotated[
-        float | None, typer.Option(min=0, help="With --cost: commits a second, if you know them.", show_default=False)
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="With --cost: workers that run all day.")] = 1,
-    poll_interval: Annotated[float, typer.Option(min=0.01, help="With --cost: seconds between polls.")] = 1.0,
-    size: Annotated[int, typer.Option(min=0, help="With --cost: bytes of the queue's object.")] = 100_000,
-    price_write: Annotated[
-        float | None, typer.Option(min=0, help="With --cost: dollars for a million writes.", show_default=False)
-    ] = None,
-    price_read: Annotated[
-        float | None, typer.Option(min=0, help="With --cost: dollars for a million reads.", show_default=False)
-    ] = None,
 ) -> None:
     """Check whether a store is safe for a queue.
 
@@ -117,20 +93,8 @@ def doctor(
     and looks for objects that nothing names. A million jobs take half a minute. With --quick, it only looks whether
     all segments exist.
 
-    With --cost, nothing is checked: the command multiplies the requests of a load by the list prices of the URL's
-    store, or of all stores without a URL.
-
     Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
     """
-    if cost:
-        if jobs_per_day is None and commits_per_second is None:
-            raise refusal("give --jobs-per-day, or --commits-per-second, with --cost", as_json=as_json)
-        load = Load(jobs_per_day or 0.0, calls_per_commit, workers, poll_interval, size, commits_per_second)
-        prices = prices_for((url or "").partition("://")[0], price_write, price_read)
-        show_costs(load, [cost_of(load, price) for price in prices], as_json=as_json)
-        return
-    if url is None:
-        raise refusal("give the URL of the queue", as_json=as_json)
     examination = run(url, quick=quick)
     if as_json:
         typer.echo(json.dumps(as_values(examination), indent=2))

@@ -52,6 +52,24 @@ LAST_WAIT = 1.0
 """Seconds given to tasks that go on after the worker has ended."""
 
 
+PollInterval = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        help="Most seconds between two reads of a queue in which nothing is ready; 1 by default.",
+        show_default=False,
+    ),
+]
+GiveUpAfter = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Seconds to retry a queue that is gone or cannot be used; by default the worker's own.",
+        show_default=False,
+    ),
+]
+
+
 class Level(StrEnum):
     """The lowest level that is logged."""
 
@@ -79,14 +97,7 @@ def worker(
             min=0, help="Seconds for jobs to finish after SIGTERM; by default the worker's own.", show_default=False
         ),
     ] = None,
-    give_up_after: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Seconds to retry a queue that is gone or cannot be used; by default the worker's own.",
-            show_default=False,
-        ),
-    ] = None,
+    give_up_after: GiveUpAfter = None,
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
@@ -99,14 +110,7 @@ def worker(
         ),
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
-    poll_interval: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            help="Most seconds between two reads of a queue in which nothing is ready; 1 by default.",
-            show_default=False,
-        ),
-    ] = None,
+    poll_interval: PollInterval = None,
     create: Create = False,
     log_level: Annotated[
         Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")
@@ -132,8 +136,7 @@ def worker(
     found.show_errors = found.show_errors or show_errors
     found.health = health or found.health
     try:
-        polls = {} if poll_interval is None else {"poll_interval": poll_interval}
-        queue = connect_queue(url, create=create, **polls)
+        queue = connect_queue(url, create=create, **({"poll_interval": poll_interval} if poll_interval else {}))
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
     fail = _logged if log_format is LogFormat.JSON else refusal

@@ -393,3 +393,20 @@ async def test_a_queue_parses_nothing_after_its_own_commits(storage, make):
         await queue.nack_many(jobs[25:])
         await queue.dequeue("nobody")
         assert 0 == queue._engine.blob.lines_parsed
+
+
+@pytest.mark.parametrize("wait", [5, 20])
+@in_virtual_time
+async def test_an_idle_consumer_that_waits_again_and_again_reads_once_a_second(storage, wait):
+    async with BrokerQueue(storage, clock=VirtualClock()) as queue:
+        await queue.enqueue("other")
+        loop = asyncio.get_running_loop()
+        storage.forget()
+        until = loop.time() + 600
+        while loop.time() < until:
+            assert [] == await queue.dequeue("work", wait=wait)
+        assert 550 < storage.reads <= 600 + 15, "a quick start, and then one read a second"
+        await queue.enqueue("other")
+        storage.forget()
+        await queue.dequeue("work", wait=1)
+        assert storage.reads > 5, "the polls after a commit are quick"

@@ -29,6 +29,8 @@ logger = logger_of("jqueue")
 
 SHORTEST_POLL = 0.01
 POLL_GROWTH = 1.5
+PAUSE = 2.0
+"""Longest intervals between polls without a read, after which the polls begin quickly again."""
 
 LATE_ROWS = 0.1
 """Seconds between two looks for rows of a segment that a commit did not wait for. They cost no request."""
@@ -274,8 +276,9 @@ class Writer:
             self.calls.drop_ended()
             if batch:
                 batch[:0] = self.calls.waiting  # the call that has waited longest is served first
+                activity = self.engine.activity
                 await self._commit(batch, read_first=self.engine.pacing.begin())
-                self._last_read, self._poll_interval = asyncio.get_running_loop().time(), SHORTEST_POLL
+                self._has_read(activity)
                 fenced = False
             elif self.calls.waiting:
                 await self._poll_for_jobs()
@@ -348,11 +351,24 @@ class Writer:
             return
         polling, self._files.noticed = polling or self._files.noticed, False
         await self._commit(self.calls.waiting, read_first=polling)
-        if self.engine.activity != activity:
-            self._last_read, self._poll_interval = loop.time(), SHORTEST_POLL
-        elif polling:
-            self._last_read = loop.time()
+        if polling or self.engine.activity != activity:
+            self._has_read(activity)
+
+    def _has_read(self, activity: object) -> None:
+        """Note that the store's content is known now. Activity or a pause makes the next polls quick.
+
+        A caller that waits again, right after it has waited in vain, goes on at the pace of before.
+
+        Args:
+            activity: the activity in the queue before the commit that has read it.
+        """
+        now = asyncio.get_running_loop().time()
+        paused = now - self._last_read > PAUSE * self._longest_poll
+        if paused or self.engine.activity != activity:
+            self._poll_interval = SHORTEST_POLL
+        else:
             self._poll_interval = min(self._longest_poll, self._poll_interval * POLL_GROWTH)
+        self._last_read = now
 
     def _may_owe_claims(self) -> bool:
         """True if an open write may have made claims. If it lands, claims of callers that have left must go back."""
