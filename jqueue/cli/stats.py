@@ -179,7 +179,7 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
 def _counts(figures: EntrypointStats) -> dict[str, Any]:
     oldest, claim = figures.oldest_ready_age, figures.oldest_claim_age
     return {
-        "ready": figures.depth,
+        "ready": figures.ready,
         "scheduled": figures.scheduled,
         "in_progress": figures.in_progress,
         "dead": figures.dead,
@@ -212,13 +212,13 @@ def _jobs(info: QueueInfo) -> Table | str:
 def _reasons(info: QueueInfo) -> Iterator[str]:
     """Yield a line for each entrypoint whose jobs wait for a known reason."""
     for name, reason in info.why_waiting.items():
-        jobs = counted(info.entrypoints[name].depth, "ready job waits", "ready jobs wait")
+        jobs = counted(info.entrypoints[name].ready, "ready job waits", "ready jobs wait")
         yield f"{printable(name)}: {jobs}: {reason}"
 
 
 def has_jobs(figures: EntrypointStats) -> bool:
     """Return True if there are jobs of any status. Entrypoints that had jobs once have figures, too."""
-    return any((figures.depth, figures.scheduled, figures.in_progress, figures.dead, figures.completed))
+    return any((figures.ready, figures.scheduled, figures.in_progress, figures.dead, figures.completed))
 
 
 def _cells(figures: EntrypointStats) -> list[Text]:
@@ -226,7 +226,7 @@ def _cells(figures: EntrypointStats) -> list[Text]:
 
     dead = Text(f"{figures.dead:,}", "red") if figures.dead else count(0)
     oldest = figures.oldest_ready_age
-    numbers = [count(number) for number in (figures.depth, figures.scheduled, figures.in_progress)]
+    numbers = [count(number) for number in (figures.ready, figures.scheduled, figures.in_progress)]
     return [*numbers, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
 
 

@@ -52,7 +52,7 @@ def watch(url: URL, interval: Interval = 1.0) -> None:
 
     async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
         stats = await opened.stats()
-        depths.append(stats.depth)
+        depths.append(stats.ready)
         return screen(opened, stats, await find_holders(opened), terminal, room, depths)
 
     live(url, draw, interval, instead="jqueue stats")
@@ -81,7 +81,7 @@ def screen(
     full = f"{size(stats.size)} of {size(stats.size_limit)}" if stats.size_limit else size(stats.size)
     yield terminal.styled(f"{opened.now().astimezone(UTC):%H:%M:%S} UTC, version {stats.version}, {full}", "dim")
     yield ""
-    yield cut(f"ready {stats.depth:,}  {bars(depths)}", width)
+    yield cut(f"ready {stats.ready:,}  {bars(depths)}", width)
     yield ""
     holders = [holder for holder in known if holder.jobs or holder.record]
     listed = holders[: min(HOLDERS, max(1, room - FIXED - 4))]
@@ -106,7 +106,7 @@ def _jobs(stats: QueueStats, terminal: Terminal, room: int) -> Iterator[str]:
         return
     kept = shown
     if len(shown) > max(1, room - 2):
-        by_depth = sorted(shown, key=lambda name: -shown[name].depth)[: max(1, room - 3)]
+        by_depth = sorted(shown, key=lambda name: -shown[name].ready)[: max(1, room - 3)]
         kept = {name: shown[name] for name in sorted(by_depth)}
     rows = [_row(Cell(f"{name} (paused)" if each.paused else name), each) for name, each in kept.items()]
     yield from lines_of(JOBS, [*rows, _row(Cell("all", "bold"), stats)], terminal)
@@ -120,7 +120,7 @@ def _is_busy(known: EntrypointStats) -> bool:
 
 def _row(name: Cell, known: EntrypointStats) -> Sequence[Cell]:
     oldest = known.oldest_ready_age
-    counts = (known.depth, known.scheduled, known.in_progress)
+    counts = (known.ready, known.scheduled, known.in_progress)
     return (
         name,
         *(Cell(f"{number:,}", "" if number else "dim") for number in counts),

@@ -216,14 +216,14 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
         return
     finally:
         silence.cancel()
-    counts = f"{counted(stats.depth, 'ready job')}, {stats.scheduled:,} scheduled, {stats.dead:,} dead"
+    counts = f"{counted(stats.ready, 'ready job')}, {stats.scheduled:,} scheduled, {stats.dead:,} dead"
     logger.info("%s has %s%s", name_of(queue), counts, _unhandled(stats, handled))
 
 
 def _unhandled(stats: QueueStats, handled: Container[str]) -> str:
     """Return the entrypoints with ready jobs that this worker will not claim, in words; empty if there are none."""
     known = (stats.entrypoints or {}).items()
-    others = [f"{printable(name)} ({found.depth})" for name, found in known if found.depth and name not in handled]
+    others = [f"{printable(name)} ({found.ready})" for name, found in known if found.ready and name not in handled]
     if not others:
         return ""
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""

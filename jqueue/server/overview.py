@@ -45,7 +45,7 @@ def overview(view: View) -> dict[str, Any]:
 
 def _figures(stats: EntrypointStats, now: datetime) -> dict[str, Any]:
     return {
-        "ready": stats.depth,
+        "ready": stats.ready,
         "scheduled": stats.scheduled,
         "in_progress": stats.in_progress,
         "dead": stats.dead,
