@@ -11,6 +11,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from jqueue.runtime.threads import in_a_network_thread
 
+_OF_THIS_MACHINE = socket.AI_ADDRCONFIG & getattr(socket, "AI_MASK", ~0)  # on some systems, it has unknown bits
 _NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
@@ -27,7 +28,7 @@ class Lookups(AbstractResolver):
         """
         try:
             found = await in_a_network_thread(
-                socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+                socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=_OF_THIS_MACHINE
             )
         except UnicodeError as error:  # such as an empty part between two dots
             raise socket.gaierror(socket.EAI_NONAME, "not the name of a host") from error
