@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from jqueue.core.engine.observers import Observers
+from jqueue.core.engine.requests import as_storage_error
 from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.errors import (
     CASConflictError,
@@ -323,7 +324,7 @@ class ValueObjects:
                     what = "read" if reads else "stored"
                     raise DeadlineExceededError(
                         f"an object beside the queue could not be {what} before the deadline, and nothing was done",
-                        error,
+                        as_storage_error(error) if isinstance(error, TimeoutError) else error,
                     ) from error
 
 

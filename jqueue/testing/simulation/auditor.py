@@ -36,6 +36,9 @@ from jqueue.testing.simulation.staged_audit import StagedAudit
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 """Error text of a revoked job. It is repeated here on purpose, so that a change in the queue is noticed."""
 
+SET_ASIDE = "an object beside the queue could not be read"
+"""A part of the error text of a job whose payload could not be loaded by the call that claimed it."""
+
 NEVER_CHANGED = (
     "entrypoint",
     "payload",
@@ -359,6 +362,10 @@ class Auditor:
         self.ended[claim] = after
         if old.get("cancel_requested"):
             raise Violation(1, f"{claim} ended, and its job was to be stopped and is {status_of(new)}", version=after)
+        if SET_ASIDE in (error or "") and new.get("run_at"):
+            if failures_of(new) - grown != failures_of(old) - 1:
+                raise Violation(1, f"{claim} was set aside, and its failures are counted wrong", version=after)
+            return
         if error is not None and error not in (old.get("error"), STALE_ERROR):
             call = self.calls.by_tag.get(error)
             if call is None or claim not in call.claims or call.process != after.by:
