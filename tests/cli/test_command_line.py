@@ -162,7 +162,7 @@ def test_an_unreachable_store_cannot_be_used():
     result = invoke("doctor", url)
     assert 2 == result.exit_code
     assert "s3://bucket/queue.json.doctor-" in result.stderr
-    assert "the store did not answer" in result.stderr
+    assert "127.0.0.1:1 did not answer (EndpointConnectionError: Connection refused)" in result.stderr
     assert "hunter2" not in result.output
 
 

@@ -400,9 +400,10 @@ async def test_a_first_failure_after_an_uncharged_hand_back_is_logged_as_the_fir
             await worker.run(queue, drain=True, signals=False)
             await asyncio.sleep(1)
     first, second = [record.getMessage() for record in caplog.records if " failed: " in record.getMessage()]
-    assert "attempt 2) failed: ValueError; next try in " in first
+    assert "attempt 2) failed: ValueError at " in first
     assert first.endswith(" s (failure 1 of 2)")
-    assert second.endswith("attempt 3) failed: ValueError; dead (failure 2 of 2)")
+    assert "attempt 3) failed: ValueError at " in second
+    assert second.endswith("; dead (failure 2 of 2)")
 
 
 @pytest.mark.parametrize("wrong", [{"base": 0}, {"base": 5, "cap": 1}, {"base": -1}])
