@@ -424,7 +424,7 @@ PLANTED = [
     Planted(segments.id_overlooked_in_a_segment, {2, 3, 19}, 50, segments.SEGMENTED),
     Planted(segments.head_too_high, {19}, 50, segments.SEGMENTED),
     Planted(segments.rows_taken_during_a_merge_forgotten, {4, 9, 15, 19}, 50, segments.SEGMENTED),
-    Planted(segments.rows_kept_taken_by_an_undo, {1}, 100, segments.SEGMENTED),
+    Planted(segments.rows_kept_taken_by_an_undo, {1, 15}, 100, segments.SEGMENTED),
     Planted(segments.rows_of_others_kept, {8, 9, 19}, 50, segments.SEGMENTED),
     Planted(segments.rows_overlooked_by_a_purge, {2}, 200, segments.SEGMENTED),
     Planted(segments.taken_rows_counted, {3}, 300, replace(segments.SEGMENTED, timeless=0.0)),
