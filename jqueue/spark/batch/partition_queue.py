@@ -90,6 +90,9 @@ class PartitionQueue(RowQueue):
     def leave(self, run: str) -> None:
         """Do nothing."""
 
+    async def remove_left(self, deadline: Duration) -> None:
+        """Do nothing."""
+
     @property
     def capabilities(self) -> Capabilities:
         """Everything but ranges: their jobs are handed out one by one."""
