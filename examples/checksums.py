@@ -223,7 +223,8 @@ async def run(files: list[str], queue_path: Path, options: argparse.Namespace, s
     cancel_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with BrokerQueue(LocalFileSystemStorage(queue_path)) as queue, asyncio.TaskGroup() as group:
         crew = Crew(queue, len(files), show)
-        feeding = group.create_task(feed(queue, files))
+        await enqueue(queue, files[:JOBS_PER_ENQUEUE])  # creates the queue
+        feeding = group.create_task(feed(queue, files[JOBS_PER_ENQUEUE:]))
         started = time.monotonic()
         try:
             await crew.start(options.workers, queue_path, options.concurrency, group)
@@ -242,8 +243,11 @@ async def feed(queue: BrokerQueue, files: list[str]) -> None:
     for first in range(0, len(files), JOBS_PER_ENQUEUE):
         while (await queue.stats()).ready > MOST_QUEUED - JOBS_PER_ENQUEUE:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-        paths = files[first : first + JOBS_PER_ENQUEUE]
-        await queue.enqueue_many(Enqueue("checksum", os.fsencode(path)) for path in paths)
+        await enqueue(queue, files[first : first + JOBS_PER_ENQUEUE])
+
+
+async def enqueue(queue: BrokerQueue, files: list[str]) -> None:
+    await queue.enqueue_many(Enqueue("checksum", os.fsencode(path)) for path in files)
 
 
 async def watch(crew: Crew) -> None:

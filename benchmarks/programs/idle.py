@@ -55,7 +55,7 @@ async def same_broker(given: dict[str, Any], queue: Any) -> list[float]:
 async def consume(given: dict[str, Any]) -> None:
     """The consumer in another process: print the seconds that each job took to get here."""
     async with queue_of(given, storage_of(given)) as queue:
-        await queue.stats()
+        await queue.read_state()
         print("ready", flush=True)
         for _ in range(given["samples"]):
             [job] = await queue.dequeue(ENTRYPOINT, wait=WAIT)

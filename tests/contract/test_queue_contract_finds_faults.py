@@ -12,6 +12,7 @@ from jqueue.domain.cron import next_after
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JQueueError, ResultTimeoutError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Fence
+from jqueue.domain.rules import QueueSettings
 from jqueue.ports.queue import Capabilities
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
@@ -190,7 +191,8 @@ class KeysWithoutLimits(DirectQueue):
 
 class NeverAges(DirectQueue):
     async def configure(self, *, aging=None, **options):
-        return (await super().configure(**options)).model_copy(update={"aging": aging})
+        settings = await super().configure(**options) if options else QueueSettings()
+        return settings.model_copy(update={"aging": aging})
 
 
 class ForgetsFailures(DirectQueue):

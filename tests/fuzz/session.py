@@ -15,6 +15,7 @@ from jqueue.domain.errors import (
     CASConflictError,
     DeadlineExceededError,
     JQueueError,
+    QueueMissingError,
     StorageError,
     StorageFatalError,
     UnknownOutcomeError,
@@ -125,6 +126,8 @@ class Session:
         if state is None:
             require(isinstance(seen, StorageFatalError), "what is no queue is seen as one")
             require(isinstance(figures, StorageFatalError), "what is no queue is counted")
+        elif isinstance(figures, QueueMissingError):
+            require(seen == QueueState(), "what is there is seen as no queue")
         elif isinstance(seen, QueueState):
             oracles.check_same(seen, state, "the queue object's view", placed=False)
             require(figures.unreadable == len(state.set_aside), "the lines set aside are not counted")

@@ -381,7 +381,7 @@ PLANTED = [
     Planted(staging.same_version_added_again, {1, 13}, 50, STAGED),
     Planted(staging.placed_lines_kept_by_an_undo, {0, 1, 2, 13}, 50, STAGED),
     Planted(staging.draft_kept_after_placed_lines, {1}, 50, STAGED),
-    Planted(staging.transactions_not_written, {13}, 50, STAGED),
+    Planted(staging.transactions_not_written, {13, 19}, 50, STAGED),
     Planted(staging.holder_kept_after_the_claim, {12, 14}, 50, STAGED),
     Planted(staging.bound_ignored, {14}, 50, STAGED),
     Planted(staging.passed_over_jobs_lost, {0, 3}, 100, STAGED),
