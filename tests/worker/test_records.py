@@ -66,6 +66,7 @@ def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faster():
                 await task
 
         looking = DirectQueue(memory, clock=VirtualClock())
+        await looking.configure(aging=60)  # no worker creates a queue
         runs = asyncio.gather(*(idle(*each) for each in enumerate(storages)))
         await asyncio.sleep(590)
         assert [False] * workers == [record.lost for record in (await looking.stats()).workers]

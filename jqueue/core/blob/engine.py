@@ -157,7 +157,7 @@ class CommitEngine(Engine):
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         await self.history.make_room(self.draft.header)
-        if self.workers.are_due(self.clock.monotonic()):
+        if self.existed and self.workers.are_due(self.clock.monotonic()):  # a worker that waits creates no queue
             self.draft.touch()
         if self.segments is not None:
             self.segments.loader.integrate(self.draft)
