@@ -191,15 +191,26 @@ async def test_folders_and_their_objects_follow_the_mode_and_group_of_the_queue_
         assert 0o700 == stat.S_IMODE(path.with_name("queue.json.mine").stat().st_mode)
 
 
+@pytest.mark.parametrize("object_first", [True, False])
+async def test_earlier_objects_follow_whatever_a_new_process_writes_first(storage, path, object_first):
+    await storage.write(b"the queue")
+    await storage.create_object(".payloads/1", b"x")
+    path.chmod(0o660)
+    newer = LocalFileSystemStorage(path)
+    if object_first:
+        await newer.create_object(".payloads/2", b"x")
+    _, etag = await newer.read()
+    await newer.write(b"the queue, again", etag)
+    assert {0o660} == {stat.S_IMODE(each.stat().st_mode) for each in path.with_name("queue.json.payloads").iterdir()}
+
+
 async def test_the_folder_of_a_process_that_died_before_it_was_shared_is_shared_by_the_next(path):
-    etag = await LocalFileSystemStorage(path, mode=0o660).write(b"the queue")
+    await LocalFileSystemStorage(path, mode=0o660).write(b"the queue")
     segments, payloads = (path.with_name(f"queue.json.{name}") for name in ("segments", "payloads"))
     segments.mkdir(0o700)
     payloads.mkdir(0o700)
     await LocalFileSystemStorage(path).create_object(".segments/1", b"x")
-    assert (0o770, 0o700) == tuple(stat.S_IMODE(each.stat().st_mode) for each in (segments, payloads))
-    await LocalFileSystemStorage(path).write(b"the queue, again", etag)
-    assert 0o770 == stat.S_IMODE(payloads.stat().st_mode)
+    assert (0o770, 0o770) == tuple(stat.S_IMODE(each.stat().st_mode) for each in (segments, payloads))
 
 
 async def test_temporary_files_of_processes_that_died_are_removed_after_a_day(storage, path):

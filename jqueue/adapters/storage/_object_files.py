@@ -184,6 +184,8 @@ class ObjectFiles:
             check_folders(above, os.path.basename(folder))
             if folder in self._flushed:
                 return
+            if (queue := file_status(self._file)) is not None:
+                self.follow(queue)  # before the folder is shared below: a folder that fits is not looked into
         descriptor = open_folder(folder)
         try:
             self._share(descriptor)  # also a folder of a process that was killed before this
