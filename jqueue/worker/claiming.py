@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jqueue.core.calls.claimed_payloads import NotLoadedError
 from jqueue.core.queue_options import options_of
 from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import JQueueError, StorageFatalError
@@ -139,6 +140,8 @@ class Claimer:
                 found_all = False
             try:
                 jobs = await self._claim(names, asked, long_poll=found_all)
+            except NotLoadedError:
+                jobs = None  # the queue answered, and logged why it sets these jobs aside: there may be others
             except RETRIED_ERRORS as error:
                 if isinstance(error, StorageFatalError) and not self._answered:
                     raise

@@ -10,6 +10,7 @@ from jqueue import JQueueError, StorageError, UnknownOutcomeError
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
+from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Discard, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
@@ -326,3 +327,16 @@ async def test_a_worker_whose_claims_were_lost_with_the_queue_goes_on_when_the_q
             await asyncio.sleep(1000)
             assert not task.done()
     assert not any("gives up" in line for line in log("ERROR"))
+
+
+@in_virtual_time
+async def test_a_payload_that_cannot_be_read_is_no_failure_of_the_queue(log):
+    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+    async with broker(storage) as queue:
+        large = await queue.enqueue("work", bytes(100_000))
+        assert large.payload_object is not None
+        await queue.enqueue("work", b"behind it")
+        storage.unreadable[large.payload_object.suffix] = StorageFatalError("access refused")
+        assert RunReport(succeeded=1) == await idle(concurrency=1).run(queue, drain=True, signals=False)
+    assert [] == log("WARNING")
+    assert not [line for line in log() if "answers again" in line]
