@@ -175,7 +175,7 @@ def _facts(job: Job, now: datetime, *, hidden: bool) -> Iterator[tuple[str, str]
             yield name, ago(time, now)
     if job.claim_timeout is not None:
         yield "claim lost after", f"{length(job.claim_timeout)} without a heartbeat"
-    waits = job.status is JobStatus.QUEUED  # the times of another job have no effect any more
+    waits = job.status is JobStatus.QUEUED  # the times of other jobs no longer have an effect
     for name, time in (
         ("runs at", job.run_at if waits else None),
         ("expires", job.expires_at if waits else None),
