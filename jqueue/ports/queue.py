@@ -274,7 +274,10 @@ class SupportsRanges(Protocol):
 
 @runtime_checkable
 class SupportsWorkers(Protocol):
-    """A queue that keeps a record of each worker. It is written with each commit, and at least once a minute."""
+    """A queue that keeps a record of each worker. Each commit writes it. An idle worker makes one commit a minute.
+
+    A worker that waits for a queue that does not exist makes none.
+    """
 
     def attend(self, run: str, describe: Callable[[float], WorkerRecord]) -> None:
         """Add a worker.
