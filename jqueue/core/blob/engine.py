@@ -344,8 +344,7 @@ class CommitEngine(Engine):
         cycle = self.pacing.cycle.seconds
         claimed: Mapping[str, int] = claims_of(self.draft.steps) if self.draft.header.segments else {}
         before, moved = self.draft.header.history, self.history.moved
-        kept, retention = self.versions_kept, self.retention
-        stuck = self.history.is_stuck
+        kept, retention, stuck = self.versions_kept, self.retention, self.history.is_stuck
         header = next_header(
             self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention, stuck
         )
