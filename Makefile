@@ -93,7 +93,7 @@ test-spark: ## run the tests of the pipeline on another Spark, SPARK=4.2.0: the 
 	    -m "not full and not system" tests/spark $(ARGS)
 
 simulate: $(STAMP) ## run many processes on one store under every fault, in virtual time, and audit them
-	@$(BIN)/python -m jqueue.testing.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
 
 kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every system call of a commit
 	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)

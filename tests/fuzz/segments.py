@@ -25,11 +25,11 @@ from jqueue import DirectQueue, InMemoryStorage, Job, JobStatus, JQueueError, Li
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.segments import FOLDER
 from jqueue.operations import Enqueue
-from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.fuzz.choices import Choices
 from tests.fuzz.edits import COUNTS, NUMBERS, OTHERS, TEXTS, VALUE, edit
 from tests.fuzz.oracles import Finding
+from tests.simulation.workload import SeededEntropy
 
 SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2, merged=3, holes=2)
 

@@ -17,8 +17,8 @@ from typing import Any
 from zlib import crc32
 
 from jqueue import JobStatus
-from jqueue.testing.simulation.stored_segments import Fields, StoredRow, StoredSegment
 from tests.kill.ledger import ViolationError
+from tests.simulation.stored_segments import Fields, StoredRow, StoredSegment
 
 TRIES = 20
 """Number of times that the file is read anew because it changed while its segments were read."""

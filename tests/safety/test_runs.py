@@ -16,8 +16,8 @@ from jqueue.domain.operations import Ack, Dequeue, Enqueue, Fence, new_job, perf
 from jqueue.domain.operations.jobs import UNPREPARED
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import FaultyStorage
-from jqueue.testing.simulation.workload import SeededEntropy, SimulatedClock
 from jqueue.testing.virtual_time import VirtualClock, run
+from tests.simulation.workload import SeededEntropy, SimulatedClock
 from tests.tiny_segments import in_segments, segments_of, spilled
 from tests.virtual_world import in_virtual_time
 

@@ -24,8 +24,6 @@ from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Sweep, perform
 from jqueue.domain.operations.operator import Redrive, revoke
 from jqueue.domain.order import Order
-from jqueue.testing.simulation import Settings
-from jqueue.testing.simulation.network import HonestStore
 from tests.simulation import planted_counters as counters
 from tests.simulation import planted_history as history
 from tests.simulation import planted_objects as objects
@@ -34,6 +32,8 @@ from tests.simulation import planted_overseers as overseers
 from tests.simulation import planted_runs as runs
 from tests.simulation import planted_segments as segments
 from tests.simulation import planted_staging as staging
+from tests.simulation.network import HonestStore
+from tests.simulation.runner import Settings
 
 
 def no_commit_id(patch):

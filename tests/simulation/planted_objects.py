@@ -5,7 +5,7 @@ import asyncio
 from jqueue.core.calls.collection import Collector
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.domain.stored_object import RESULTS, StoredObject
-from jqueue.testing.simulation import Settings
+from tests.simulation.runner import Settings
 
 LARGE = Settings(modern=1.0, large=1.0, segments=0.0)
 

@@ -9,8 +9,8 @@ from jqueue.domain.events import batches_of
 from jqueue.domain.occurrences import with_fired
 from jqueue.domain.operations import Amend, CreateQueue, Guarded, Purge, RunSchedule
 from jqueue.domain.transitions import Verb
-from jqueue.testing.simulation import Settings
-from jqueue.testing.simulation.workload import DEADLINE
+from tests.simulation.runner import Settings
+from tests.simulation.workload import DEADLINE
 
 OVERSEEN = Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0)
 """Many processes and faults; in every seed, operators act on what they have seen."""

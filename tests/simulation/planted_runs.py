@@ -8,7 +8,7 @@ from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.models import fields_of
 from jqueue.domain.operations import Dequeue
 from jqueue.domain.transitions import MoveRun, Verb
-from jqueue.testing.simulation import Settings
+from tests.simulation.runner import Settings
 
 CROWDED = Settings(rate=0.2, processes=4, crowds=1.0, segments=0.0)
 """Some faults, and many callers of one queue object in every seed."""

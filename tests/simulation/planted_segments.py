@@ -14,7 +14,7 @@ from jqueue.domain.operations.segments import Merge, Spill
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import Segment, joined
-from jqueue.testing.simulation import Settings
+from tests.simulation.runner import Settings
 
 SEGMENTED = Settings(rate=0.2, processes=4, modern=0.8, segments=1.0)
 """Some faults, and segments in every seed."""

@@ -15,7 +15,7 @@ from jqueue.domain.operations import EnqueueSegments, EnqueueStaged, LastTransac
 from jqueue.domain.operations.transactions import Transaction
 from jqueue.domain.order import Order
 from jqueue.domain.sequence_numbers import PlacedJobs
-from jqueue.testing.simulation import Settings
+from tests.simulation.runner import Settings
 
 
 def transaction_in_a_commit_of_its_own(patch):

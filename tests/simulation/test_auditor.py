@@ -2,11 +2,10 @@
 
 import pytest
 
-from jqueue.testing.simulation import Violation
-from jqueue.testing.simulation.auditor import Auditor
-from jqueue.testing.simulation.calls import Calls
-from jqueue.testing.simulation.chain import QUEUED, Version
-from jqueue.testing.simulation.history import Call
+from tests.simulation.auditor import Auditor
+from tests.simulation.calls import Calls, Violation
+from tests.simulation.chain import QUEUED, Version
+from tests.simulation.history import Call
 
 
 def _job(sequence, **more):

@@ -8,9 +8,9 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError, ObjectMissingError, StorageError
 from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.objects_contract import pieces_of
-from jqueue.testing.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
-from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.virtual_time import run
+from tests.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
+from tests.simulation.schedule import Schedule
 
 NOT_DONE = {FaultKind.LOST_REQUEST, FaultKind.SILENT_REQUEST, FaultKind.THROTTLED, FaultKind.DOWN}
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from jqueue.testing.simulation import Settings, Violation, run_seed, run_seeds
-from jqueue.testing.simulation.failure import shorten
-from jqueue.testing.simulation.runner import Simulation
+from tests.simulation.calls import Violation
+from tests.simulation.failure import shorten
+from tests.simulation.many import run_seeds
 from tests.simulation.planted_bugs import PLANTED, no_commit_id
+from tests.simulation.runner import Settings, Simulation, run_seed
 
 
 def first_violation(seeds, settings=None):

@@ -13,9 +13,11 @@ import pytest
 from jqueue import InMemoryStorage, LocalFileSystemStorage
 from jqueue.domain.operations import Ack, Dequeue
 from jqueue.domain.operations.jobs import NewJob
-from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
-from jqueue.testing.simulation import __main__ as command
-from jqueue.testing.simulation.__main__ import main
+from tests.simulation import __main__ as command
+from tests.simulation.__main__ import main
+from tests.simulation.many import run_seeds
+from tests.simulation.network import FaultKind
+from tests.simulation.runner import Report, Settings, run_seed
 
 SEEDS, FAST, WIDE, LOT = 1000, 100, 200, 50
 

@@ -10,8 +10,8 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.counters import KINDS
 from jqueue.telemetry.prometheus import PrometheusMetrics
 from jqueue.telemetry.recorder import Recorder
-from jqueue.testing.simulation.chain import COMPLETED, DEAD, IN_PROGRESS, QUEUED, status_of
-from jqueue.testing.simulation.runner import Settings, Simulation
+from tests.simulation.chain import COMPLETED, DEAD, IN_PROGRESS, QUEUED, status_of
+from tests.simulation.runner import Settings, Simulation
 from tests.telemetry.samples import samples_of
 
 SEEDS = range(6)

@@ -10,8 +10,8 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import DeadlineExceededError, StorageThrottledError, UnknownOutcomeError
 from jqueue.testing.faults import Fault, FaultyStorage
-from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock
+from tests.simulation.workload import SeededEntropy
 from tests.virtual_world import in_virtual_time, now
 
 DEADLINE = 6.0

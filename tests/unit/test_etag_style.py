@@ -18,8 +18,8 @@ from botocore.exceptions import ClientError
 from jqueue import CASConflictError, S3Storage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import StorageThrottledError
-from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock
+from tests.simulation.workload import SeededEntropy
 from tests.virtual_world import in_virtual_time, now
 
 WRITERS = 4

@@ -10,8 +10,8 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, JQueueE
 from jqueue.core.calls.writer import Writer
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects, FaultyStorage
-from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock, run
+from tests.simulation.workload import SeededEntropy
 from tests.tiny_segments import in_segments, segments_of, spilled
 from tests.virtual_world import in_virtual_time
 

@@ -14,8 +14,8 @@ from jqueue.core.pacing.pace import BATCH_WHILE_PACED, LONGEST_INTERVAL, WritePa
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageThrottledError
 from jqueue.domain.models import CommitRecord
 from jqueue.testing.faults import Fault, FaultyStorage
-from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock
+from tests.simulation.workload import SeededEntropy
 from tests.virtual_world import in_virtual_time, now
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])

@@ -81,7 +81,7 @@ def test_no_function_is_too_long_to_be_read_at_once():
 
 def test_every_module_takes_the_logger_that_escapes_foreign_text():
     raw = [_name(path) for path in _modules() if 'getLogger("jqueue' in path.read_text(encoding="utf-8")]
-    assert ["jqueue/testing/simulation/runner.py"] == raw  # it sets a level
+    assert [] == raw
 
 
 def test_no_file_names_a_package_registry():

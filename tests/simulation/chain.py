@@ -1,0 +1,390 @@
+"""The chain of versions that the store has held, as plain JSON: the evidence for the auditor.
+
+A version has the jobs in the blob and the waiting rows of its segments. They are parsed here without the queue's own
+codec, so that a bug in the codec shows.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import from_json
+
+from tests.simulation.network import Landing
+from tests.simulation.stored_segments import FOLDER, StoredSegment
+
+Fields = dict[str, Any]
+
+QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
+TABLES = frozenset(
+    (
+        *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
+        *("attempt_floor", "last_sequence", "settings", "entrypoints", "recent", "schedules", "transactions"),
+        *("counters", "history", "segments", "retired", "ranges"),
+    )
+)
+
+Created = Mapping[str, tuple[float, bytes]]
+"""Time of creation and content of objects, by suffix."""
+
+Place = tuple[str, int]
+"""A segment, and the number of a row in it."""
+
+NO_OBJECTS: Created = {}
+
+DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
+"""Values of fields that a job leaves out. A person may write them all the same, and the next commit leaves them out."""
+
+
+@dataclass(slots=True)
+class Version:
+    """One version of the queue.
+
+    Attributes:
+        index: place in the chain.
+        at: time at which it landed, in seconds of the simulation.
+        by: name of the process that wrote it; None for a person.
+        number: version number that it states.
+        jobs: fields of each job, by id, wherever it is.
+        rows: the place of each job that is the waiting row of a segment, by its id.
+        ranged: the range of each job that is in progress as a part of one, by its id.
+        leading: ids of the first job of each range.
+        ranges: the claims of ranges, by id.
+        broken: entries among the jobs that cannot be read as jobs, by id.
+        notes: fields of the header that the queue does not know.
+        forgotten: commits up to this version can no longer be recognised.
+        queue: id of the queue.
+        floor: attempt at which a reused job id continues.
+        holds: unique keys kept after an ack, each with its job's id and the end of the hold.
+        settings: settings of the whole queue.
+        rules: limits and pauses of each entrypoint, by its name.
+        schedules: cron entries, by name.
+        transactions: last version of each application that adds jobs in transactions.
+        counters: counters of each entrypoint.
+        history: the outbox of the history, and where it is moved to.
+        segments: the manifest: an entry for each segment, by its name.
+        retired: times at which segments left the manifest, by name.
+        stored: the segments of the manifest, as the store has them. One that is missing or cannot be read is left out.
+        passing: segments that the manifest does not have, and events in the outbox name. One that was named and
+            purged in the same commit is in no manifest.
+        doubles: ids of jobs that are in two places.
+        unsure: ids of jobs in segments that were damaged at some time. They need not be served.
+        twins: ids that occur twice in the blob.
+        clock: time of writing by the writer's clock, in seconds since 1970.
+        old: True if it has the format of jqueue 1.0.0.
+    """
+
+    index: int = -1
+    at: float = 0.0
+    by: str | None = None
+    number: int = 0
+    jobs: dict[str, Fields] = field(default_factory=dict)
+    broken: dict[str, Any] = field(default_factory=dict)
+    notes: Fields = field(default_factory=dict)
+    forgotten: int = 0
+    old: bool = False
+    queue: str = ""
+    floor: int = 0
+    holds: Fields = field(default_factory=dict)
+    settings: Fields = field(default_factory=dict)
+    rules: dict[str, Fields] = field(default_factory=dict)
+    schedules: dict[str, Fields] = field(default_factory=dict)
+    transactions: Fields = field(default_factory=dict)
+    counters: Fields = field(default_factory=dict)
+    history: Fields = field(default_factory=dict)
+    rows: dict[str, Place] = field(default_factory=dict)
+    ranged: dict[str, str] = field(default_factory=dict)
+    leading: set[str] = field(default_factory=set)
+    ranges: dict[str, Fields] = field(default_factory=dict)
+    segments: dict[str, Fields] = field(default_factory=dict)
+    retired: dict[str, float] = field(default_factory=dict)
+    stored: dict[str, StoredSegment] = field(default_factory=dict)
+    passing: dict[str, StoredSegment] = field(default_factory=dict)
+    doubles: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()
+    twins: frozenset[str] = frozenset()
+    clock: float = 0.0
+
+    @property
+    def hot(self) -> set[str]:
+        """The ids of the jobs in the blob."""
+        return self.jobs.keys() - self.rows.keys() - self.ranged.keys()
+
+    def total(self, entrypoint: str, kind: int) -> int:
+        """Return one counter of an entrypoint."""
+        counters = self.counters.get(entrypoint)
+        count: int = counters[0][kind] if counters else 0
+        return count
+
+
+NOTHING = Version()
+"""The state before the first version."""
+
+
+class Timeline:
+    """The chain, searchable by time.
+
+    Args:
+        versions: the chain.
+    """
+
+    def __init__(self, versions: list[Version]) -> None:
+        self.versions = versions
+        self._times = [version.at for version in versions]
+
+    def at(self, moment: float) -> Version:
+        """Return the version that was current at a moment."""
+        place = bisect_right(self._times, moment)
+        return self.versions[place - 1] if place else NOTHING
+
+    def between(self, start: float, end: float) -> list[Version]:
+        """Return the versions that were current at any moment between two."""
+        first = bisect_right(self._times, start) - 1
+        last = bisect_right(self._times, end)
+        return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
+
+
+def read_chain(landings: Iterable[Landing], objects: Created = NO_OBJECTS) -> list[Version]:
+    """Parse every version. Each distinct line, and each segment, is parsed only once.
+
+    Args:
+        landings: the versions.
+        objects: the objects beside the queue's. A job is shown with its large payload or result in its line.
+    """
+    reader = _ChainReader(objects)
+    return [reader.read(index, landing) for index, landing in enumerate(landings)]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The rows of a segment that wait by one entry of a manifest, as jobs and as places."""
+
+    entry: Fields
+    jobs: dict[str, Fields]
+    places: dict[str, Place]
+
+
+class _ChainReader:
+    """Parses versions, and remembers what it has parsed.
+
+    Args:
+        objects: the objects beside the queue's.
+    """
+
+    def __init__(self, objects: Created) -> None:
+        self._objects = objects
+        self._lines: dict[bytes, tuple[str, Fields]] = {}
+        self._segments: dict[str, StoredSegment | None] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._held: dict[str, tuple[Fields, dict[str, Fields]]] = {}
+
+    def read(self, index: int, landing: Landing) -> Version:
+        """Return one version."""
+        header, _, body = landing.content.partition(b"\n")
+        entries: dict[str, Any]
+        twins: set[str] = set()
+        if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
+            content = from_json(header + b"}}")
+            entries = {}
+            for line in body[:-3].split(b"\n"):
+                if line:
+                    job_id, job = self._read_line(line.removesuffix(b","))
+                    if job_id in entries:
+                        twins.add(job_id)
+                    entries[job_id] = job
+        else:
+            content = json.loads(landing.content)
+            jobs = content["jobs"]
+            entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
+            entries = {key: self._fields_of(job) for key, job in entries.items()}
+        version = Version(index, landing.at, landing.by, content["version"], entries)
+        version.twins = frozenset(twins)
+        _read_header(version, content)
+        if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
+            version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
+            version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
+        if version.segments:
+            self._add_rows(version)
+        for name in _named_by_events(version.history) - version.stored.keys():
+            if (segment := self.segment(name)) is not None:
+                version.passing[name] = segment
+        return version
+
+    def _read_line(self, line: bytes) -> tuple[str, Fields]:
+        known = self._lines.get(line)
+        if known is None:
+            ((key, job),) = from_json(b"{" + line + b"}").items()
+            known = self._lines[line] = key, self._fields_of(job)
+        return known
+
+    def _fields_of(self, job: Any) -> Fields:
+        fields = _fields_of(job)
+        stored = fields.pop("payload_object", None)
+        if stored is not None and stored[0] in self._objects:
+            fields["payload"] = b64encode(self._objects[stored[0]][1]).decode()
+        stored = fields.pop("result_object", None)
+        if stored is not None and stored[0] in self._objects:
+            fields["result"] = from_json(self._objects[stored[0]][1])
+        return fields
+
+    def _add_rows(self, version: Version) -> None:
+        doubles: set[str] = set()
+        for name, entry in version.segments.items():
+            segment = self.segment(name)
+            if segment is None:
+                continue
+            version.stored[name] = segment
+            waiting = self._waiting.get(name)
+            if waiting is None or waiting.entry != entry:
+                waiting = self._waiting[name] = _rows_of(name, segment, entry)
+            doubles |= version.jobs.keys() & waiting.jobs.keys()
+            version.jobs.update(waiting.jobs)
+            version.rows.update(waiting.places)
+        for range_id, held in version.ranges.items():
+            if held["segment"] not in version.stored:
+                continue
+            known = self._held.get(range_id)
+            if known is None or known[0] != held:
+                segment, entry = version.stored[held["segment"]], version.segments[held["segment"]]
+                known = self._held[range_id] = held, _jobs_in(held, segment, entry)
+            doubles |= version.jobs.keys() & known[1].keys()
+            version.jobs.update(known[1])
+            version.ranged.update(dict.fromkeys(known[1], range_id))
+            version.leading.update(list(known[1])[:1])
+        version.doubles = frozenset(doubles)
+
+    def segment(self, name: str) -> StoredSegment | None:
+        """Return a segment as the store has it; None if it is missing or cannot be read."""
+        if name not in self._segments:
+            _, content = self._objects.get(FOLDER + name, (0.0, b""))
+            try:
+                self._segments[name] = StoredSegment(content, self._read_line)
+            except (ValueError, LookupError, TypeError):
+                self._segments[name] = None
+        return self._segments[name]
+
+
+def _named_by_events(history: Fields) -> set[str]:
+    """Return the names of the segments that the events in the outbox name."""
+    kinds = [batch[3][-1] for batch in history.get("batches", ()) if len(batch) > 1 and batch[3]]
+    places = [each for last in kinds if isinstance(last, dict) for each in last["rows"].values()]
+    return {name for several in places for name, _ in several}
+
+
+def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
+    waiting, offset = segment.waiting(entry), entry.get("offset", 0)
+    jobs = {row.job_id: row.job for row in waiting.values()}
+    if offset:
+        jobs = {job_id: {**job, "sequence": job["sequence"] + offset} for job_id, job in jobs.items()}
+    for first, last, claims, failures in entry.get("tried", ()):
+        for row in (waiting[number] for number in range(first, last) if number in waiting):
+            job = jobs[row.job_id]
+            more = {"attempt": job["attempt"] + claims, "failures": job["failures"] + failures}
+            jobs[row.job_id] = {**job, **more}
+    return _Waiting(entry, jobs, {row.job_id: (name, number) for number, row in waiting.items()})
+
+
+def _rows_in(held: Fields) -> Iterable[int]:
+    """Return the numbers of the rows of a range."""
+    gaps = {row for first, last in held.get("without", ()) for row in range(first, last)}
+    return (row for row in range(held["first"], held["last"]) if row not in gaps)
+
+
+def _jobs_in(held: Fields, segment: StoredSegment, entry: Fields) -> dict[str, Fields]:
+    """Return the jobs of a range, which are in progress."""
+    jobs = {}
+    for row in (segment.rows[number] for number in _rows_in(held)):
+        job = {
+            **row.job,
+            "status": IN_PROGRESS,
+            "sequence": row.job["sequence"] + entry.get("offset", 0),
+            "attempt": row.job["attempt"] + held["claims"],
+            "failures": row.job["failures"] + held.get("failures", 0),
+            "heartbeat_at": _moment(held["heartbeat_at"]),
+            "claim_timeout": held["claim_timeout"],
+        }
+        if held.get("holder") is not None:
+            job |= {"holder": held["holder"], "claimed_at": _moment(held["claimed_at"])}
+        if row.job_id in held.get("cancelled", ()):
+            job["cancel_requested"] = True
+        jobs[row.job_id] = job
+    return jobs
+
+
+def jobs_of_range(held: Fields, objects: Created) -> list[tuple[str, int]]:
+    """Return the id and the attempt of each job of a range.
+
+    Args:
+        held: the claim of the range.
+        objects: the objects beside the queue's.
+    """
+    segment = _ChainReader(objects).segment(held["segment"])
+    rows = [] if segment is None else [segment.rows[number] for number in _rows_in(held)]
+    return [(row.job_id, row.job["attempt"] + held["claims"]) for row in rows]
+
+
+def _moment(text: str) -> str:
+    """Return a time of the header in the form that it has in a job."""
+    return datetime.fromisoformat(text).isoformat()
+
+
+def _read_header(version: Version, content: Fields) -> None:
+    version.forgotten = content.get("evicted_through", 0)
+    version.old = isinstance(content["jobs"], list)
+    version.queue, version.floor = content.get("queue", ""), content.get("attempt_floor", 0)
+    version.holds = content.get("holds", {})
+    version.settings, version.rules = content.get("settings", {}), content.get("entrypoints", {})
+    version.transactions = content.get("transactions", {})
+    version.schedules, version.counters = content.get("schedules", {}), content.get("counters", {})
+    version.history = content.get("history", {})
+    version.segments, version.retired = content.get("segments", {}), content.get("retired", {})
+    version.ranges = content.get("ranges", {})
+    version.clock = max(
+        (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
+    )
+    if not content.keys() <= TABLES | {"jobs"}:
+        version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
+
+
+def _fields_of(job: Any) -> Fields:
+    """Return the fields of a job, with defaults. An unreadable line gets no entrypoint, and is kept under `line`."""
+    if not isinstance(job, dict):
+        return {**DEFAULTS, "entrypoint": None, "line": job}
+    fields = {**DEFAULTS, **job}
+    if status_of(fields) == IN_PROGRESS and "holder" in fields:
+        fields.setdefault("claimed_at", fields.get("heartbeat_at"))
+    return fields
+
+
+def status_of(job: Fields) -> str:
+    """Return the status of a job."""
+    status: str = job.get("status", QUEUED)
+    return status
+
+
+def attempt_of(job: Fields) -> int:
+    """Return the attempt of a job. A claim of jqueue 1.0.0 counts as the first."""
+    attempt: int = job.get("attempt", 0)
+    return max(attempt, 1) if status_of(job) == IN_PROGRESS else attempt
+
+
+def failures_of(job: Fields) -> int:
+    """Return the failures charged to a job. A claim of jqueue 1.0.0 counts as one."""
+    failures: int = job.get("failures", 0)
+    return max(failures, 1) if status_of(job) == IN_PROGRESS else failures
+
+
+def is_ready(job: Fields, entrypoint: str | None = None) -> bool:
+    """True if a dequeue of the entrypoint can claim the job at any time: it is queued, without delay or expiry."""
+    return (
+        status_of(job) == QUEUED
+        and job.get("run_at") is None
+        and job.get("expires_at") is None
+        and entrypoint in (None, job["entrypoint"])
+    )

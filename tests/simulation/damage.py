@@ -1,0 +1,106 @@
+"""Damage to segments in the store: for a while, a segment is missing, cut off, or has other bytes than were written.
+
+Or it cannot be read: reads of it are refused, fail, or are never answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Set
+from datetime import datetime
+
+from jqueue.domain.errors import StorageError, StorageFatalError
+from tests.simulation.chain import NOTHING, Version, read_chain
+from tests.simulation.network import HonestStore, Network
+from tests.simulation.schedule import Schedule
+from tests.simulation.stored_segments import FOLDER
+
+MOST = 3
+"""Largest number of segments that are damaged in one simulation."""
+
+_SEQUENCE = re.compile(rb'(?:"sequence": |\x02)(\d+)')
+"""A sequence number: behind its name, or behind the byte that stands for that."""
+
+
+class Damage:
+    """Damages segments that the queue names, one after the other, and repairs them.
+
+    Args:
+        schedule: the schedule of the seed.
+        network: the way to the store.
+        store: the store.
+
+    Attributes:
+        names: names of the segments that were damaged.
+    """
+
+    def __init__(self, schedule: Schedule, network: Network, store: HonestStore) -> None:
+        self.names: set[str] = set()
+        self._schedule = schedule
+        self._network = network
+        self._store = store
+        self._dice = schedule.dice("damage")
+        self._whole: dict[str, tuple[bytes, datetime]] = {}
+
+    async def run(self) -> None:
+        """Damage a few segments."""
+        for number in range(1, MOST + 1):
+            self._schedule.reset(self._dice, f"damage {number}")
+            await asyncio.sleep(self._dice.expovariate(1 / 8))
+            if self._schedule.takes_place(f"damage {number}"):
+                self._damage()
+                await asyncio.sleep(self._dice.choice([0.2, 5.0, 20.0]))
+                self.repair()
+
+    def repair(self) -> None:
+        """Restore what was damaged, unless it was removed meanwhile."""
+        for suffix, whole in self._whole.items():
+            if suffix not in self._store.removed:
+                self._store.objects[suffix] = whole
+        self._whole.clear()
+        self._store.unreadable.clear()
+
+    def _damage(self) -> None:
+        version = next(iter(read_chain(self._network.landings[-1:], self._store.created)), NOTHING)
+        names = sorted(name for name in version.segments if FOLDER + name in self._store.objects)
+        if not names:
+            return
+        name = self._dice.choice(names)
+        content, moment = self._whole[FOLDER + name] = self._store.objects[FOLDER + name]
+        self.names.add(name)
+        kinds = [self._lose, self._cut, self._spoil, self._edit, self._hide]
+        self._dice.choice(kinds)(FOLDER + name, content, moment)
+
+    def _lose(self, suffix: str, content: bytes, moment: datetime) -> None:
+        del self._store.objects[suffix]
+
+    def _cut(self, suffix: str, content: bytes, moment: datetime) -> None:
+        self._store.objects[suffix] = content[: self._dice.randrange(len(content))], moment
+
+    def _spoil(self, suffix: str, content: bytes, moment: datetime) -> None:
+        """Change one byte."""
+        place = self._dice.randrange(len(content))
+        other = bytes([content[place] ^ self._dice.randint(1, 255)])
+        self._store.objects[suffix] = content[:place] + other + content[place + 1 :], moment
+
+    def _hide(self, suffix: str, content: bytes, moment: datetime) -> None:
+        """Let reads fail, or be answered never."""
+        errors = [StorageFatalError("permission refused"), StorageError("input/output error"), None]
+        self._store.unreadable[suffix] = self._dice.choice(errors)
+
+    def _edit(self, suffix: str, content: bytes, moment: datetime) -> None:
+        """Change a sequence number, as a person may do who opens the object in an editor."""
+        found = self._dice.choice(list(_SEQUENCE.finditer(content)))
+        last = found.end(1) - 1
+        digit = b"%d" % ((int(content[last : last + 1]) + 1) % 10)
+        self._store.objects[suffix] = content[:last] + digit + content[last + 1 :], moment
+
+
+def note_damage(versions: Iterable[Version], names: Set[str]) -> None:
+    """Mark the jobs in damaged segments in each version."""
+    for version in versions:
+        if names & version.segments.keys():
+            waiting = [job_id for job_id, (name, _) in version.rows.items() if name in names]
+            held = [job_id for job_id, each in version.ranged.items() if version.ranges[each]["segment"] in names]
+            version.unsure = frozenset((*waiting, *held))

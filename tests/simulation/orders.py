@@ -1,0 +1,176 @@
+"""The actors of a queue with limits, cron entries and results: one gives orders, one waits for results."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from datetime import timedelta
+from typing import Any
+
+from jqueue.domain.errors import (
+    JobFailedError,
+    JobNotFoundError,
+    JobStateError,
+    JQueueError,
+    QueueMissingError,
+    ResultNotKeptError,
+    ResultTimeoutError,
+)
+from tests.simulation.chain import IN_PROGRESS, QUEUED, Version, status_of
+from tests.simulation.workload import CRONS, DEADLINE, Actor
+
+NAMES = ("cron 1", "cron 2")
+GONE = (JobNotFoundError, JobStateError)
+
+
+class Ruler(Actor):
+    """Sets limits, cron entries and settings, and gives orders for single jobs."""
+
+    async def step(self) -> None:
+        """Give one order."""
+        await self.pick(
+            (14, self._limit_running),
+            (10, self._limit_rate),
+            (4, self._lift),
+            (10, self._pause),
+            (8, self._configure),
+            (16, self._schedule),
+            (5, self._unschedule),
+            (2, self._list),
+            (14, self._stop),
+            (8, self._reschedule),
+            (9, self._reprioritise),
+        )()
+
+    async def _limit(self, **limits: Any) -> None:
+        entrypoint = self.entrypoint()
+        names = {"running": "max_running"}
+        given = {names.get(name, name): value for name, value in limits.items()}
+        await self.call("limit", self.queue.limit(entrypoint, **limits), entrypoint=entrypoint, given=given)
+
+    async def _limit_running(self) -> None:
+        await self._limit(running=self.dice.choice([1, 1, 2, 3]))
+
+    async def _limit_rate(self) -> None:
+        running = self.dice.choice([None, None, 2])
+        await self._limit(running=running, rate=self.dice.choice([1, 2, 4]), per=self.dice.choice([1.0, 2.0, 6.0]))
+
+    async def _lift(self) -> None:
+        await self._limit()
+
+    async def _pause(self) -> None:
+        """Pause, and after a while usually resume, whatever the outcome of the pause."""
+        entrypoint = self.entrypoint()
+        await self.call("pause", self.queue.pause(entrypoint), entrypoint=entrypoint)
+        await asyncio.sleep(self.dice.choice([0.0, 0.5, 4.0]))
+        if self.dice.random() < 0.9:
+            await self.call("resume", self.queue.resume(entrypoint), entrypoint=entrypoint)
+
+    async def _configure(self) -> None:
+        dice = self.dice
+        given: dict[str, Any] = {}
+        if dice.random() < 0.6:
+            given["aging"] = dice.choice([None, 0.5, 3.0])
+        if not given or dice.random() < 0.5:
+            given["dead_retention"] = dice.choice([None, 2.0, 30.0])
+        await self.call("configure", self.queue.configure(**given), given=given)
+
+    async def _schedule(self) -> None:
+        dice, name = self.dice, self.dice.choice(NAMES)
+        details: dict[str, Any] = {"priority": dice.choice([0, 0, -1]), "max_attempts": dice.choice([None, 1, 3])}
+        if dice.random() < 0.2:
+            details["unique_key"] = "key 3"
+        if dice.random() < 0.3:
+            details["keep_result"] = 20.0
+        if dice.random() < 0.3:
+            details["concurrency_key"] = "ceiling 1"
+        entrypoint, payload = self.entrypoint(), name.encode()
+        cron = dice.choice([*CRONS])
+        work = self.queue.schedule(name, cron, entrypoint, payload, **details)
+        given = {name: value for name, value in details.items() if value not in (None, 0)}
+        given |= {"cron": cron, "entrypoint": entrypoint, "payload": b64encode(payload).decode()}
+        await self.call("schedule", work, name=name, entrypoint=entrypoint, given=given)
+
+    async def _unschedule(self) -> None:
+        name = self.dice.choice(NAMES)
+        await self.call("unschedule", self.queue.unschedule(name), name=name)
+
+    async def _list(self) -> None:
+        await self.call("schedules", self.queue.schedules(), expected=(QueueMissingError,))
+
+    async def _stop(self) -> None:
+        """Stop a job in progress, most likely one of those claimed last."""
+        if self.world.claimed:
+            job_id, running = self.dice.choice(self.world.claimed[-6:]), self.dice.random() < 0.9
+            work = self.queue.cancel(job_id, running=running)
+            await self.call("cancel", work, job_ids=(job_id,), running=running, expected=GONE)
+
+    async def _reschedule(self) -> None:
+        if self.world.made:
+            job_id = self.dice.choice(self.world.made[-8:])
+            given: dict[str, Any] = {"delay": self.dice.choice([0, 3.0])}
+            if self.dice.random() < 0.2:
+                given = {"run_at": self.client.clock.now() - timedelta(seconds=1)}
+            work = self.queue.reschedule(job_id, **given)
+            await self.call("reschedule", work, job_ids=(job_id,), given=given, expected=GONE)
+
+    async def _reprioritise(self) -> None:
+        if self.world.made:
+            job_id, priority = self.dice.choice(self.world.made[-8:]), self.dice.choice([-7, 3])
+            work = self.queue.reprioritise(job_id, priority)
+            await self.call("reprioritise", work, job_ids=(job_id,), given={"priority": priority}, expected=GONE)
+
+
+class Waiter(Actor):
+    """Waits for results."""
+
+    async def step(self) -> None:
+        """Wait for one result."""
+        made = self.world.kept if self.dice.random() < 0.9 else self.world.made
+        if not made:
+            return
+        job_id, timeout = self.dice.choice(made[-10:]), self.dice.choice([0.0, 2.0, 9.0])
+        work = self.queue.result(job_id, timeout=timeout)
+        expected: tuple[type[JQueueError], ...] = (
+            *(JobFailedError, JobNotFoundError, ResultNotKeptError, ResultTimeoutError),
+        )
+        patience = self.dice.uniform(0, 4) if self.dice.random() < 0.1 else None
+        call = self.call(
+            "result", work, job_ids=(job_id,), expected=expected, limit=DEADLINE + timeout, given={"timeout": timeout}
+        )
+        try:
+            async with asyncio.timeout(patience):
+                await call
+        except TimeoutError:
+            return
+
+
+async def lift_everything(queue: Any, record: Any) -> None:
+    """Remove every cron entry, and resume every paused entrypoint: otherwise they would last forever.
+
+    Args:
+        queue: the queue.
+        record: records a call and awaits it.
+    """
+    state = await queue.read_state()
+    for name in state.schedules:
+        await record("unschedule", queue.unschedule(name), name=name)
+    for entrypoint, rules in state.entrypoints.items():
+        if rules.paused:
+            await record("resume", queue.resume(entrypoint), entrypoint=entrypoint)
+
+
+def held_for(state: Any, version: Version) -> float:
+    """Return the seconds that claiming every job may take within the rate limits.
+
+    Args:
+        state: the queue.
+        version: the same, with the jobs in segments.
+    """
+    waiting = [job["entrypoint"] for job in version.jobs.values() if status_of(job) in (QUEUED, IN_PROGRESS)]
+    slow = sum(
+        (waiting.count(entrypoint) // rules.rate + 2) * rules.per * 1.1
+        for entrypoint, rules in state.entrypoints.items()
+        if rules.rate is not None and rules.per is not None
+    )
+    return float(slow)

@@ -1,0 +1,178 @@
+"""The actor that looks at the queue, thinks, and acts on what it has seen: it edits, cancels, purges and runs."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from datetime import timedelta
+from typing import Any
+
+from jqueue.domain.errors import (
+    ChangedMeanwhileError,
+    DuplicateJobError,
+    InvalidJobError,
+    JobNotFoundError,
+    JobStateError,
+    JQueueError,
+)
+from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.operations import (
+    AMENDABLE,
+    Amend,
+    Cancel,
+    CreateQueue,
+    Guard,
+    Guarded,
+    JobAsSeen,
+    JobMatches,
+    Operation,
+    Purge,
+    RunSchedule,
+    ScheduleAsSeen,
+)
+from jqueue.domain.selection import QUEUED, Phase, Selection
+from tests.simulation.workload import Actor
+
+MARK = "edited"
+"""Job header with the tag of the last edit. No other actor sets it."""
+
+CRON_KEY = "key 3"
+"""Unique key of the jobs of cron entries. An edit leaves it alone."""
+
+THOUGHT = (0.0, 0.0, 0.2, 1.0, 4.0)
+"""Seconds between a look and the order that it leads to."""
+
+PHASES = {JobStatus.QUEUED: QUEUED, JobStatus.IN_PROGRESS: {Phase.IN_PROGRESS}, JobStatus.DEAD: {Phase.DEAD}}
+REFUSED: tuple[type[JQueueError], ...] = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
+LIVE = (JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+
+
+class Overseer(Actor):
+    """Gives orders for single jobs and cron entries, most of them under a guard, as the command line does."""
+
+    async def step(self) -> None:
+        """Give one order. The first is often to create the queue."""
+        if self.moment.endswith(".1") and self.dice.random() < 0.2:
+            await self.call("create", self._one(CreateQueue()), expected=(InvalidJobError,))
+            return
+        await self.pick(
+            (20, self._cancel), (8, self._cancel_many), (44, self._edit), (12, self._purge), (16, self._run)
+        )()
+
+    async def _one(self, operation: Operation) -> Any:
+        [result] = await self.queue.apply(operation)
+        return result
+
+    async def _look(self) -> QueueState | None:
+        """Read the queue, and think."""
+        state = await self.call("read_state", self.queue.read_state())
+        await asyncio.sleep(self.dice.choice(THOUGHT))
+        return state if isinstance(state, QueueState) else None
+
+    def _choose(self, state: QueueState | None, *statuses: JobStatus) -> Job | None:
+        status = self.dice.choice(statuses)
+        jobs = [] if state is None else [job for job in state.jobs if job.status is status]
+        return self.dice.choice(jobs) if jobs else None
+
+    def _guard(self, state: QueueState, job: Job) -> tuple[Guard | None, dict[str, Any]]:
+        """Draw a guard: the job must be as it was seen, or must fit the filters by which it was found."""
+        kind = self.dice.random()
+        if kind < 0.45:
+            return JobAsSeen(job), {"seen": state.version}
+        if kind > 0.9 or job.status not in PHASES:
+            return None, {}
+        selection, fields = _choice(job)
+        return JobMatches(job.id, selection), {"matching": fields}
+
+    async def _order(self, verb: str, state: QueueState, job: Job, operation: Operation, **details: Any) -> None:
+        guard, more = self._guard(state, job)
+        work = self._one(operation if guard is None else Guarded(guard, operation))
+        await self.call(verb, work, job_ids=(job.id,), expected=REFUSED, **more, **details)
+
+    async def _cancel(self) -> None:
+        state = await self._look()
+        job, running = self._choose(state, *LIVE), self.dice.random() < 0.8
+        if state is not None and job is not None:
+            await self._order("cancel", state, job, Cancel(job.id, running), running=running)
+
+    async def _cancel_many(self) -> None:
+        """Cancel all jobs of a choice in one commit, each under a guard of its own."""
+        state = await self._look()
+        first = self._choose(state, JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+        if state is None or first is None:
+            return
+        selection, fields = _choice(first)
+        jobs = [job for job in state.jobs if selection.matches(job, self.client.clock.now())]
+        operations = [Guarded(JobMatches(job.id, selection), Cancel(job.id, running=True)) for job in jobs]
+        done = asyncio.ensure_future(self.queue.apply_each(*operations))
+
+        async def part(number: int) -> Any:
+            result = (await asyncio.shield(done))[number]
+            if isinstance(result, JQueueError):
+                raise result
+            return result
+
+        details: dict[str, Any] = {"running": True, "matching": fields, "expected": REFUSED}
+        calls = [self.call("cancel", part(number), job_ids=(job.id,), **details) for number, job in enumerate(jobs)]
+        await asyncio.gather(*calls)
+
+    async def _purge(self) -> None:
+        state = await self._look()
+        job = self._choose(state, JobStatus.DEAD, JobStatus.DEAD, JobStatus.QUEUED)
+        if state is not None and job is not None:
+            await self._order("purge_job", state, job, Purge(job_id=job.id))
+
+    async def _edit(self) -> None:
+        state = await self._look()
+        job = self._choose(state, JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.DEAD)
+        if state is None or job is None:
+            return
+        tag, changes = f"edit {self.world.tag()}", self._changes(job)
+        changes["headers"] = {**job.headers, MARK: tag}
+        options = {**{name: getattr(job, name) for name in AMENDABLE}, **changes}
+        payload = tag.encode() if self.dice.random() < 0.3 else None
+        given = {name: value.isoformat() if name == "run_at" else value for name, value in changes.items()}
+        if payload is not None:
+            given["payload"] = b64encode(payload).decode()
+        details: dict[str, Any] = {"seen": state.version, "tag": tag, "given": given, "job_ids": (job.id,)}
+        work = self._one(Guarded(JobAsSeen(job), Amend(job.id, options, payload)))
+        await self.call("edit", work, expected=(*REFUSED, DuplicateJobError), **details)
+
+    def _changes(self, job: Job) -> dict[str, Any]:
+        """Draw some options to change."""
+        dice = self.dice
+        changes: dict[str, Any] = {}
+        if dice.random() < 0.4:
+            changes["priority"] = dice.choice([-9, 0, 2])
+        if dice.random() < 0.2:
+            changes["max_attempts"] = dice.choice([None, 1, 3, 50])
+        if dice.random() < 0.2:
+            changes["run_at"] = self.client.clock.now() + timedelta(seconds=dice.choice([-1, 3]))
+        if dice.random() < 0.3:
+            key = dice.choice(["ceiling 1", "ceiling 2", None])
+            changes["concurrency_key"], changes["concurrency_limit"] = key, None if key is None else dice.choice([1, 2])
+        if dice.random() < 0.4 and job.unique_key != CRON_KEY:
+            key = dice.choice(["key 1", "key 2", None])
+            changes["unique_key"], changes["unique_for"] = key, None if key is None else dice.choice([None, 20.0])
+        if dice.random() < 0.2:
+            changes["keep_result"] = dice.choice([None, 20.0])
+        return changes
+
+    async def _run(self) -> None:
+        state = await self._look()
+        if state is None or not state.schedules:
+            return
+        entry = self.dice.choice(list(state.schedules.values()))
+        guarded = self.dice.random() < 0.5
+        operation: Operation = RunSchedule(entry.name)
+        if guarded:
+            operation = Guarded(ScheduleAsSeen(entry), operation)
+        expected = (ChangedMeanwhileError, DuplicateJobError, InvalidJobError)
+        seen = state.version if guarded else None
+        await self.call("run_now", self._one(operation), name=entry.name, seen=seen, expected=expected)
+
+
+def _choice(job: Job) -> tuple[Selection, dict[str, Any]]:
+    """Return filters that a job fits, and the same as fields for the auditor."""
+    fields = {"entrypoint": job.entrypoint, "status": str(job.status), "error": job.error}
+    return Selection(frozenset(PHASES[job.status]), frozenset({job.entrypoint}), error=job.error), fields

@@ -1,0 +1,171 @@
+"""Checks that everything happens on time, neither early nor late, and that heartbeats come in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from jqueue.domain.errors import DeadlineExceededError
+from tests.simulation.auditor import Auditor
+from tests.simulation.calls import Violation
+from tests.simulation.chain import Timeline
+from tests.simulation.history import NEVER, Call
+from tests.simulation.serving_order import is_free
+from tests.simulation.workload import DEADLINE
+
+Pauses = Mapping[str, list[tuple[float, float]]]
+"""Start and end of each pause of each process."""
+
+Exits = Mapping[str, tuple[float, float]]
+"""Times at which each process began to leave, and had left."""
+
+LOOKING = ("stats", "read_state", "schedules", "iterate", "read_range")
+"""Verbs that need no queue that is open."""
+
+CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001
+"""`CALM_LEAVING`: seconds in which a process leaves if nothing is wrong and no try to commit reads segments. With such
+reads a try takes longer than the others expect, and may lose more races."""
+
+LATE = 0.5
+"""Seconds by which a call may end after its limit: the simulation's own scheduling."""
+
+
+class Punctuality:
+    """Checks the duration of every call, and the time that every process took to leave.
+
+    Args:
+        auditor: the auditor, which has checked the chain of versions.
+        pauses: pauses of each process.
+        exits: times at which each process left.
+        calm: True if nothing was wrong with the store or with a process.
+        jumped: processes whose clock has jumped, if the store does not tell the time. An object that such a process has
+            just stored may be too old to be named.
+        tells_time: True if the store tells the time. Otherwise segments that one process has just staged may be too
+            old for another, whose clock is ahead.
+    """
+
+    def __init__(
+        self,
+        auditor: Auditor,
+        pauses: Pauses,
+        exits: Exits,
+        *,
+        calm: bool,
+        jumped: Set[str] = frozenset(),
+        tells_time: bool = True,
+    ) -> None:
+        self.auditor = auditor
+        self.calls = auditor.calls
+        self.pauses = pauses
+        self.exits = exits
+        self.calm = calm
+        self.jumped = jumped
+        self.tells_time = tells_time
+        self._timeline = Timeline(auditor.versions)
+        self._segmented = any(version.segments for version in auditor.versions)
+
+    def check(self) -> None:
+        """Check every call and every exit.
+
+        Raises:
+            Violation: something was early or late, or hung.
+        """
+        for process, (left, gone) in self.exits.items():
+            if gone != NEVER:
+                self._check_leaving(process, left, gone)
+        for call in self.calls.all:
+            self._check_length(call)
+            self._check_haste(call)
+            if call.verb == "dequeue" and call.succeeded:
+                self._check_patience(call)
+            elif call.verb == "work":
+                self._check_work(call)
+
+    def _check_leaving(self, process: str, left: float, gone: float) -> None:
+        limit = CALM_LEAVING if self.calm and not self._segmented else DEADLINE
+        if gone - left > limit + LEAVING + LATE + self._paused(process, left, gone):
+            raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
+        for call in self.calls.all:
+            late = call.process == process and call.started < gone and call.ended > gone + LATE
+            if late and call.verb not in ("work", "resolve", "resolve_staged", *LOOKING):
+                raise Violation(0, "was not answered when its queue had been left", call=call)
+
+    def _check_length(self, call: Call) -> None:
+        took = call.ended - call.started
+        if call.ended == NEVER or took <= call.limit + LATE:
+            return
+        if took > call.limit + self._paused(call.process, call.started, call.ended) + LATE:
+            raise Violation(0, f"took {took:.1f} s of {call.limit:.1f} s", call=call)
+
+    def _paused(self, process: str, start: float, end: float) -> float:
+        """Return the seconds between two moments in which nothing of a process ran."""
+        pauses = self.pauses.get(process, ())
+        return sum(max(0.0, min(end, until) - max(start, since)) for since, until in pauses)
+
+    def _leaving(self, call: Call) -> bool:
+        """True if the process left before the call ended."""
+        return call.process in self.exits and self.exits[call.process][0] <= call.ended
+
+    def _check_haste(self, call: Call) -> None:
+        """Check that no call gives up before the time that its caller allowed."""
+        took = call.ended - call.started
+        if self._leaving(call) or call.process == "drain" or call.process in self.jumped:
+            return
+        if (
+            isinstance(call.error, DeadlineExceededError)
+            and not call.verb.startswith("resolve")
+            and call.verb not in ("iterate", "read_range")  # the deadline is that of each request
+            and (self.tells_time or call.verb != "enqueue_staged")
+            and not call.aged
+            and took < call.limit - EARLY
+        ):
+            raise Violation(0, f"gave up after {took:.1f} s of {call.limit:.1f} s", call=call)
+        if call.succeeded and call.wait and not call.result and took < call.wait - EARLY:
+            raise Violation(0, f"found nothing, and waited {took:.1f} s of {call.wait:.1f} s for it", call=call)
+
+    def _check_patience(self, call: Call) -> None:
+        """Check that a waiting dequeue gets a job soon after it is ready, if nothing is wrong with the store."""
+        if not self.calm or not call.wait or call.process == "drain":
+            return
+        until = min([self.auditor.claimed[job.claim].at for job in call.result], default=call.ended)
+        since = until - LONGEST_POLL - LATE - 2.0
+        if since <= call.started:
+            return
+        seen = self._timeline.between(since, until)
+        if call.result:
+            seen = seen[:-1]
+        if seen:
+            free = ({i for i, job in v.jobs.items() if is_free(job, v, call.entrypoint)} - v.unsure for v in seen)
+            always = set.intersection(*free)
+            if always:
+                raise Violation(0, f"waited, although {min(always)} was ready", call=call)
+
+    def _check_work(self, call: Call) -> None:
+        """Check that a `HeartbeatManager` beats on time, and ends the work when a claim is lost or long unconfirmed."""
+        if call.ended == NEVER or self._leaving(call):
+            return
+        beats = [
+            beat
+            for claim in call.claims[:1]
+            for beat in self.calls.beating[claim]
+            if beat.process == call.process
+            and beat.verb == "heartbeat_many"
+            and call.started <= beat.started < call.ended
+        ]
+        last = confirmed = call.started
+        for beat in [*beats, None]:
+            at = call.ended if beat is None else beat.started
+            if at - last > min(60.0, call.timeout / 3) + LATE + self._paused(call.process, last, at):
+                raise Violation(
+                    6, f"went on for {at - last:.1f} s of {call.timeout:.1f} s without a heartbeat", call=call
+                )
+            if beat is None or beat.ended > call.ended:
+                break
+            last = beat.ended
+            if beat.succeeded and any(getattr(error, "ended_here", False) for error in beat.result):
+                return  # another actor on the same queue object acked the job by its id
+            if beat.succeeded:
+                confirmed = beat.ended
+                if beat.result and call.ended - beat.ended > LATE + self._paused(call.process, beat.ended, call.ended):
+                    raise Violation(6, "went on, although a claim was lost", call=call)
+        if call.ended - confirmed > call.timeout + LATE + self._paused(call.process, confirmed, call.ended):
+            raise Violation(6, "went on without a confirmation for longer than its claims last", call=call)

@@ -1,0 +1,397 @@
+"""Runs seeds: builds a world from one number, runs it, and has it audited."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+
+from jqueue.core.broker import BrokerQueue
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
+from tests.simulation.actors import Consumer, Operator, Producer
+from tests.simulation.answer_audit import AnswerAudit
+from tests.simulation.auditor import Auditor
+from tests.simulation.calls import Calls, Violation
+from tests.simulation.chain import NO_OBJECTS, Timeline, Version, read_chain
+from tests.simulation.contention import contend
+from tests.simulation.crowds import Crowd, count_runs
+from tests.simulation.damage import Damage, note_damage
+from tests.simulation.drain import DRAIN_SECONDS, drain
+from tests.simulation.historians import SOON, Historian
+from tests.simulation.history import Call
+from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
+from tests.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
+from tests.simulation.objects_audit import check_objects
+from tests.simulation.orders import Ruler, Waiter
+from tests.simulation.overseers import Overseer
+from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
+from tests.simulation.punctuality import Punctuality
+from tests.simulation.rangers import Ranger
+from tests.simulation.schedule import Schedule
+from tests.simulation.segments_audit import SegmentsAudit
+from tests.simulation.staging import Holder, Stager
+from tests.simulation.workload import Actor, Client, World
+
+RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
+LATENCIES = (0.01, 0.01, 0.02, 0.05)
+"""Seconds that a request takes to the store, and the same for its answer: some differ fivefold."""
+
+PAUSES = (0.1, 1.0, 3.0)
+"""Average seconds between the steps of an actor: with the short ones, calls share commits and processes collide."""
+
+MOST_DISTURBANCES = 8
+LONGEST_LIFE = 4 * 3600.0
+"""Seconds after which every process must have left: far more than all pauses take."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a simulation.
+
+    Attributes:
+        rate: share of requests with a fault; None draws one for each seed.
+        steps: largest number of steps of each actor.
+        processes: largest number of processes at first.
+        kinds: faults that may happen.
+        disturbances: True to crash and pause processes, to set their clocks wrong, and to edit the object by hand.
+        old_format: share of seeds that begin with an object of jqueue 1.0.0.
+        contention: share of seeds in which a fast writer and a slow writer write without a pause, and nothing else.
+        make_storage: makes the working store; give your own adapter here.
+        short_table: share of seeds in which a commit table keeps no writer for being recent. Then a clock that is ahead
+            makes all writers forget, and what is forgotten must never be guessed.
+        modern: share of seeds with limits, cron entries, results and the like.
+        staged: share of these seeds in which jobs are also enqueued in transactions, and claimed under a name.
+        history: share of the modern seeds in which the history is kept.
+        large: share of the modern seeds in which some payloads are kept in objects beside the queue.
+        overseen: share of the modern seeds with operators who edit, cancel, purge and run what they have seen.
+        segments: share of all seeds in which processes move waiting jobs into segments.
+        damage: share of these seeds in which segments in the store are damaged for a while.
+        ranges: share of these seeds in which jobs are also claimed by ranges.
+        timeless: share of these seeds in which the store does not tell the time.
+        crowds: share of all seeds in which many callers of one queue object call at once.
+        left_out: names of events that do not take place, as the search for a short failure finds them.
+    """
+
+    rate: float | None = None
+    steps: int = 3
+    processes: int = 3
+    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
+    disturbances: bool = True
+    old_format: float = 0.1
+    contention: float = 0.0005
+    make_storage: Callable[[], HonestStore | ObjectStoragePort] = HonestStore
+    short_table: float = 0.5
+    modern: float = 0.6
+    staged: float = 0.3
+    history: float = 0.3
+    large: float = 0.3
+    overseen: float = 0.4
+    segments: float = 0.5
+    damage: float = 0.3
+    ranges: float = 0.4
+    timeless: float = 0.2
+    crowds: float = 0.2
+    left_out: frozenset[str] = frozenset()
+
+
+@dataclass
+class Report:
+    """Totals of one seed or of many.
+
+    Attributes:
+        seeds: seeds run.
+        calls: calls begun.
+        operations: operations in them.
+        requests: requests sent to the store.
+        commits: versions landed.
+        recognised: commits recognised after an answer that was not a clean success.
+        faults: number of times that each kind of fault happened.
+        events: number of crashes, pauses, clock jumps, edits by hand and other events, by name.
+        outcomes: number of calls that ended in each way.
+    """
+
+    seeds: int = 0
+    calls: int = 0
+    operations: int = 0
+    requests: int = 0
+    commits: int = 0
+    recognised: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Report) -> None:
+        """Add another report to this one."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+class Simulation:
+    """One seed.
+
+    Attributes:
+        world: state shared by the processes; set once the simulation has run.
+        versions: the chain of versions, once it was audited.
+    """
+
+    world: World
+
+    def __init__(self, seed: int, settings: Settings) -> None:
+        self.settings = settings
+        self.schedule = Schedule(seed, settings.left_out)
+        self.dice = self.schedule.dice("the world")
+        self.report = Report(seeds=1)
+        self.clients: list[Client] = []
+        self.versions: list[Version] = []
+        self._jumped: set[str] = set()
+        self._short_table = self.dice.random() < settings.short_table
+        self._names = (f"process {number}" for number in itertools.count(1))
+
+    def run(self) -> Report:
+        """Run the seed, and audit it.
+
+        Raises:
+            Violation: a rule is broken.
+        """
+        loop = SimulatedLoop()  # without `asyncio.Runner`, which would search the tasks of all loops
+        loop.set_exception_handler(lambda *_: None)
+        try:
+            with _quiet():
+                try:
+                    left = loop.run_until_complete(self._main())
+                    landings, calls = list(self.world.network.landings), list(self.world.history.calls)
+                finally:
+                    if hasattr(self, "world"):  # otherwise the storage could not be made
+                        loop.run_until_complete(self._bury())
+        except Livelock as stuck:
+            raise Violation(0, str(stuck)) from stuck
+        finally:
+            loop.close()
+        for error in self.world.errors:
+            raise Violation(0, f"an error left a process: {error!r}") from error
+        store = self.world.network.store
+        created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
+        self.versions = read_chain(landings, created)
+        damaged = frozenset(self.world.unreadable)
+        if self.world.damage is not None:
+            damaged |= self.world.damage.names
+            self.report.events["segment damaged"] += len(self.world.damage.names)
+        note_damage(self.versions, damaged)
+        if isinstance(store, HonestStore):
+            self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
+            segments = SegmentsAudit(store, tells_time=self.world.tells_time)
+            segments.check(self.versions)
+            self.report.events += segments.seen
+        auditor = Auditor(self.versions, Calls(calls), tells_time=self.world.tells_time)
+        auditor.check()
+        pauses = {client.process.name: client.process.pauses for client in self.clients}
+        calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
+        AnswerAudit(auditor, self.world.exits, damaged, tells_time=self.world.tells_time).check()
+        timeline = Timeline(self.versions)
+        auditor.cron.check_calls(timeline, calm=calm)
+        auditor.results.check_calls(timeline, auditor.removed, calm=calm)
+        auditor.staged.check_calls(timeline)
+        auditor.overseer.check_calls(timeline)
+        tells_time = self.world.tells_time
+        jumped = frozenset() if tells_time else frozenset(self._jumped)
+        Punctuality(auditor, pauses, self.world.exits, calm=calm, jumped=jumped, tells_time=tells_time).check()
+        auditor.history.check_end(self.world.read_events, self.versions)
+        if left:
+            raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
+        self._count(calls)
+        self.report.events += auditor.modern_events() + count_runs(auditor)
+        return self.report
+
+    async def _main(self) -> list[str]:
+        """Run the world to its end. Return the ids of the jobs that were left."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        settings, dice = self.settings, self.dice
+        rate = dice.choice(RATES) if settings.rate is None else settings.rate
+        network = Network(settings.make_storage(), self.schedule, rate, settings.kinds)
+        self.world = World(network, self.schedule, tells_time=dice.random() < 0.5)
+        use = self.schedule.dice("what is made use of")
+        self.world.modern, self.world.keyed = use.random() < settings.modern, use.choice([0.2, 0.5, 0.95])
+        self.world.staged = self.world.modern and use.random() < settings.staged
+        if self.world.modern and use.random() < settings.history and keeps_objects(network.store):
+            self.world.keeps_history = self.world.tells_time = True
+            self.world.events_per_object = use.choice([1, 3, 8])
+        if self.world.modern and use.random() < settings.large and isinstance(network.store, HonestStore):
+            self.world.large = self.world.tells_time = True
+        overseen = self.schedule.dice("operators who look first")
+        self.world.overseen = self.world.modern and overseen.random() < settings.overseen
+        segments = self.schedule.dice("segments")
+        if segments.random() < settings.segments and isinstance(network.store, HonestStore):
+            self.world.segmented = self.world.tells_time = True
+            if segments.random() < settings.damage:
+                self.world.damage = Damage(self.schedule, network, network.store)
+            self.world.ranged = segments.random() < settings.ranges
+            if self.schedule.dice("a store without a clock").random() < settings.timeless:
+                self.world.tells_time = False
+        self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
+        if dice.random() < settings.contention:
+            network.rate = 0.0
+            self.report.events["contention"] += 1
+            await contend(self.world, loop)
+        else:
+            await self._disturbed_life(loop, network)
+        network.rate = 0.0
+        await asyncio.sleep(LONGEST_DELAY * 2)  # until the last request has arrived
+        drainer = SimulatedProcess("drain", loop)
+        left: list[str] = await drainer.start(drain(self.world))
+        return left
+
+    async def _disturbed_life(self, loop: SimulatedLoop, network: Network) -> None:
+        """Run processes until they are done, and disturb them."""
+        settings, dice = self.settings, self.dice
+        person = Person(self.schedule, network)
+        old_program = await self._old_object(network) if dice.random() < settings.old_format else None
+        damage = self.world.damage
+        spoiling = None if damage is None else asyncio.get_running_loop().create_task(damage.run())
+        lives = [self._start(loop) for _ in range(dice.randint(1, settings.processes))]
+        disturbances = 0
+        while any(not client.process.dead and not task.done() for client, task in lives):
+            await asyncio.sleep(dice.uniform(1, 15))
+            if loop.time() > LONGEST_LIFE:
+                raise Violation(0, f"{', '.join(c.process.name for c, task in lives if not task.done())} never ended")
+            if settings.disturbances and disturbances < MOST_DISTURBANCES:
+                disturbances += 1
+                alive = [client for client, task in lives if not task.done() and not client.process.paused]
+                lives += await self._disturb(loop, alive, person, f"disturbance {disturbances}")
+        if old_program is not None:
+            await old_program
+        if damage is not None and spoiling is not None:
+            spoiling.cancel()
+            damage.repair()
+
+    async def _old_object(self, network: Network) -> asyncio.Task[None]:
+        """Begin with an object of jqueue 1.0.0, and a program that continues to write to it."""
+        content = old_blob(self.dice)
+        await network.edit(lambda _: content, OLD_PROGRAM)
+        self.report.events["began with jqueue 1.0.0"] += 1
+        return asyncio.get_running_loop().create_task(OldProgram(self.schedule, network).run())
+
+    def _start(self, loop: SimulatedLoop) -> tuple[Client, asyncio.Task[None]]:
+        """Start a process with some actors."""
+        process = SimulatedProcess(next(self._names), loop)
+        dice = self.schedule.dice(f"actors of {process.name}")
+        client = Client(self.world, process, dice.choice(LATENCIES))
+        if self._short_table:
+            client.queue._engine.versions_kept = 0
+        self.clients.append(client)
+        roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2])
+        consumers = dice.choice([1, 2, 3])
+        roles += [Consumer] * (1 if self.world.ranged else consumers)  # others would take the rows before a range does
+        roles += [Operator] * (dice.random() < 0.2)
+        pause = dice.choice(PAUSES)
+        if self.world.modern:
+            rulers, waiters = dice.choice([0, 1, 1]), dice.choice([0, 1, 1])
+            roles += [Ruler] * (0 if self.world.crowded else rulers) + [Waiter] * waiters
+        if self.world.staged:
+            roles += [Stager] * dice.choice([0, 1, 2]) + [Holder] * dice.choice([0, 1, 1])
+        if self.world.keeps_history:
+            roles.append(Historian)
+        actors: list[Actor] = []
+        for number, role in enumerate(roles, 1):
+            steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
+            moment = SOON if role is Historian else pause
+            actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
+        if self.world.ranged:
+            steps = self.schedule.dice(f"ranger of {process.name}").randint(1, 2 * self.settings.steps)
+            actors.append(Ranger(client, f"ranger of {process.name}", steps, pause))
+        if self.world.crowded and isinstance(client.queue, BrokerQueue):
+            steps = self.schedule.dice(f"crowd of {process.name}").randint(1, 2 * self.settings.steps)
+            actors.append(Crowd(client, f"crowd of {process.name}", steps, pause))
+        if self.world.overseen:
+            steps = self.schedule.dice(f"overseer of {process.name}").randint(1, 2 * self.settings.steps)
+            actors.append(Overseer(client, f"overseer of {process.name}", steps, pause))
+        return client, process.start(client.live(actors))
+
+    async def _disturb(
+        self, loop: SimulatedLoop, alive: list[Client], person: Person, name: str
+    ) -> list[tuple[Client, asyncio.Task[None]]]:
+        """Draw one disturbance, and return the processes that were started after a crash."""
+        dice = self.schedule.dice(name)
+        event = dice.random()
+        if event < 0.4 or not alive:
+            return []
+        if event < 0.55:
+            if await person.edit():
+                self.report.events["edit by hand"] += 1
+            return []
+        client = dice.choice(alive)
+        kind = "crash" if event < 0.75 else "clock jump" if event < 0.85 else "pause"
+        if not self.schedule.takes_place(f"{name}: {kind} of {client.process.name}"):
+            return []
+        self.report.events[kind] += 1
+        if kind == "crash":
+            client.process.die()
+            return [self._start(loop)]
+        if kind == "clock jump":
+            jump = dice.choice([-10_000, -1, 1, 10_000, 3600])
+            client.clock.skew += jump
+            self._jumped.add(client.process.name)
+            if jump == 3600:  # a person notices, and sets the clock right
+                loop.call_later(dice.uniform(0, 20), client.clock.set_back, jump)
+        else:
+            client.process.pause()
+            loop.call_later(dice.choice([dice.uniform(1, 20), dice.uniform(20, 900)]), _resume, client.process)
+        return []
+
+    async def _bury(self) -> None:
+        """Let the coroutines of dead processes unwind, now that they can do no harm."""
+        self.world.history.closed = True
+        for client in self.clients:
+            client.process.go_on()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        while tasks := [task for task in loop.tasks if not task.done() and task is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1.0)
+
+    def _count(self, calls: list[Call]) -> None:
+        report, network = self.report, self.world.network
+        report.calls = len(calls)
+        report.events += +Counter({"claim gone on with": self.world.adopted})
+        report.operations = sum(call.operations for call in calls)
+        report.requests = network.requests
+        report.commits = len(network.landings)
+        report.recognised = sum(client.queue._engine.recognised for client in self.clients)
+        report.faults = network.fired
+        report.outcomes = Counter(call.outcome for call in calls)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the queues' log: a store in trouble is expected here."""
+    logger = logging.getLogger("jqueue")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def keeps_objects(store: HonestStore | ObjectStoragePort) -> bool:
+    """Return True if a store can keep objects beside the queue's."""
+    return isinstance(store, HonestStore | SupportsObjects)
+
+
+def _resume(process: SimulatedProcess) -> None:
+    if not process.dead:
+        process.go_on()
+
+
+def run_seed(seed: int, settings: Settings | None = None) -> Report:
+    """Run one seed, and audit it.
+
+    Raises:
+        Violation: a rule is broken.
+    """
+    return Simulation(seed, settings or Settings()).run()

@@ -1,0 +1,235 @@
+"""The actors of bulk enqueues: one stages jobs and adds them in transactions, one claims under a name.
+
+An application continues where it was, in any process. A version of its writes is repeated until some process was told
+that it is done, sometimes with the very same jobs, sometimes with new jobs that mean the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
+from jqueue.domain.errors import CASConflictError, DuplicateJobError, JQueueError, UnknownOutcomeError
+from jqueue.domain.job_options import OnConflict
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.operations import (
+    Dequeue,
+    EnqueueStaged,
+    LastTransaction,
+    NewSegment,
+    StagedJobs,
+    StagedReceipt,
+    Transaction,
+)
+from jqueue.domain.segments import FOLDER, staged_name
+from jqueue.ports.storage import SupportsObjects
+from tests.simulation.actors import CLAIM_TIMEOUTS, Consumer
+from tests.simulation.applications import APPS, KEYED, STAGED, Content
+from tests.simulation.history import NEVER
+from tests.simulation.workload import CALL_TIMEOUT, DEADLINE, STAGED_NAMED_WITHIN, Actor
+
+HOLDERS = ("holder 1", "holder 2")
+
+
+class Stager(Actor):
+    """Stages jobs and adds them, again and again until it is done, as the driver of a stream does."""
+
+    async def step(self) -> None:
+        """Take one step."""
+        await self.pick((30, self._add_version), (6, self._add_an_old_version), (8, self._add), (8, self._ask))()
+
+    async def _add_version(self) -> None:
+        app = self.dice.choice(APPS)
+        for _ in range(self.dice.choice([1, 2, 3])):
+            version = self.world.applications.versions[app]
+            if await self._add_transaction(app, version):
+                return
+
+    async def _add_an_old_version(self) -> None:
+        """Repeat an old version, as a process does that does not know of its successor."""
+        app = self.dice.choice(APPS)
+        await self._add_transaction(app, max(0, self.world.applications.versions[app] - self.dice.choice([1, 1, 3])))
+
+    async def _add_transaction(self, app: str, version: int) -> bool:
+        """Try once. Return True if the transaction is known to be done."""
+        applications = self.world.applications
+        made = applications.contents[app, version]
+        fitting = [content for content in made if self._may_name(content)]
+        content: Content | None
+        if fitting and self.dice.random() < 0.5:
+            content = self.dice.choice(fitting)
+        else:
+            by_reference = self.queue.takes_segments and self.dice.random() < 0.6
+            content = await self._stage_segments(app, version) if by_reference else self._stage()
+            if content is None:
+                return False
+            made.append(content)
+        receipt = await self._enqueue(content, (app, version))
+        if receipt is not None:
+            applications.versions[app] = max(applications.versions[app], version + 1)
+        return receipt is not None
+
+    def _may_name(self, content: Content) -> bool:
+        """Return True if this process can add a content, and its segments, if it has any, are young enough."""
+        return not content.tasks or (self.queue.takes_segments and not self._is_aged(content))
+
+    def _is_aged(self, content: Content) -> bool:
+        """Return True if the segments of a content may be too old to be named, as after a pause of the process."""
+        age = asyncio.get_running_loop().time() - content.staged_at
+        return bool(content.tasks) and age >= STAGED_NAMED_WITHIN.total_seconds() - 1.5 * DEADLINE
+
+    async def _add(self) -> None:
+        """Add jobs without a transaction, which are never repeated."""
+        await self._enqueue(self._stage(), None)
+
+    async def _ask(self) -> None:
+        app = self.dice.choice(APPS)
+        await self.call("last_transaction", self._last(app), name=app)
+
+    async def _last(self, app: str) -> int | None:
+        [last] = await self.queue.apply(LastTransaction(app))
+        version: int | None = last
+        return version
+
+    async def _enqueue(self, content: Content, transaction: tuple[str, int] | None) -> StagedReceipt | None:
+        raises = self.dice.random() < 0.2
+        on_conflict: OnConflict = "raise" if raises else "return"
+        details: dict[str, Any] = {"job_ids": content.ids, "keyed": content.keyed, "transaction": transaction}
+        details["in_segments"] = bool(content.tasks)
+        operations = len(content.ids) + len(content.keyed)
+        found = await self.call(
+            "enqueue_staged",
+            self._added(content, transaction, on_conflict),
+            operations=operations,
+            expected=(DuplicateJobError,),
+            aged=self._is_aged(content),
+            **details,
+        )
+        if isinstance(found, UnknownOutcomeError) and self.dice.random() < 0.3:
+            resolved = _resolved(found)
+            found = await self.call("resolve_staged", resolved, expected=(DuplicateJobError,), **details)
+        return found[0] if isinstance(found, list) else None
+
+    async def _added(self, content: Content, transaction: tuple[str, int] | None, on_conflict: OnConflict) -> list[Any]:
+        if content.tasks and transaction is not None:
+            return [await self.queue.enqueue_staged(content.tasks, Transaction(*transaction), on_conflict=on_conflict)]
+        blocks = [each for each in content.staged if isinstance(each, StagedJobs)]
+        return await self.queue.apply(EnqueueStaged(blocks, transaction=transaction, on_conflict=on_conflict))
+
+    async def _stage_segments(self, app: str, version: int) -> Content | None:
+        """Store segments as the tasks of a write do. If the store fails, return None: the segments are litter."""
+        dice, ids, keyed, tasks = self.dice, [], [], []
+        engine, objects = self.queue._engine, self.queue._objects
+        assert objects is not None
+        began = asyncio.get_running_loop().time()
+        moment = f"{STAGED}{self.moment}/{self.world.tag()}"
+        for task in range(dice.choice([1, 1, 2, 3])):
+            sizes = {"rows": dice.choice([1, 3, 100]), "chunk_rows": dice.choice([1, 2, 3])}
+            stager = SegmentStager(Limits(), engine.now(), "unused", queue=engine.draft.header.queue, **sizes)
+            for number in range(dice.choice([1, 2, 5])):
+                ids.append(f"{moment}-{task}-{number}")
+                details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}"}}
+                details["delay"] = dice.choice([None, None, None, 5.0])
+                stager.add(self.entrypoint(), b"", dice.choice([0, 0, -1, 5]), job_id=ids[-1], **details)
+            if dice.random() < 0.3:
+                keyed.append(f"{moment}-{task}")
+                payload, key = KEYED + keyed[-1].encode(), dice.choice(["key 1", "key 2"])
+                stager.add(self.entrypoint(), payload, job_id=f"{keyed[-1]}-keyed", unique_key=key)
+            new = []
+            for encoded in (*stager.full(), *stager.rest()):
+                name = staged_name(app, version, f"{self.world.tag()}")
+                try:
+                    await objects.retried(
+                        partial(self._create, objects.storage, name, bytes(encoded.content)), DEADLINE
+                    )
+                except JQueueError:
+                    return None
+                new.append(NewSegment(name, stager.queue, encoded.entry, created_at=stager.created_at))
+            tasks.append(StagedTask(stager.jobs, new, frozenset(stager.features)))
+        return Content(tuple(tasks), tuple(ids), tuple(keyed), began)
+
+    async def _create(self, storage: SupportsObjects, name: str, content: bytes) -> None:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            with suppress(CASConflictError):  # an earlier try has created it
+                await storage.create_object(FOLDER + name, content)
+
+    def _stage(self) -> Content:
+        dice, ids, keyed, blocks = self.dice, [], [], []
+        moment = f"{STAGED}{self.moment}/{self.world.tag()}"
+        for task in range(dice.choice([1, 1, 2, 3])):
+            writer = StagedWriter()
+            plain = [f"{moment}-{task}-{number}" for number in range(dice.choice([0, 1, 4]))]
+            writer.add_plain(plain, self.entrypoint(), [b"for " + job_id.encode() for job_id in plain])
+            job_id = f"{moment}-{task}-details"
+            delay = dice.choice([None, None, None, 5.0])
+            details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}\x00"}}
+            writer.add(job_id, self.entrypoint(), b"", dice.choice([0, 0, -1, 5]), delay=delay, **details)
+            ids += [*plain, job_id]
+            if dice.random() < 0.3:
+                keyed.append(f"{moment}-{task}")
+                payload = KEYED + keyed[-1].encode()
+                writer.add("another", self.entrypoint(), payload, unique_key=dice.choice(["key 1", "key 2"]))
+            blocks.append(read_staged(writer.finish()))
+        return Content(tuple(blocks), tuple(ids), tuple(keyed))
+
+
+async def _resolved(error: UnknownOutcomeError) -> list[Any]:
+    found = await error.resolve(timeout=DEADLINE)
+    return [found] if isinstance(found, StagedReceipt) else found
+
+
+class Holder(Consumer):
+    """Claims under a name, and finds by it the jobs that it had claimed in an earlier life."""
+
+    async def step(self) -> None:
+        """Continue with the jobs held under the name, or claim."""
+        name = self.dice.choice(HOLDERS)
+        state = await self.call("read_state", self.queue.read_state()) if self.dice.random() < 0.6 else None
+        if isinstance(state, QueueState):
+            mine = [job for job in state.jobs if job.holder == name and job.status is JobStatus.IN_PROGRESS]
+            if mine and self.dice.random() < 0.7:
+                self.world.adopted += len(mine)
+                await self._go_on_with(mine)
+                return
+        await self._claim(name, state)
+
+    async def _go_on_with(self, jobs: list[Job]) -> None:
+        claims = tuple(job.claim for job in jobs)
+        await self.call("heartbeat_many", self.queue.heartbeat_many(jobs), claims=claims, operations=len(claims))
+        await self._finish(jobs)
+
+    async def _claim(self, name: str, state: object) -> None:
+        dice = self.dice
+        through: float = NEVER
+        if isinstance(state, QueueState) and dice.random() < 0.7:
+            places = sorted(job.sequence for job in state.jobs)
+            through = dice.choice(places[len(places) // 2 :]) if places else 0
+        tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
+        entrypoint, batch = dice.choice(["a", "b", None]), dice.choice([1, 4, 12])
+        bound = None if through == NEVER else int(through)
+        operation = Dequeue(entrypoint, batch_size=batch, claim_timeout=tag, holder=name, through=bound)
+        jobs = await self.call(
+            "dequeue",
+            self._jobs_of(operation),
+            tag=tag,
+            entrypoint=entrypoint,
+            batch=batch,
+            holder=name,
+            through=through,
+        )
+        if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # otherwise left to another holder of the name
+            await self._finish(jobs)
+
+    async def _chain(self, job: Job) -> None:
+        """Ack alone: another holder of the name may have acked, and the next job would be added without an ack."""
+        await self._ack(job)
+
+    async def _jobs_of(self, operation: Dequeue) -> list[Job]:
+        [jobs] = await self.queue.apply(operation)
+        found: list[Job] = jobs
+        return found

@@ -1,0 +1,105 @@
+"""Checks views of the whole queue, wherever its jobs are: iterations over all jobs, and statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Set
+
+from jqueue.domain.errors import JobsUnreadableError
+from jqueue.domain.stats import EntrypointStats
+from jqueue.testing.virtual_time import EPOCH
+from tests.simulation.calls import Violation
+from tests.simulation.chain import (
+    COMPLETED,
+    DEAD,
+    IN_PROGRESS,
+    QUEUED,
+    Fields,
+    Timeline,
+    Version,
+    attempt_of,
+    status_of,
+)
+from tests.simulation.history import Call
+from tests.simulation.serving_order import seconds
+from tests.simulation.stored_segments import FOLDER
+from tests.simulation.workload import READ_FOR
+
+ROUNDED = 0.01
+"""Seconds by which two readings of one moment may differ."""
+
+
+class ViewsAudit:
+    """Checks the calls that show the whole queue.
+
+    Args:
+        timeline: the chain.
+        damaged: names of the segments that were damaged.
+        tells_time: True if the store tells its time. If not, clocks that are wrong decide how long segments are kept
+            for readers, and how old jobs are.
+    """
+
+    def __init__(self, timeline: Timeline, damaged: Set[str], *, tells_time: bool) -> None:
+        self._timeline = timeline
+        self._damaged = damaged
+        self._tells_time = tells_time
+
+    def checks(self) -> dict[str, Callable[[Call], None]]:
+        """Return the check for each verb."""
+        return {"iterate": self.check_iteration, "stats": self.check_stats}
+
+    def check_iteration(self, call: Call) -> None:
+        """Check that an iteration has shown the jobs of one version, each once."""
+        if isinstance(call.error, JobsUnreadableError):
+            unread = {suffix.removeprefix(FOLDER) for suffix in call.error.segments}
+            if self._tells_time and not unread & self._damaged and call.ended - call.started < READ_FOR:
+                raise Violation(3, f"could not read {', '.join(sorted(unread))}, which were whole", call=call)
+        if not call.succeeded:
+            return
+        told = Counter((job.id, str(job.status), job.attempt) for job in call.result)
+        seen = self._timeline.between(call.started, call.ended)
+        if all(told != Counter((i, status_of(job), attempt_of(job)) for i, job in v.jobs.items()) for v in seen):
+            raise Violation(3, "showed jobs that no version had", call=call)
+
+    def check_stats(self, call: Call) -> None:
+        """Check that statistics count the jobs of the version that they name."""
+        if not call.succeeded:
+            return
+        seen = [v for v in self._timeline.between(call.started, call.ended) if v.number == call.result.version]
+        if not any(self._fits(call, version) for version in seen):
+            raise Violation(3, f"told wrong numbers of version {call.result.version}", call=call)
+
+    def _fits(self, call: Call, version: Version) -> bool:
+        parts = call.result.entrypoints or {}
+        names = {job["entrypoint"] for job in version.jobs.values()}
+        return all(
+            self._fits_part(call, parts.get(name, EntrypointStats()), version, name) for name in names | parts.keys()
+        )
+
+    def _fits_part(self, call: Call, told: EntrypointStats, version: Version, name: str) -> bool:
+        jobs = [job for job in version.jobs.values() if job["entrypoint"] == name]
+        there = Counter(status_of(job) for job in jobs)
+        numbers = {IN_PROGRESS: told.in_progress, DEAD: told.dead, COMPLETED: told.completed}
+        if any(there[status] != number for status, number in numbers.items()):
+            return False
+        expiring = sum(status_of(job) == QUEUED and "expires_at" in job for job in jobs)  # some may have expired
+        if not there[QUEUED] - expiring <= told.ready + told.scheduled <= there[QUEUED]:
+            return False
+        if expiring or not version.segments or version.unsure or not self._tells_time:
+            return True
+        if not all("created_at" in job for job in jobs):  # a person has added one
+            return True
+        early, late = (EPOCH.timestamp() + moment for moment in (call.started - ROUNDED, call.ended + ROUNDED))
+        ready, at_end = _ready(jobs, early), _ready(jobs, late)
+        if not len(ready) <= told.ready <= len(at_end):
+            return False
+        if not ready or told.oldest_ready_age is None:
+            return not ready
+        return early - min(ready) <= told.oldest_ready_age.total_seconds() <= max(0.0, late - min(at_end))
+
+
+def _ready(jobs: list[Fields], now: float) -> list[float]:
+    """Return the times since which the ready jobs are ready."""
+    queued = [job for job in jobs if status_of(job) == QUEUED]
+    ready = [job for job in queued if not job.get("run_at") or seconds(job["run_at"]) <= now]
+    return [seconds(job.get("run_at") or job["created_at"]) for job in ready]

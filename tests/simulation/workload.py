@@ -1,0 +1,354 @@
+"""The work of the processes. Each has some actors, and each actor takes a number of steps, drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+from collections.abc import Awaitable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from jqueue.core.blob.segment_writer import SegmentSizes
+from jqueue.core.blob.segments import Segments
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.limits import Limits
+from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import Retention
+from jqueue.testing.virtual_time import EPOCH
+from tests.simulation.applications import Applications
+from tests.simulation.damage import Damage
+from tests.simulation.history import NEVER, Call, History
+from tests.simulation.loop import SimulatedProcess
+from tests.simulation.network import Network
+from tests.simulation.schedule import Schedule
+
+ENTRYPOINTS = ("a", "b")
+DEADLINE, CALL_TIMEOUT = 12.0, 3.0
+BLOB_BYTES = 400_000
+"""Size limit of the queue in bytes: more than its jobs ever take, and less than an oversized result."""
+
+OVERSIZED = 12
+"""About every twelfth result is larger than the queue may become."""
+
+CRONS = {
+    "*/2 * * * * *": (2, 0),
+    "*/5 * * * * *": (5, 0),
+    "*/20 * * * * *": (20, 0),
+    "15 * * * * *": (60, 15),
+    "*/2 * * * *": (120, 0),
+}
+"""Cron expressions, each with its period and its offset from a whole multiple of it, in seconds."""
+
+LEAVE_EARLY = 0.15
+"""Share of processes that leave while calls are under way."""
+
+SKEWS = (0, 0, 0, 7, -90, 3600, -7200)
+"""Seconds by which the clock of a process may be ahead."""
+
+
+CHOSEN_ID: ContextVar[list[str] | None] = ContextVar("chosen id", default=None)
+"""A list with the next id that a queue object draws in this context, which is taken out of it."""
+
+
+class SeededEntropy:
+    """Ids and jitter from the seed."""
+
+    def __init__(self, dice: random.Random, name: str) -> None:
+        self._dice = dice
+        self._maker = sha256(name.encode()).hexdigest()
+        self._count = 0
+
+    def new_id(self) -> str:
+        """Return a UUID of its maker's name and a number, or the id that the caller has chosen."""
+        if chosen := CHOSEN_ID.get():
+            return chosen.pop()
+        self._count += 1
+        number, maker = f"{self._count:07x}", self._maker
+        return f"{maker[:8]}-{number[3:]}-4{number[:3]}-8{maker[8:11]}-{maker[11:23]}"
+
+    def jitter(self, bound: float) -> float:
+        """Return seconds spread evenly over [0, bound]."""
+        return self._dice.random() * bound
+
+
+class SimulatedClock:
+    """The clock of one process: the loop's time plus a skew. It can be set wrong."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, skew: float) -> None:
+        self.monotonic = loop.time
+        self._skews = [(0.0, skew)]
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which it is ahead."""
+        return self._skews[-1][1]
+
+    @skew.setter
+    def skew(self, seconds: float) -> None:
+        self._skews.append((self.monotonic(), seconds))
+
+    def set_back(self, seconds: float) -> None:
+        """Set the clock back, to undo a jump."""
+        self.skew -= seconds
+
+    def least_since(self, moment: float) -> float:
+        """Return the earliest time that it has shown since a moment, in seconds since 1970."""
+        return EPOCH.timestamp() + moment + min(self._skews_since(moment))
+
+    def most_since(self, moment: float) -> float:
+        """Return the latest time that it has shown since a moment, in seconds since 1970."""
+        return EPOCH.timestamp() + self.monotonic() + max(self._skews_since(moment))
+
+    def _skews_since(self, moment: float) -> list[float]:
+        began = [place for place, (at, _) in enumerate(self._skews) if at <= moment]
+        return [skew for _, skew in self._skews[began[-1] :]]
+
+    def now(self) -> datetime:
+        """Return the time of the wall clock, in UTC."""
+        return EPOCH + timedelta(seconds=self.monotonic() + self.skew)
+
+
+OBJECT_BYTES = 400
+"""Bytes above which a payload gets an object of its own. Results stay below."""
+
+NAMED_WITHIN, KEPT_FOR, COLLECTED_EVERY = timedelta(seconds=15), timedelta(seconds=20), 5.0
+"""The times of the collection of objects, short enough to matter in a simulation."""
+
+STAGED_NAMED_WITHIN, STAGED_KEPT = timedelta(seconds=80), timedelta(seconds=90)
+"""The times within which staged segments are named, and for which they are kept."""
+
+READ_FOR = 8.0
+"""Seconds for which a segment is kept after its last naming: `KEPT_FOR`, less its age at that time."""
+
+RETENTION, SEGMENT_NAMED_WITHIN = Retention(seconds=10.0, young=2.0), timedelta(seconds=10)
+"""The times for which segments are kept."""
+
+DAMAGE_KEPT = 4.0
+"""Seconds after which a process tries a damaged segment again."""
+
+WITH_OBJECTS = 0.85
+"""Share of the processes whose store keeps objects beside the queue, where the history is kept."""
+
+
+@dataclass
+class World:
+    """State shared by the processes of one simulation.
+
+    Attributes:
+        network: the way to the store.
+        schedule: the schedule of the seed.
+        tells_time: True if the store tells its time.
+        history: every call.
+        tags: numbers that tell the effects of calls apart.
+        made: ids of jobs that an actor tried to enqueue.
+        modern: True if actors use limits, cron entries, results and the like.
+        keyed: share of jobs with a concurrency key, if `modern`.
+        staged: True if jobs are enqueued in transactions, and claimed under a name.
+        large: True if some payloads are kept in objects beside the queue.
+        overseen: True if operators act on what they have seen.
+        segmented: True if some processes move waiting jobs into segments.
+        damage: damages segments; None if they stay whole.
+        unreadable: names of the segments that a process could not read.
+        ranged: True if some actors claim ranges.
+        crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
+            would end their runs of like operations.
+        left_ranges: claims of ranges that nobody ended, each with its jobs, and those that could not be read.
+        keeps_history: True if actors switch the history on.
+        events_per_object: number of events in the outbox above which it is moved.
+        read_events: the events that were read at the end; None if there was no history.
+        kept: ids of jobs whose results are to be kept.
+        claimed: ids of jobs that an actor has claimed.
+        applications: applications that add jobs in transactions.
+        adopted: number of claims that a later holder of the same name continued.
+        exits: times at which each process that left in peace began to leave, and had left.
+        errors: errors that should not have left a process.
+    """
+
+    network: Network
+    schedule: Schedule
+    tells_time: bool
+    history: History = field(default_factory=History)
+    tags: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+    made: list[str] = field(default_factory=list)
+    modern: bool = False
+    keyed: float = 0.0
+    staged: bool = False
+    large: bool = False
+    overseen: bool = False
+    segmented: bool = False
+    damage: Damage | None = None
+    unreadable: set[str] = field(default_factory=set)
+    ranged: bool = False
+    crowded: bool = False
+    left_ranges: list[tuple[RangeClaim, list[Any], list[Any]]] = field(default_factory=list)
+    keeps_history: bool = False
+    events_per_object: int = 1000
+    read_events: list[HistoryEvent] | None = None
+    kept: list[str] = field(default_factory=list)
+    claimed: list[str] = field(default_factory=list)
+    applications: Applications = field(default_factory=Applications)
+    adopted: int = 0
+    exits: dict[str, tuple[float, float]] = field(default_factory=dict)
+    errors: list[BaseException] = field(default_factory=list)
+
+    @property
+    def with_objects(self) -> int:
+        """The number that stands for a store with objects beside the queue: see `Network.client`."""
+        return 3 if self.tells_time else 4
+
+    def tag(self) -> int:
+        """Return a number that no other call has."""
+        return next(iter(self.tags))
+
+
+class Client:
+    """One life of one process: a queue object, and the actors that share it.
+
+    Attributes:
+        clock: the process's own clock; it can be set wrong.
+        queue: a direct or a broker queue.
+    """
+
+    def __init__(self, world: World, process: SimulatedProcess, latency: float) -> None:
+        self.world = world
+        self.process = process
+        self.dice = dice = world.schedule.dice(process.name)
+        self.clock = SimulatedClock(world.network.loop, dice.choice(SKEWS))
+        abilities = dice.choice([1, 2]) if world.tells_time else 0
+        if world.keeps_history and world.schedule.dice(f"objects of {process.name}").random() < WITH_OBJECTS:
+            abilities = world.with_objects
+        if world.large or world.segmented:
+            abilities = world.with_objects
+        storage = world.network.client(process.name, latency, abilities=abilities)
+        options: dict[str, Any] = {
+            "clock": self.clock,
+            "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name),
+            "deadline": DEADLINE,
+            "call_timeout": CALL_TIMEOUT,
+            "poll_interval": dice.choice([1.0, 5.0]),
+            "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
+            "holder": process.name,
+            "limits": Limits(
+                blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES, object_bytes=OBJECT_BYTES if world.large else None
+            ),
+        }
+        kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
+        self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
+        if abilities >= 3 and self.queue._objects is not None and self.queue._collector is not None:
+            self.queue._objects.named_within = NAMED_WITHIN
+            self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
+            self.queue._collector.staged_kept = STAGED_KEPT
+        self.queue.staged_named_within = STAGED_NAMED_WITHIN
+        self.queue._engine.history.events_per_object = world.events_per_object
+        self.queue._engine.retention = RETENTION
+        if (segments := self.queue._engine.segments) is not None:
+            segments.loader.reported = world.unreadable
+            if world.segmented:
+                make_small(segments, world.schedule.dice(f"segments of {process.name}"))
+
+    async def live(self, actors: Sequence[Actor]) -> None:
+        """Let the actors take their steps, then leave."""
+        loop = asyncio.get_running_loop()
+        left = loop.time()
+        try:
+            async with asyncio.TaskGroup() as group:
+                async with self.queue:
+                    tasks = [group.create_task(actor.act()) for actor in actors]
+                    await asyncio.wait(tasks, timeout=self._patience())
+                    left = loop.time()
+                    self.world.exits[self.process.name] = (left, NEVER)
+                self.world.exits[self.process.name] = (left, loop.time())
+        except* JQueueError as errors:
+            self.world.errors.extend(errors.exceptions)
+
+    def _patience(self) -> float | None:
+        """Return the seconds after which the process leaves with calls under way; None to wait for its actors."""
+        dice, name = self.world.schedule.dice(f"leaving of {self.process.name}"), self.process.name
+        early = dice.random() < LEAVE_EARLY and self.world.schedule.takes_place(
+            f"{name} leaves in the middle of things"
+        )
+        return dice.uniform(0.0, 12.0) if early else None
+
+
+def make_small(segments: Segments, dice: random.Random) -> None:
+    """Give one process small segments, of sizes of its own. Some processes write none."""
+    segments.writer.named_within = SEGMENT_NAMED_WITHIN
+    segments.writer.sizes = SegmentSizes(
+        hot_bytes=dice.choice([None, 1, 1, 1, 600]),
+        fewest_rows=dice.choice([1, 1, 2, 4]),
+        most_rows=dice.choice([2, 5, 50]),
+        chunk_rows=dice.choice([1, 2, 3]),
+        merged=dice.choice([2, 3]),
+        holes=dice.choice([0, 1, 3]),
+    )
+    segments.loader.damage_kept = DAMAGE_KEPT
+    segments.loader.rows_kept, segments.loader.rows_ahead = dice.choice([0, 3, 100]), dice.choice([0, 2, 20])
+    segments.writer.sizes.bulk_jobs = dice.choice([None, 0, 2])
+
+
+class Actor:
+    """One task of a process: a number of steps, each after a pause.
+
+    Args:
+        client: the process.
+        name: a name that no other actor has.
+        steps: number of steps.
+        pause: average seconds between steps.
+    """
+
+    def __init__(self, client: Client, name: str, steps: int, pause: float) -> None:
+        self.client = client
+        self.world = client.world
+        self.queue = client.queue
+        self.name = name
+        self.steps = steps
+        self.pause = pause
+        self.dice = self.world.schedule.dice(name)
+        self.moment = name
+
+    async def act(self) -> None:
+        """Take the steps."""
+        schedule = self.world.schedule
+        for number in range(1, self.steps + 1):
+            self.moment = f"{self.name}.{number}"
+            schedule.reset(self.dice, self.moment)
+            await asyncio.sleep(self.dice.expovariate(1 / self.pause))
+            if schedule.takes_place(f"step {self.moment}"):
+                await self.step()
+
+    async def step(self) -> None:
+        """Take one step."""
+        raise NotImplementedError
+
+    async def call(self, verb: str, work: Awaitable[Any], **details: Any) -> Any:
+        """Await a call, and record it. Return its result, or its error."""
+        details.setdefault("limit", DEADLINE)
+        call = Call(self.client.process.name, verb, **details)
+        try:
+            return await self.world.history.record(call, work)
+        finally:
+            if self.world.modern:
+                now = EPOCH.timestamp() + call.started if self.world.tells_time else math.inf
+                call.earliest = min(now, self.client.clock.least_since(call.started))
+                call.latest = max(EPOCH.timestamp() + call.ended, self.client.clock.most_since(call.started))
+
+    def pick(self, *chances: tuple[int, Any]) -> Any:
+        """Return one of several things, drawn by weight."""
+        at = self.dice.random() * sum(weight for weight, _ in chances)
+        for weight, thing in chances:
+            at -= weight
+            if at < 0:
+                return thing
+        return chances[-1][1]
+
+    def entrypoint(self) -> str:
+        """Return one of the entrypoints."""
+        return self.dice.choice(ENTRYPOINTS)
