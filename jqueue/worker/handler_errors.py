@@ -54,8 +54,8 @@ class Frame(NamedTuple):
 
 
 def stack_of(error: BaseException) -> list[Frame]:
-    """Return the frames of an error, the innermost last; of a group, the frames of the first error in it."""
-    first = leaves_of(error)[0]
+    """Return the frames of an error, the innermost last; of a group, those of the first error in it that was raised."""
+    first = next((leaf for leaf in leaves_of(error) if isinstance(leaf, RebuiltError) or leaf.__traceback__), error)
     if isinstance(first, RebuiltError):
         return first.stack
     return [_frame(frame, line) for frame, line in traceback.walk_tb(first.__traceback__)]

@@ -147,6 +147,14 @@ async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
             assert text in job.error
 
 
+@in_virtual_time
+async def test_a_group_of_errors_that_were_not_raised_is_stored_with_the_place_of_the_group():
+    async with broker() as queue:
+        job, _ = await once(queue, raising(ExceptionGroup("two addresses", [ValueError("bad"), KeyError("to")])))
+        line = raising.__code__.co_firstlineno + 5
+        assert job.error.endswith(f"; KeyError: 'to' (tests/worker/test_failing.py:{line})")
+
+
 @pytest.mark.parametrize(
     ("errors", "kind", "delay"),
     [
