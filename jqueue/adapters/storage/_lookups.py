@@ -27,7 +27,7 @@ class Lookups(AbstractResolver):
             OSError: the lookup failed. For a name that no host can have, it is the error for an unknown host.
         """
         try:
-            found = await in_a_network_thread(
+            addresses = await in_a_network_thread(
                 socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=_OF_THIS_MACHINE
             )
         except UnicodeError as error:  # such as an empty part between two dots
@@ -41,7 +41,7 @@ class Lookups(AbstractResolver):
                 proto=protocol,
                 flags=_NUMERIC,
             )
-            for kind, _, protocol, _, address in found
+            for kind, _, protocol, _, address in addresses
         ]
 
     async def close(self) -> None:
