@@ -257,12 +257,12 @@ class JobRunner:
             self._conclude(held, HAND_BACK)
 
     def _note_stuck(self, work: Work) -> None:
-        """Note that a handler does not stop. Its claims and its slot are kept until it ends."""
+        """Note that a handler does not stop. The claims that are not lost and its slot are kept until it ends."""
         if work in self._state.running:
             logger.warning(
-                "%s: its handler still runs although it was told to stop; its claim and its slot are kept until the"
-                " handler ends",
+                "%s: its handler still runs although it was told to stop; its %s kept until the handler ends",
                 work.name,
+                "slot is" if all(held.decided for held in work.jobs) else "claim and its slot are",
                 extra=work.about,
             )
             self._set_stuck(work)

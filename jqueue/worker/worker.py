@@ -259,8 +259,8 @@ class Worker:
             StorageFatalError: the queue cannot be used, and could not since the start, or for `give_up_after`.
             JQueueError: handlers that do not stop have taken all slots for `give_up_after`.
             QueueClosedError: the queue was closed meanwhile.
-            KeyboardInterrupt: a handler raised it in the main thread, with `signals=False`. The run ends as after a
-                second signal: all other jobs are handed back first.
+            KeyboardInterrupt: a handler raised it, with `signals=False` and the event loop in the main thread. The run
+                ends as after a second signal: all jobs are handed back first.
         """
         if self._run is not None and not self._run.is_over:
             raise RuntimeError("this worker is already running: stop it first, or make another one")

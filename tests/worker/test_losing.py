@@ -96,11 +96,12 @@ async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
             assert RunReport(cancelled=1) == await task
 
 
+@pytest.mark.parametrize(("timeout", "stays"), [(1, "its claim and its slot are kept"), (None, "its slot is kept")])
 @in_virtual_time
-async def test_a_claim_that_is_lost_while_its_handler_does_not_stop_is_counted_at_once():
+async def test_a_claim_that_is_lost_while_its_handler_does_not_stop_is_counted_at_once(timeout, stays, caplog):
     worker, over = Worker(claim_timeout=30, cancel_grace=5), asyncio.Event()
 
-    @worker.handler("work", timeout=1)
+    @worker.handler("work", timeout=timeout)
     async def work() -> None:
         while not over.is_set():
             try:
@@ -116,6 +117,7 @@ async def test_a_claim_that_is_lost_while_its_handler_does_not_stop_is_counted_a
             await other.requeue_stale(0)
             [taken] = await other.dequeue("work")
             await asyncio.sleep(60)
+            assert stays in caplog.text
             worker.stop()
             assert RunReport(lost=1, stuck=1) == await task
         await other.ack(taken)
