@@ -15,6 +15,8 @@ from tests.time_limits import pytest_runtest_makereport
 
 __all__ = ["azurite", "gcs_server", "moto_s3", "pytest_runtest_makereport", "seaweedfs", "spark", "spark_cluster"]
 
+pytest.register_assert_rewrite("tests.contract.queue", "tests.contract.worker")
+
 
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a process that a shell runs in the background

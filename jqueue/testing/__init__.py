@@ -1,4 +1,4 @@
-"""Tools for your own tests: a runner for workers, and contracts that a storage, a queue and a worker on it must keep.
+"""Tools for your own tests: a runner for workers, and contracts that a storage and a queue on it must keep.
 
 Importing this package loads no test tool; using a contract does.
 """
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from jqueue.testing.queue_contract import QueueContract, QueueFactory
     from jqueue.testing.storage_contract import StorageContract, StorageFactory
     from jqueue.testing.work_report import Ran, RecordedError, RunawayError, WorkReport
-    from jqueue.testing.worker_contract import WorkerContract
     from jqueue.testing.worker_testing import WorkerTester
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "StorageContract",
     "StorageFactory",
     "WorkReport",
-    "WorkerContract",
     "WorkerTester",
 ]
 
@@ -45,7 +43,6 @@ _HOMES = {
     "StorageContract": "jqueue.testing.storage_contract",
     "StorageFactory": "jqueue.testing.storage_contract",
     "WorkReport": "jqueue.testing.work_report",
-    "WorkerContract": "jqueue.testing.worker_contract",
     "WorkerTester": "jqueue.testing.worker_testing",
 }
 

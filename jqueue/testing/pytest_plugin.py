@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from jqueue.testing.fake_clock import FakeClock
     from jqueue.testing.worker_testing import WorkerTester
 
+# Assertions of the contracts that fail then show the expected and the actual value.
+pytest.register_assert_rewrite("jqueue.testing.queue_contract", "jqueue.testing.storage_contract")
+pytest.register_assert_rewrite("jqueue.testing.objects_contract")
+
 POLL_INTERVAL = 0.02
 """Seconds within which a waiting dequeue notices that the clock was moved."""
 

@@ -21,66 +21,911 @@ capability are skipped, and another test checks that the queue refuses such call
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import functools
+import inspect
+import json
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
-# Before the imports: assertions that fail on a user's queue then show the expected and the actual value.
-pytest.register_assert_rewrite("jqueue.testing._queue_contract")
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import (
+    CASConflictError,
+    ClaimLostError,
+    DuplicateJobError,
+    InvalidBlobError,
+    InvalidJobError,
+    JobCancelledError,
+    JobNotFoundError,
+    StorageError,
+)
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.history import EVENTS_PER_OBJECT
+from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Enqueue,
+    Heartbeat,
+    Nack,
+    Operation,
+)
+from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
+from jqueue.runtime.system import SystemClock
+from jqueue.testing.storage_contract import StorageFactory
 
-from jqueue.testing._queue_contract.aging import AgingContract  # noqa: E402
-from jqueue.testing._queue_contract.base import QueueFactory  # noqa: E402
-from jqueue.testing._queue_contract.changes import ChangesContract  # noqa: E402
-from jqueue.testing._queue_contract.claim_fencing import ClaimsContract  # noqa: E402
-from jqueue.testing._queue_contract.concurrency import ConcurrencyContract  # noqa: E402
-from jqueue.testing._queue_contract.content import ContentContract  # noqa: E402
-from jqueue.testing._queue_contract.history import HistoryContract  # noqa: E402
-from jqueue.testing._queue_contract.holders import HoldersContract  # noqa: E402
-from jqueue.testing._queue_contract.keys import KeysContract  # noqa: E402
-from jqueue.testing._queue_contract.large_values import LargeValuesContract  # noqa: E402
-from jqueue.testing._queue_contract.limits import LimitsContract  # noqa: E402
-from jqueue.testing._queue_contract.looking import LookingContract  # noqa: E402
-from jqueue.testing._queue_contract.order import OrderContract  # noqa: E402
-from jqueue.testing._queue_contract.ranges import RangesContract  # noqa: E402
-from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  # noqa: E402
-from jqueue.testing._queue_contract.results import ResultsContract  # noqa: E402
-from jqueue.testing._queue_contract.retries import RetriesContract  # noqa: E402
-from jqueue.testing._queue_contract.schedules import SchedulesContract  # noqa: E402
-from jqueue.testing._queue_contract.staged_jobs import StagedContract  # noqa: E402
-from jqueue.testing._queue_contract.stopping import StoppingContract  # noqa: E402
-from jqueue.testing._queue_contract.timing import TimingContract  # noqa: E402
-from jqueue.testing._queue_contract.together import TogetherContract  # noqa: E402
-
-__all__ = ["QueueContract", "QueueFactory"]
+QueueFactory = Callable[..., JobQueue | Awaitable[JobQueue]]
+"""Makes one more queue object on the queue of a test; takes `limits` and `clock` by name, as the queues do."""
 
 
-class QueueContract(
-    OrderContract,
-    TimingContract,
-    ClaimsContract,
-    RetriesContract,
-    KeysContract,
-    TogetherContract,
-    LimitsContract,
-    ConcurrencyContract,
-    AgingContract,
-    SchedulesContract,
-    ResultsContract,
-    LargeValuesContract,
-    StoppingContract,
-    RangesContract,
-    StagedContract,
-    HoldersContract,
-    HistoryContract,
-    ChangesContract,
-    RefusedRulesContract,
-    LookingContract,
-    ContentContract,
-):
-    """Subclass it, and give it a `make_storage` or a `make_queue` fixture.
+def ids(jobs: Iterable[Job]) -> list[str]:
+    """Return the ids of jobs, in their order."""
+    return [job.id for job in jobs]
+
+
+class SlowClock(SystemClock):
+    """The clock of a machine that is an hour behind."""
+
+    def now(self) -> datetime:
+        """Return the time of an hour ago."""
+        return super().now() - timedelta(hours=1)
+
+
+HOUR = timedelta(hours=1)
+
+
+Reference = Callable[[Job], Job | Claim | str]
+
+
+REFERENCES: dict[str, Reference] = {"job": lambda job: job, "claim": lambda job: job.claim, "id": lambda job: job.id}
+
+
+VERBS: dict[str, Callable[[JobQueue, Job | Claim | str], Awaitable[None]]] = {
+    "ack": lambda queue, job: queue.ack(job),
+    "nack": lambda queue, job: queue.nack(job),
+    "heartbeat": lambda queue, job: queue.heartbeat(job),
+}
+
+
+by_every_reference = pytest.mark.parametrize("refer", REFERENCES.values(), ids=REFERENCES)
+
+
+by_every_verb = pytest.mark.parametrize("verb", VERBS)
+
+
+HOURLY = "0 * * * *"
+
+
+SCHEDULED_FOR = "jqueue-scheduled-for"
+
+
+NOON = datetime(2031, 5, 6, 12, 0, tzinfo=UTC)
+
+
+def occurrence(job: Job) -> datetime:
+    """Return the time for which a cron entry enqueued a job."""
+    return datetime.fromisoformat(job.headers[SCHEDULED_FOR])
+
+
+HISTORY_NEEDS = ("history", "transactions", "errors")
+
+
+async def events_of(queue: JobQueue, **wanted: Any) -> list[HistoryEvent]:
+    """Return the events of a queue, the oldest first."""
+    assert isinstance(queue, SupportsHistory)
+    return [event async for event in queue.history(**wanted)][::-1]
+
+
+PAYLOAD = b"the-secret-of-this-payload"
+
+
+Change = Callable[[bytes], bytes]
+
+
+def _replaced(content: bytes, text: bytes, other: bytes) -> bytes:
+    """Replace a text in the lines of the jobs; the header may have it too."""
+    header, newline, jobs = content.partition(b"\n")
+    return header + newline + jobs.replace(text, other, 1)
+
+
+def in_a_line(text: bytes, other: bytes) -> Change:
+    """Return a change of one job's line that keeps the layout."""
+    return lambda content: _replaced(content, text, other)
+
+
+def in_another_layout(text: bytes, other: bytes) -> Change:
+    """Return a change by an editor that rewrites the whole layout."""
+    return lambda content: json.dumps(json.loads(_replaced(content, text, other)), indent=4).encode()
+
+
+class SetClock(SystemClock):
+    """A clock that shows the time it was set to."""
+
+    def __init__(self, time: datetime) -> None:
+        super().__init__()
+        self.time = time
+
+    def now(self) -> datetime:
+        """Return the time that was set."""
+        return self.time
+
+
+SPOKEN = ("secret-of-this", base64.b64encode(PAYLOAD).decode()[4:24], PAYLOAD.hex()[8:32])
+
+
+@pytest.mark.asyncio
+class QueueContractBase:
+    """Settings of the contract that a user's class may change, and helpers for its tests.
 
     Attributes:
-        kind: class of the queue made from the storage: `DirectQueue`, `BrokerQueue`, or another with that signature.
-        moment: seconds that are long for the store and short for people; set more for a slow or a remote store.
+        kind: class of the queue that the default `make_queue` makes from a storage.
+        moment: seconds that are long for the store and short for people: used for delays and timeouts that must pass.
         patience: seconds after which a test counts as hung.
         cancellations: number of moments at which a call is cancelled.
         in_order: number of jobs whose order is checked.
     """
+
+    kind: Callable[..., Any] = DirectQueue
+    moment = 0.25
+    patience = 60.0
+    cancellations = 30
+    in_order = 12
+
+    @pytest.fixture
+    def make_storage(self) -> StorageFactory:
+        raise NotImplementedError(
+            "give the subclass a fixture `make_storage`, as for StorageContract, or a fixture `make_queue`"
+        )
+
+    @pytest.fixture
+    def make_queue(self, make_storage: StorageFactory) -> QueueFactory:
+        kind = type(self).kind
+
+        async def open_queue(**options: Any) -> JobQueue:
+            made = make_storage()
+            queue: JobQueue = kind(await made if inspect.isawaitable(made) else made, **options)
+            return queue
+
+        return open_queue
+
+    @asynccontextmanager
+    async def queues(
+        self, make_queue: QueueFactory, count: int = 1, needs: Iterable[str] = (), **options: Any
+    ) -> AsyncIterator[list[JobQueue]]:
+        """Open `count` queue objects on the queue of this test, and allow `patience` seconds to use them.
+
+        Args:
+            make_queue: the fixture.
+            count: number of queue objects.
+            needs: capabilities that the test needs; without them it is skipped.
+            options: options for `make_queue`.
+        """
+        async with asyncio.timeout(self.patience), AsyncExitStack() as closing:
+            opened = []
+            for _ in range(count):
+                made = make_queue(**options)
+                queue = await made if inspect.isawaitable(made) else made
+                missing = sorted(set(needs) & set(queue.capabilities.missing))
+                if missing:
+                    pytest.skip(f"this queue does not support {', '.join(missing)}")
+                if isinstance(queue, AbstractAsyncContextManager):
+                    await closing.enter_async_context(queue)
+                opened.append(queue)
+            yield opened
+
+    def storage_of(self, queue: JobQueue) -> ObjectStoragePort:
+        """Return the storage of the blob, or skip the test if the queue does not have one."""
+        storage = getattr(queue, "storage", None)
+        if not isinstance(storage, ObjectStoragePort):
+            pytest.skip("this queue is not one object in a store")
+        return storage
+
+    async def fingerprint(self, queue: JobQueue) -> object:
+        """Return a value that changes with every write: the object with its etag, or else the state."""
+        storage = getattr(queue, "storage", None)
+        return await storage.read() if isinstance(storage, ObjectStoragePort) else await queue.read_state()
+
+    async def rewrite(self, queue: JobQueue, change: Callable[[bytes], bytes]) -> None:
+        """Change the blob by hand, beside the queue."""
+        storage = self.storage_of(queue)
+        while True:
+            content, etag = await storage.read()
+            changed = change(content)
+            assert changed != content, "the edit must change the blob"
+            try:
+                await storage.write(changed, etag)
+            except CASConflictError:
+                continue
+            return
+
+    async def until(self, condition: Callable[[], Awaitable[object]]) -> None:
+        """Check a condition again and again until it holds. The test's time limit ends the wait otherwise."""
+        while not await condition():  # noqa: ASYNC110 - what is waited for happens in the store
+            await asyncio.sleep(self.moment / 10)
+
+    async def one_job(self, queue: JobQueue, **arguments: Any) -> Job:
+        """Enqueue and claim one job."""
+        await queue.enqueue("work", b"payload", **arguments)
+        [job] = await queue.dequeue("work")
+        return job
+
+    async def expiring_job(self, queue: JobQueue, **arguments: Any) -> tuple[Job, datetime]:
+        """Enqueue a job that expires, and claim it before it does. Return the job and the time of its expiry."""
+        margin = self.moment
+        while True:  # on a slow machine the job may expire too soon: then try a longer time
+            expiry = await self.time(queue) + timedelta(seconds=margin)
+            await queue.enqueue("work", b"payload", expires_at=expiry, **arguments)
+            if jobs := await queue.dequeue("work"):
+                return jobs[0], expiry
+            margin *= 4
+
+    async def time(self, queue: JobQueue) -> datetime:
+        """Return the time by the queue's clock."""
+        return (await queue.enqueue("clock", b"")).created_at
+
+    async def until_after(self, queue: JobQueue, time: datetime) -> None:
+        """Wait until the queue's clock is past a time."""
+
+        async def is_past() -> bool:
+            return await self.time(queue) > time
+
+        await self.until(is_past)
+
+    async def lost_claim(self, queue: JobQueue, operator: JobQueue, **arguments: Any) -> Job:
+        """Return a job with a revoked claim, as its former holder knows it. No worker holds it now."""
+        job = await self.one_job(queue, **arguments)
+        assert await operator.requeue_stale(0) == 1
+        return job
+
+    async def find(self, queue: JobQueue, job: Job | Claim | str) -> Job | None:
+        """Return the job as the queue holds it now; None if it has left."""
+        job_id = job if isinstance(job, str) else job.id if isinstance(job, Job) else job.job_id
+        return (await queue.read_state()).find(job_id)
+
+    async def held(self, queue: JobQueue, job: Job | Claim | str) -> Job:
+        """Return the job as the queue holds it now, and fail if it has left."""
+        found = await self.find(queue, job)
+        assert found is not None, "the job is no longer in the queue"
+        return found
+
+    async def dead_job(self, queue: JobQueue, entrypoint: str = "work", **arguments: Any) -> Job:
+        """Enqueue a job, make it dead, and return it."""
+        enqueued = await queue.enqueue(entrypoint, b"payload", **arguments)
+        [job] = await queue.dequeue(entrypoint)
+        assert job.id == enqueued.id
+        await queue.nack(job, dead=True)
+        return await self.held(queue, job)
+
+    async def _cancel_at(self, call: asyncio.Task[list[Job]] | asyncio.Task[Job], number: int, duration: float) -> None:
+        """Cancel a call in one of the first ticks, or at a moment spread over the time that a call takes."""
+        if number % 2:
+            await asyncio.wait([call], timeout=duration * number / self.cancellations)
+        else:
+            for _ in range(number // 2):
+                await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+
+    async def several(self, queue: JobQueue, count: int, entrypoint: str = "work") -> list[str]:
+        """Enqueue `count` jobs, and return their ids."""
+        return [(await queue.enqueue(entrypoint, b"%d" % number)).id for number in range(count)]
+
+    async def keyed(self, queue: JobQueue, entrypoint: str = "work", limit: int | None = None, **options: Any) -> str:
+        """Enqueue a job with the key, and return its id."""
+        options = {"concurrency_key": "the-key", "concurrency_limit": limit, **options}
+        return (await queue.enqueue(entrypoint, b"payload", **options)).id
+
+    @asynccontextmanager
+    async def clocked(self, make_queue: QueueFactory, count: int = 1) -> AsyncIterator[tuple[SetClock, list[JobQueue]]]:
+        """Open queue objects on one settable clock. Skip the test if their time comes from elsewhere."""
+        clock = SetClock(NOON - timedelta(minutes=30))
+        async with self.queues(make_queue, count, ["schedules"], clock=clock) as queues:
+            if await self.time(queues[0]) != clock.time:
+                pytest.skip("the time of this queue comes from its store")
+            assert len(await queues[0].dequeue("clock")) == 1
+            yield clock, queues
+
+    async def until_moved(self, queue: JobQueue, count: int) -> None:
+        """Wait until there are this many objects of the history."""
+        storage = self.storage_of(queue)
+        assert isinstance(storage, SupportsObjects)
+
+        async def are_there() -> bool:
+            return len(await storage.list_beside(".history/")) >= count
+
+        await self.until(are_there)
+
+    def assert_private(self, text: str) -> None:
+        """Fail if any part of the payload is in the text."""
+        assert [spoken for spoken in SPOKEN if spoken in text] == [], text
+
+    def verb(self, name: str) -> tuple[Callable[[JobQueue, Job | Claim | str], Awaitable[None]], list[str]]:
+        """Return a verb for claims, and the capabilities that its test needs."""
+        return VERBS[name], ["fencing", *(["heartbeat"] if name == "heartbeat" else [])]
+
+
+class QueueContract(QueueContractBase):
+    """Subclass it, and give it a `make_storage` or a `make_queue` fixture: see `QueueContractBase` for its settings.
+
+    It has a test of each verb, of races, of time and waiting, of the history, and of the content of the store.
+    """
+
+    async def test_a_job_is_claimed_once_and_gone_when_acked(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            enqueued = await queue.enqueue("work", b"payload")
+            assert enqueued.status is JobStatus.QUEUED
+            [job] = await other.dequeue("work")
+            assert (enqueued.id, "work", b"payload") == (job.id, job.entrypoint, job.payload)
+            assert (job.status, job.failures) == (JobStatus.IN_PROGRESS, 1)
+            assert await queue.dequeue("work") == [], "a claimed job was served again"
+            await other.ack(job)
+            assert await queue.dequeue("work") == []
+            assert (await queue.read_state()).jobs == ()
+
+    async def test_what_a_verb_returns_is_what_the_queue_holds(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["fencing"]) as [queue, other]:
+            enqueued = await queue.enqueue("work", b"payload")
+            assert enqueued == await self.find(other, enqueued)
+            [job] = await queue.dequeue("work")
+            assert job == await self.find(other, job)
+
+    async def test_commit_order_holds_across_enqueuers_whatever_their_clocks_say(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with (
+            self.queues(make_queue, 2) as [punctual, worker],
+            self.queues(make_queue, 1, clock=SlowClock()) as [late],
+        ):
+            enqueued = [
+                (await queue.enqueue("work", b"%d" % number)).id
+                for number in range(self.in_order // 2)
+                for queue in (punctual, late)
+            ]
+            assert enqueued == ids(await worker.dequeue("work", batch_size=self.in_order))
+
+    async def test_calls_of_one_task_group_are_all_done(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3) as queues:
+            enqueued = await asyncio.gather(
+                *(queue.enqueue("work", b"%d" % number) for number in range(self.in_order) for queue in queues)
+            )
+            found = await asyncio.gather(*(queue.dequeue("work", batch_size=self.in_order) for queue in queues))
+            served = [job.id for jobs in found for job in jobs]
+            assert sorted(served) == sorted(ids(enqueued)), "a job was lost, or claimed twice"
+
+    async def test_headers_and_names_may_hold_any_text(self, make_queue: QueueFactory) -> None:
+        headers = {"trace id": "0123", "Ünïcödé": "日本語 \n\t\0 \u2028", "empty": ""}
+        async with self.queues(make_queue, 2, ["headers", "job_ids"]) as [queue, other]:
+            await queue.enqueue("größe/日本", b"payload", headers=headers, job_id='an "id" \\ 日本')
+            [job] = await other.dequeue("größe/日本")
+            assert headers == dict(job.headers)
+            assert job.id == 'an "id" \\ 日本'
+            await other.ack(job)
+
+    async def test_a_job_id_makes_an_enqueue_idempotent(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["job_ids"]) as [queue, other]:
+            first = await queue.enqueue("work", b"first", job_id="the-id")
+            again = await other.enqueue("other", b"second", job_id="the-id")
+            assert first == again, "the repeated enqueue must return the job that is there"
+            [job] = await queue.dequeue()
+            assert (job.id, job.payload) == ("the-id", b"first")
+            assert job == await other.enqueue("work", b"third", job_id="the-id")
+            assert len((await queue.read_state()).jobs) == 1
+
+    async def test_a_delayed_job_is_served_when_its_time_has_come(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay", "wait"]) as [queue, other]:
+            enqueued = await queue.enqueue("work", b"payload", delay=self.moment)
+            for consumer in (queue, other):
+                [job] = await consumer.dequeue("work", wait=self.patience)
+                assert enqueued.id == job.id
+                assert job.run_at is not None
+                assert job.heartbeat_at is not None
+                assert job.heartbeat_at >= job.run_at, "the job was claimed before its time"
+                await consumer.nack(job, delay=self.moment)
+
+    async def test_a_job_not_claimed_by_its_expiry_is_removed(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["expiry"]) as [queue]:
+            began = await self.time(queue)
+            await queue.enqueue("work", b"too late", expires_at=began - HOUR)
+            kept = await queue.enqueue("work", b"in time", expires_at=began + HOUR)
+            soon = await queue.enqueue("soon", b"soon too late", expires_at=began + timedelta(seconds=self.moment))
+            assert ids([kept]) == ids(await queue.dequeue("work", batch_size=9))
+
+            async def has_left() -> bool:
+                await queue.dequeue("nobody")
+                return await self.find(queue, soon) is None
+
+            await self.until(has_left)
+            assert await queue.dequeue("soon") == []
+            assert sorted(job.entrypoint for job in (await queue.read_state()).jobs) == ["clock", "work"]
+
+    async def test_a_waiting_dequeue_is_answered_by_an_enqueue_from_elsewhere(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["wait"]) as [queue, other]:
+            for number in range(3):
+                waiting = asyncio.create_task(queue.dequeue("work", wait=self.patience))
+                await asyncio.sleep(self.moment * number / 2)
+                enqueued = await other.enqueue("work", b"payload")
+                assert ids([enqueued]) == ids(await waiting)
+
+    async def test_a_claim_that_nobody_confirms_within_its_timeout_is_served_again(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["claim_timeout", "wait"]) as [queue, other]:
+            await queue.enqueue("work", b"payload")
+            [first] = await queue.dequeue("work", claim_timeout=timedelta(seconds=self.moment))
+            assert first.claim_timeout == self.moment
+            [second] = await other.dequeue("work", wait=self.patience)
+            assert (first.id, first.attempt + 1) == (second.id, second.attempt)
+            assert second.claim_timeout != self.moment, "the timeout of a claim must not pass on to the next claim"
+
+    @by_every_verb
+    @pytest.mark.parametrize("refer", [REFERENCES["job"], REFERENCES["claim"]], ids=["job", "claim"])
+    async def test_a_claim_may_be_used_through_another_queue_object(
+        self, make_queue: QueueFactory, verb: str, refer: Reference
+    ) -> None:
+        call, needs = self.verb(verb)
+        async with self.queues(make_queue, 2, needs) as [queue, other]:
+            await call(other, refer(await self.one_job(queue)))
+
+    @by_every_verb
+    @by_every_reference
+    async def test_a_revoked_claim_is_refused_and_changes_nothing(
+        self, make_queue: QueueFactory, verb: str, refer: Reference
+    ) -> None:
+        call, needs = self.verb(verb)
+        async with self.queues(make_queue, 2, needs) as [queue, other]:
+            job = await self.lost_claim(queue, other)
+            for again in (False, True):
+                if again:
+                    assert ids([job]) == ids(await other.dequeue()), "another consumer must get the job"
+                before = await self.fingerprint(queue)
+                with pytest.raises(ClaimLostError, match=job.id) as raised:
+                    await call(queue, refer(job))
+                assert raised.value.job_id == job.id
+                assert raised.value.ended_here is False
+                assert before == await self.fingerprint(queue)
+
+    async def test_an_ack_repeated_with_the_same_job_succeeds(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["fencing"]) as [queue, other]:
+            job = await self.one_job(queue)
+            for again in (queue, queue, other):
+                await again.ack(job)
+                await again.ack(job.claim)
+
+    @pytest.mark.parametrize("verb", ["ack_many", "nack_many", "heartbeat_many"])
+    async def test_of_many_claims_each_stands_for_itself(self, make_queue: QueueFactory, verb: str) -> None:
+        async with self.queues(make_queue, 2, ["fencing", "heartbeat"]) as [queue, other]:
+            lost = await self.lost_claim(queue, other)
+            [taken] = await other.dequeue()
+            held = [await self.one_job(queue) for _ in range(2)]
+            many = getattr(queue, verb)
+            before = (await queue.read_state()).version
+            errors = await many([held[0], lost, held[1].id])
+            assert [type(error) for error in errors] == [ClaimLostError]
+            assert errors[0].job_id == lost.id
+            state = await queue.read_state()
+            assert state.version == before + 1, "all claims must be in one commit"
+            assert taken == state.find(taken.id), "the claim of another consumer was changed"
+            assert all(job != state.find(job.id) for job in held), "a valid claim was skipped"
+
+    @pytest.mark.parametrize("attempts", [1, 3])
+    async def test_a_job_is_dead_when_its_attempts_are_used_up(self, make_queue: QueueFactory, attempts: int) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters", "errors"]) as [queue]:
+            enqueued = await queue.enqueue("work", b"payload", max_attempts=attempts)
+            for number in range(1, attempts + 1):
+                assert (await self.held(queue, enqueued)).status is JobStatus.QUEUED
+                [job] = await queue.dequeue()
+                assert job.failures == number
+                await queue.nack(job, delay=0, error="it failed")
+            dead = await self.held(queue, enqueued)
+            assert (dead.status, dead.error, dead.heartbeat_at) == (JobStatus.DEAD, "it failed", None)
+            assert dead.dead_at is not None
+            assert await queue.dequeue() == []
+            assert ids((await queue.read_state()).dead_jobs()) == [enqueued.id]
+
+    async def test_dead_jobs_are_redriven_by_entrypoint_or_all_in_their_order(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            dead = [await self.dead_job(queue, name) for name in ("a", "b", "a", "c")]
+            assert await queue.redrive(entrypoint="a") == 2
+            assert [dead[0].id, dead[2].id] == ids(await queue.dequeue(batch_size=9))
+            assert await queue.redrive(entrypoint="nobody") == 0
+            assert await queue.redrive() == 2
+            assert [dead[1].id, dead[3].id] == ids(await queue.dequeue(batch_size=9))
+            assert await queue.redrive() == 0
+
+    async def test_purge_removes_dead_jobs_and_no_others(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            for name in ("a", "b", "a"):
+                await self.dead_job(queue, name)
+            claimed = await self.one_job(queue)
+            queued = await queue.enqueue("work", b"payload")
+            assert await queue.purge(entrypoint="a") == 2
+            assert await queue.purge(older_than=HOUR) == 0
+            assert await queue.purge() == 1
+            assert await queue.purge() == 0
+            assert {claimed.id, queued.id} == set(ids((await queue.read_state()).jobs))
+            assert await queue.purge(status=JobStatus.QUEUED, entrypoint="other") == 0
+            assert await queue.purge(status=JobStatus.QUEUED) == 1
+            await queue.ack(claimed)
+
+    async def test_a_job_that_nobody_claimed_can_be_cancelled(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay"]) as [queue, operator]:
+            enqueued = [await queue.enqueue("work", b"payload"), await queue.enqueue("work", b"payload", delay=HOUR)]
+            for job in enqueued:
+                assert job == await operator.cancel(job.id)
+            assert (await queue.read_state()).jobs == ()
+            assert await queue.dequeue() == []
+
+    async def test_stats_count_what_is_there(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay", "dead_letters"]) as [queue, operator]:
+            dead = await self.dead_job(queue, "a")
+            for _ in range(3):
+                await queue.enqueue("a", b"payload")
+            await queue.enqueue("b", b"payload", delay=HOUR)
+            [claimed] = await queue.dequeue("a")
+            stats = await operator.stats()
+            assert stats.depth == stats.ready  # the earlier name
+            assert (stats.ready, stats.scheduled, stats.in_progress, stats.dead) == (2, 1, 1, 1)
+            assert stats.oldest_ready_age is not None
+            assert timedelta() <= stats.oldest_ready_age < HOUR
+            assert stats.entrypoints is not None
+            assert set(stats.entrypoints) == {"a", "b"}
+            a, b = stats.entrypoints["a"], stats.entrypoints["b"]
+            assert (a.ready, a.scheduled, a.in_progress, a.dead) == (2, 0, 1, 1)
+            assert (b.ready, b.scheduled, b.in_progress, b.dead, b.oldest_ready_age) == (0, 1, 0, 0, None)
+            await queue.ack(claimed)
+            await queue.purge()
+            after = await operator.stats()
+            assert (after.ready, after.in_progress, after.dead) == (2, 0, 0)
+            assert await self.find(queue, dead) is None
+
+    async def test_of_racing_enqueues_one_gets_the_key(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3, ["unique_keys"]) as queues:
+            enqueued = await asyncio.gather(
+                *(queue.enqueue("work", b"payload", unique_key="the-key") for queue in queues for _ in range(3))
+            )
+            assert len(set(ids(enqueued))) == 1
+            assert len((await queues[0].read_state()).jobs) == 1
+
+    async def test_enqueue_many_adds_all_or_none(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions", "unique_keys"]) as [queue]:
+            await queue.enqueue("work", b"payload", unique_key="the-key")
+            before = await self.fingerprint(queue)
+            good, taken = Enqueue("work", b"good"), Enqueue("work", b"a", unique_key="the-key", on_conflict="raise")
+            with pytest.raises(DuplicateJobError):
+                await queue.enqueue_many([good, taken, good])
+            with pytest.raises(InvalidJobError):
+                await queue.enqueue_many([good, Enqueue("work", b"bad", priority=2**40)])
+            assert before == await self.fingerprint(queue)
+
+    async def test_apply_does_several_things_in_one_commit_with_results_in_order(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["transactions", "heartbeat", "errors"]) as [queue, other]:
+            acked, given_back, alive = [await self.one_job(queue) for _ in range(3)]
+            unwanted = await queue.enqueue("work", b"unwanted")
+            before = (await queue.read_state()).version
+            results = await queue.apply(
+                Enqueue("next", b"first"),
+                Ack(acked),
+                Nack(given_back, error="later"),
+                Enqueue("next", b"second"),
+                Heartbeat((alive,)),
+                Cancel(unwanted.id),
+            )
+            state = await other.read_state()
+            assert state.version == before + 1
+            assert [results[0], results[3]] == list(state.queued_jobs("next"))
+            assert [results[0].payload, results[3].payload] == [b"first", b"second"]
+            assert [results[1], results[2], results[4], results[5].id] == [None, None, [], unwanted.id]
+            assert state.find(acked.id) is None
+            assert state.find(unwanted.id) is None
+            assert (await self.held(queue, given_back)).status is JobStatus.QUEUED
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    async def test_one_refusal_undoes_all_of_an_apply(self, make_queue: QueueFactory, place: int) -> None:
+        async with self.queues(make_queue, 2, ["transactions", "fencing"]) as [queue, operator]:
+            lost = await self.lost_claim(queue, operator)
+            assert len(await operator.dequeue()) == 1
+            job = await self.one_job(queue)
+            before = await self.fingerprint(queue)
+            for refused, error in ((Ack(lost), ClaimLostError), (Cancel("no-such-job"), JobNotFoundError)):
+                operations: list[Operation] = [Ack(job), Enqueue("next", b"payload")]
+                operations.insert(place, refused)
+                with pytest.raises(error):
+                    await queue.apply(*operations)
+            assert before == await self.fingerprint(queue)
+
+    async def test_a_dequeue_cancelled_at_any_moment_leaves_no_job_claimed_by_nobody(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["wait", "uncharged"]) as [queue, other]:
+            loop = asyncio.get_running_loop()
+            enqueued = await queue.enqueue("work", b"payload")
+            began = loop.time()
+            await queue.nack((await queue.dequeue())[0], charge=False)
+            duration = loop.time() - began
+            for number in range(self.cancellations):
+                wait = self.patience if number % 3 else None
+                call = asyncio.create_task(queue.dequeue("work", wait=wait))
+                await self._cancel_at(call, number, duration)
+                jobs = [] if call.cancelled() else call.result()
+                jobs = jobs or await other.dequeue("work", wait=self.patience / 2)
+                assert ids(jobs) == [enqueued.id], f"cancelled at moment {number}, the job stayed claimed"
+                assert jobs[0].failures == 1, "a claim that no caller received was counted as a failure"
+                await other.nack(jobs[0], charge=False)
+
+    async def test_an_enqueue_cancelled_at_any_moment_is_done_once_or_not_at_all(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await queue.enqueue("work", b"payload")
+            duration = loop.time() - began
+            for number in range(self.cancellations):
+                call = asyncio.create_task(queue.enqueue("work", b"%d" % number))
+                await self._cancel_at(call, number, duration)
+            await queue.enqueue("work", b"the last")  # cancelled writes have landed by now, or never will
+            payloads = [job.payload for job in (await other.read_state()).jobs]
+            assert len(payloads) == len(set(payloads)), "a cancelled enqueue was done twice"
+
+    async def test_a_ceiling_is_exact_for_queue_objects_that_claim_at_once(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["limits"]) as queues:
+            await queues[0].limit("work", running=3)
+            enqueued = await self.several(queues[0], 12)
+            done: list[str] = []
+            while len(done) < len(enqueued):
+                calls = [queue.dequeue(name, batch_size=2) for queue in queues for name in ("work", None)]
+                claimed = [job for jobs in await asyncio.gather(*calls) for job in jobs]
+                assert len(claimed) == min(3, len(enqueued) - len(done)), (
+                    "the number of claimed jobs is not what the limit allows"
+                )
+                done += ids(claimed)
+                ways = zip(claimed, [*queues, queues[0]], strict=False)
+                await asyncio.gather(*(queue.ack(job) for job, queue in ways))
+            assert sorted(done) == sorted(enqueued)
+
+    async def test_limits_outlast_the_queue_object_that_set_them(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["limits"]) as [first]:
+            await first.limit("work", running=1)
+            await first.limit("rated", rate=1, per=HOUR)
+            await first.pause("paused")
+            for name in ("work", "rated", "paused"):
+                await self.several(first, 3, name)
+            assert len(await first.dequeue("rated")) == 1
+        async with self.queues(make_queue, 1) as [second]:
+            assert [job.entrypoint for job in await second.dequeue(batch_size=9)] == ["work"]
+            rules = (await second.read_state()).entrypoints
+            assert (rules["work"].max_running, rules["rated"].rate, rules["paused"].paused) == (1, 1, True)
+
+    async def test_a_key_is_exact_for_queue_objects_that_claim_at_once(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["limits"]) as queues:
+            enqueued = [await self.keyed(queues[0], "ab"[number % 2], limit=2) for number in range(8)]
+            done: list[str] = []
+            while len(done) < len(enqueued):
+                calls = [queue.dequeue(sought, batch_size=2) for queue in queues for sought in ("a", "b", None)]
+                claimed = [job for jobs in await asyncio.gather(*calls) for job in jobs]
+                assert len(claimed) == min(2, len(enqueued) - len(done)), (
+                    "the number of claimed jobs is not what the limit allows"
+                )
+                done += ids(claimed)
+                await asyncio.gather(*(queue.ack(job) for job, queue in zip(claimed, queues, strict=False)))
+            assert sorted(done) == sorted(enqueued)
+
+    async def test_queues_that_dequeue_at_once_fire_an_entry_once(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 3) as (clock, queues):
+            await queues[0].schedule("one", HOURLY, "work")
+            await queues[1].schedule("two", "*/15 * * * *", "work")
+            for hour in range(4):
+                clock.time = NOON + timedelta(hours=hour, seconds=hour)
+                answers = await asyncio.gather(*(queue.dequeue("work", batch_size=9) for queue in queues * 2))
+                jobs = [job for answer in answers for job in answer]
+                assert len(jobs) == 2
+                assert {occurrence(job) for job in jobs} == {NOON + timedelta(hours=hour)}
+                assert sorted(job.id.split(":")[1] for job in jobs) == ["one", "two"]
+
+    async def test_a_job_fired_is_as_the_entry_says(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            options: dict[str, Any] = {}
+            values: dict[str, dict[str, Any]] = {
+                "priority": {"priority": -3},
+                "dead_letters": {"max_attempts": 5},
+                "headers": {"headers": {"name": "text"}},
+                "unique_keys": {"unique_key": "the-key"},
+                "results": {"keep_result": 60.0},
+                "limits": {"concurrency_key": "another", "concurrency_limit": 4},
+            }
+            for name in values.keys() - set(queue.capabilities.missing):
+                options |= values[name]
+            await queue.schedule("the-name", HOURLY, "work", b"payload", **options)
+            clock.time = NOON + timedelta(seconds=3)
+            [job] = await other.dequeue("work", batch_size=9)
+            assert (job.id, job.payload, job.created_at) == (
+                f"cron:the-name:{NOON.isoformat()}",
+                b"payload",
+                clock.time,
+            )
+            headers = {**options.pop("headers", {}), SCHEDULED_FOR: NOON.isoformat()}
+            assert (headers, options) == (dict(job.headers), {name: getattr(job, name) for name in options})
+
+    async def test_a_job_with_its_result_stays_without_its_payload(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            before = (await queue.read_state()).version
+            await queue.ack(job, result="done")
+            state = await other.read_state()
+            assert state.version == before + 1, "the ack and its result must be one commit"
+            kept = await self.held(other, job)
+            assert (kept.status, kept.result, kept.payload) == (JobStatus.COMPLETED, "done", b"")
+            assert (kept.heartbeat_at, kept.claim_timeout, kept.keep_result) == (None, None, 3600.0)
+            assert kept.finished_at is not None
+            assert await queue.dequeue(batch_size=9) == [], "a finished job was served again"
+            stats = await other.stats()
+            assert (stats.ready, stats.in_progress, stats.dead) == (0, 0, 0)
+
+    async def test_whoever_waits_gets_the_result_when_it_is_there(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await queue.enqueue("work", b"payload", keep_result=HOUR)
+            waiting = [asyncio.create_task(asked.result(job)) for asked in (queue, other, queue)]
+            await asyncio.wait(waiting, timeout=self.moment)
+            [job] = await other.dequeue("work")
+            await asyncio.wait(waiting, timeout=self.moment)
+            assert not any(each.done() for each in waiting)
+            await other.ack(job, result={"sum": 3})
+            assert await asyncio.gather(*waiting) == [{"sum": 3}] * 3
+
+    async def test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["cancel_running", "heartbeat"]) as [queue, operator]:
+            job, other = await self.one_job(queue), await self.one_job(queue)
+            told = await operator.cancel(job.id, running=True)
+            assert (told.id, told.status, told.cancel_requested) == (job.id, JobStatus.IN_PROGRESS, True)
+            for _ in range(2):
+                with pytest.raises(JobCancelledError, match=job.id) as raised:
+                    await queue.heartbeat(job)
+                assert (raised.value.job_id, raised.value.attempt) == (job.id, job.attempt)
+                assert isinstance(raised.value, ClaimLostError)
+            before = (await self.held(queue, job)).heartbeat_at
+            [error] = await queue.heartbeat_many([other, job])
+            assert isinstance(error, JobCancelledError)
+            assert (await self.held(queue, job)).heartbeat_at != before, (
+                "the heartbeat of a job to be cancelled must count"
+            )
+            await queue.heartbeat(other)
+
+    async def test_the_history_tells_what_happened_to_a_job(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, HISTORY_NEEDS) as [queue, other]:
+            await queue.enqueue("work", b"before")
+            assert (await other.configure(history=timedelta(days=1))).history == 86400
+            job = await queue.enqueue("mail", b"payload", max_attempts=2)
+            for error in (ValueError("no address"), "refused"):
+                [claimed] = await other.dequeue("mail")
+                await other.heartbeat(claimed)
+                await other.nack(claimed, error=error)
+            await queue.redrive(job.id)
+            [claimed] = await queue.dequeue("mail")
+            await queue.ack(claimed)
+
+            events = await events_of(queue)
+            assert [event.number for event in events] == list(range(1, 10))
+            assert [(event.verb, event.before, event.after, event.attempt) for event in events] == [
+                ("start", None, None, 0),
+                ("enqueue", None, JobStatus.QUEUED, 0),
+                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 1),
+                ("nack", JobStatus.IN_PROGRESS, JobStatus.QUEUED, 1),
+                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 2),
+                ("nack", JobStatus.IN_PROGRESS, JobStatus.DEAD, 2),
+                ("redrive", JobStatus.DEAD, JobStatus.QUEUED, 2),
+                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 3),
+                ("ack", JobStatus.IN_PROGRESS, None, 3),
+            ]
+            assert {(event.job_id, event.entrypoint) for event in events[1:]} == {(job.id, "mail")}
+            assert [event.error for event in events if event.error] == ["ValueError: no address", "refused"]
+            assert events[-1].holder == claimed.holder
+            assert events[-1].created_at == job.created_at
+            waits, runs = [event.wait_seconds for event in events], [event.run_seconds for event in events]
+            assert [place for place, wait in enumerate(waits) if wait is not None] == [2, 4, 7]
+            assert [place for place, run in enumerate(runs) if run is not None] == [3, 5, 8]
+            assert max(abs(event.at - job.created_at) for event in events) < timedelta(seconds=self.patience)
+
+    async def test_events_are_the_same_after_they_were_moved(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, HISTORY_NEEDS) as [queue, other]:
+            await queue.configure(history=3600)
+            lot = [Enqueue("work", b"") for _ in range(EVENTS_PER_OBJECT + 1)]
+            jobs = await queue.enqueue_many(lot)
+            await self.until_moved(queue, 1)
+            last = await other.enqueue("work", b"")
+            await queue.enqueue("work", b"")
+            history = (await queue.read_state()).history
+            assert history is not None
+            assert (history.first, history.last) == (EVENTS_PER_OBJECT + 3, EVENTS_PER_OBJECT + 4)
+            events = await events_of(other)
+            assert [event.number for event in events] == list(range(1, EVENTS_PER_OBJECT + 5))
+            assert [event.job_id for event in events[1:-1]] == [*(job.id for job in jobs), last.id]
+
+    async def test_a_job_that_waits_may_be_put_off(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["reschedule", "delay"]) as [queue, operator]:
+            first, second = [await queue.enqueue("work", b"payload") for _ in range(2)]
+            later = await operator.reschedule(first.id, delay=HOUR)
+            assert later == await self.held(queue, first)
+            assert later.run_at is not None
+            assert later.run_at >= first.created_at + HOUR - timedelta(seconds=2)  # the two clocks may differ
+            assert later.evolve(run_at=None) == first
+            assert ids([second]) == ids(await queue.dequeue("work", batch_size=9))
+            assert (await operator.stats()).scheduled == 1
+
+    async def test_what_is_done_each_for_itself_is_one_commit(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["transactions", "fencing"]) as [queue, other]:
+            jobs = [await self.one_job(queue) for _ in range(4)]
+            before = (await queue.read_state()).version
+            results = await queue.apply_each(*map(Ack, jobs[:2]), Cancel("no-such-job"), *map(Nack, jobs[2:]))
+            assert [result is None for result in results] == [True, True, False, True, True]
+            assert (await other.read_state()).version == before + 1
+
+    async def test_polling_a_queue_with_nothing_ready_never_writes(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay", "dead_letters"]) as queues:
+            queue = queues[0]
+            await queue.nack(await self.one_job(queue), dead=True)
+            claimed = await self.one_job(queue)
+            await queue.enqueue("work", b"later", delay=3600)
+            before = await self.fingerprint(queue)
+            for asked in queues:
+                assert await asked.dequeue() == []
+                if asked.capabilities.wait:
+                    assert await asked.dequeue("work", wait=self.moment) == []
+                assert await asked.requeue_stale(3600) == 0
+                assert await asked.purge(entrypoint="nobody") == 0
+                assert await asked.redrive(entrypoint="nobody") == 0
+                assert (await asked.stats()).in_progress == 1
+            assert before == await self.fingerprint(queue)
+            await queue.ack(claimed)
+            acked = await self.fingerprint(queue)
+            await queue.ack(claimed)
+            assert acked == await self.fingerprint(queue), "a repeated ack must not write"
+
+    @pytest.mark.parametrize(
+        ("layout", "broken"),
+        [(in_a_line, b"[5]"), (in_a_line, b"broken"), (in_another_layout, b"[5]")],
+        ids=["a wrong value", "no JSON", "another layout"],
+    )
+    async def test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended(
+        self, make_queue: QueueFactory, layout: Callable[[bytes, bytes], Change], broken: bytes
+    ) -> None:
+        async with self.queues(make_queue) as [queue]:
+            names = ["first", "broken", "last"]
+            enqueued = [await queue.enqueue(name, PAYLOAD) for name in names]
+            await self.rewrite(queue, layout(b'"broken"', broken))
+            async with self.queues(make_queue, 1) as [other]:
+                assert [job.entrypoint for job in await queue.dequeue()] == ["first"]
+                assert [job.entrypoint for job in await other.dequeue(batch_size=9)] == ["last"]
+                await other.enqueue("later", b"payload")
+                state = await other.read_state()
+                assert [aside.key for aside in state.set_aside] in ([enqueued[1].id], [""])
+                assert (await other.stats()).unreadable == 1
+                await self.rewrite(queue, in_a_line(b'"entrypoint": ' + broken, b'"entrypoint": "broken"'))
+                served = await queue.dequeue(batch_size=9)
+                assert {job.entrypoint: job.payload for job in served} == {"later": b"payload", "broken": PAYLOAD}
+                assert (await other.read_state()).set_aside == ()
+
+    @pytest.mark.parametrize("kept", [0, 1, 40, -2, -40], ids=lambda kept: f"cut at {kept}")
+    async def test_a_blob_that_is_cut_off_is_refused_and_left_alone(self, make_queue: QueueFactory, kept: int) -> None:
+        async with self.queues(make_queue) as [queue]:
+            await queue.enqueue("work", PAYLOAD)
+            await self.rewrite(queue, lambda content: content.rstrip()[:kept])
+            before = await self.fingerprint(queue)
+            async with self.queues(make_queue, 1) as [other]:
+                for asked in (queue, other):
+                    enqueue = functools.partial(asked.enqueue, "work", b"payload")
+                    for call in (asked.dequeue, asked.read_state, asked.stats, enqueue):
+                        with pytest.raises(StorageError, match="the queue's object") as raised:
+                            await call()
+                        # A queue with a cached state sends its write, and a refused write proves nothing here.
+                        assert isinstance(raised.value, InvalidBlobError) or (asked, call) == (queue, asked.dequeue)
+                        self.assert_private("".join(traceback.format_exception(raised.value)))
+            assert before == await self.fingerprint(queue)

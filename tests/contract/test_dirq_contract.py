@@ -9,10 +9,10 @@ from jqueue.formats.dirq.names import Schema
 from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.sample import sampled, sampled_at_first
+from tests.contract.queue.refusals import RefusalsContract
 
 
-class Dirq(QueueContract):
+class Dirq(RefusalsContract, QueueContract):
     """Names are times, so jobs are in the order of the clocks; every queue uses the clock of the machine."""
 
     settings: ClassVar[dict[str, Any]] = {}
@@ -26,32 +26,27 @@ class Dirq(QueueContract):
         return make
 
 
-@pytest.mark.wide
 class TestSimple(Dirq):
     kind = DirqSimple
 
 
 @pytest.mark.wide
-@sampled
 class TestSimpleWithoutAttributes(Dirq):
     kind = DirqSimple
     settings: ClassVar[dict[str, Any]] = {"attributes": False}
 
 
-@sampled_at_first
 class TestElements(Dirq):
     kind = DirqElements
 
 
 @pytest.mark.wide
-@sampled
 class TestElementsWithoutHeaders(Dirq):
     kind = DirqElements
     settings: ClassVar[dict[str, Any]] = {"schema": Schema.parse("body:binary", "body", None), "maxelts": 3}
 
 
 @pytest.mark.wide
-@sampled
 class TestElementsWithoutAttributes(Dirq):
     kind = DirqElements
     settings: ClassVar[dict[str, Any]] = {"attributes": False}

@@ -9,7 +9,6 @@ from jqueue.testing.objects_contract import ObjectsContract
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.storage_contract import StorageContract
 from tests.contract.places import OnAServer, on
-from tests.contract.sample import sampled, sampled_at_first
 from tests.object_stores import store_of
 from tests.servers.gcs_signed_urls import SigningCredentials
 
@@ -74,54 +73,18 @@ class QueueOnAServer(OnAServer, QueueContract):
     moment = 0.5
 
 
-@sampled
-class SampleOnAServer(QueueOnAServer):
-    """The sample that shows that the store carries the queue; `make test-full` runs the whole contract."""
-
-
-@on("moto_s3")
-@pytest.mark.full
-class TestDirectQueueOnMoto(SampleOnAServer):
-    kind = DirectQueue
-
-
-@on("moto_s3")
-@pytest.mark.full
-class TestBrokerQueueOnMoto(SampleOnAServer):
-    kind = BrokerQueue
-
-
 @on("seaweedfs")
-@pytest.mark.wide
-class TestDirectQueueOnSeaweedFS(SampleOnAServer):
-    kind = DirectQueue
-
-
-@on("seaweedfs")
-@sampled_at_first
 class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
     kind = BrokerQueue
 
 
 @on("azurite")
-@pytest.mark.full
-class TestDirectQueueOnAzurite(SampleOnAServer):
-    kind = DirectQueue
-
-
-@on("azurite")
 @pytest.mark.wide
-class TestBrokerQueueOnAzurite(SampleOnAServer):
-    kind = BrokerQueue
-
-
-@on("gcs_server")
-@pytest.mark.full
-class TestDirectQueueOnGCS(SampleOnAServer):
+class TestDirectQueueOnAzurite(QueueOnAServer):
     kind = DirectQueue
 
 
 @on("gcs_server")
 @pytest.mark.wide
-class TestBrokerQueueOnGCS(SampleOnAServer):
+class TestBrokerQueueOnGCS(QueueOnAServer):
     kind = BrokerQueue

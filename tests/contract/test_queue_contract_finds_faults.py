@@ -14,8 +14,8 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Fence
 from jqueue.domain.rules import QueueSettings
 from jqueue.ports.queue import Capabilities
-from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
+from tests.contract.whole_contract import WholeQueueContract
 from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
 
@@ -383,6 +383,6 @@ async def test_the_contract_finds_a_fault(kind, finder, arguments, caplog):
     if "log" in finder:
         arguments = {**arguments, "caplog": caplog}
     with pytest.raises((AssertionError, pytest.fail.Exception, ValueError)):
-        await getattr(QueueContract(), finder)(
+        await getattr(WholeQueueContract(), finder)(
             lambda **options: kind(storage, **{"clock": VirtualClock(), **options}), **arguments
         )

@@ -7,8 +7,8 @@ import pytest
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import Dequeue, Enqueue, EnqueueStaged, LastTransaction, StagedReceipt
-from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
+from tests.contract.whole_contract import WholeQueueContract
 from tests.virtual_world import in_virtual_time
 
 
@@ -124,4 +124,4 @@ class OneByOne(DirectQueue):
 async def test_the_contract_finds_a_fault(kind, finder):
     storage = InMemoryStorage(clock=VirtualClock())
     with pytest.raises((AssertionError, pytest.fail.Exception, ValueError)):
-        await getattr(QueueContract(), finder)(lambda **options: kind(storage, clock=VirtualClock(), **options))
+        await getattr(WholeQueueContract(), finder)(lambda **options: kind(storage, clock=VirtualClock(), **options))

@@ -13,9 +13,8 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.testing.worker_contract import WorkerContract
 from tests.contract.places import without_waiting
-from tests.contract.sample import sampled_at_first
+from tests.contract.worker_contract import WorkerContract
 
 
 class SetWithHomeQueue(QueueSet):
@@ -61,7 +60,6 @@ class OfBlobs:
 
 
 @without_waiting
-@sampled_at_first
 class TestASetOfBlobs(OfBlobs, QueueContract):
     pass
 

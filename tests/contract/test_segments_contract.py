@@ -17,9 +17,8 @@ from jqueue.domain.operations import perform
 from jqueue.domain.selection import Phase, phase_of
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
-from tests.contract.places import OnAFile, on, without
-from tests.contract.sample import sampled
-from tests.contract.test_object_stores import QueueOnAServer
+from tests.contract.places import OnAServer, on, without
+from tests.contract.queue.order import OrderContract
 from tests.contract.test_queue_contract import InVirtualTime
 from tests.simulation.planted_segments import tombstone_lost
 from tests.tiny_segments import segments_of
@@ -93,7 +92,7 @@ async def test_the_contract_finds_a_taken_row_that_comes_back(kind, monkeypatch)
     tombstone_lost(monkeypatch)
     storage = InMemoryStorage(clock=VirtualClock())
     with pytest.raises(AssertionError):
-        await QueueContract().test_a_job_that_left_the_middle_of_the_line_never_comes_back(
+        await OrderContract().test_a_job_that_left_the_middle_of_the_line_never_comes_back(
             lambda **options: kind(storage, **{"clock": VirtualClock(), **options})
         )
 
@@ -112,78 +111,14 @@ never_edited = without(
 """Leaves out tests that edit the line of a waiting job in the object, where it has none."""
 
 
-@pytest.mark.wide
-@never_full
-class TestDirectQueueInMemory(InVirtualTime):
-    kind = DirectInSegments
-
-
-@pytest.mark.wide
-@never_full
-class TestBrokerQueueInMemory(InVirtualTime):
-    kind = BrokerInSegments
-
-
-@pytest.mark.wide
-@never_full
-@never_edited
-class TestDirectQueueWithAllInMemory(InVirtualTime):
-    kind = DirectAllInSegments
-
-
 @never_full
 @never_edited
 class TestBrokerQueueWithAllInMemory(InVirtualTime):
     kind = BrokerAllInSegments
 
 
-@never_full
-@never_edited
-class AllOnAFile(OnAFile, QueueContract):
-    moment = 1.0  # each commit creates several files
-
-
-@pytest.mark.full
-class TestDirectQueueWithAllOnAFile(AllOnAFile):
-    kind = DirectAllInSegments
-
-
-@pytest.mark.full
-class TestBrokerQueueWithAllOnAFile(AllOnAFile):
-    kind = BrokerAllInSegments
-
-
-@never_full
-@sampled
-class SampleInSegments(QueueOnAServer):
-    """The sample, on a server."""
-
-
 @on("seaweedfs")
 @pytest.mark.wide
-class TestBrokerQueueOnSeaweedFS(SampleInSegments):
+class TestBrokerQueueOnSeaweedFS(OnAServer, QueueContract):
     kind = BrokerInSegments
-
-
-@on("seaweedfs")
-@pytest.mark.full
-class TestDirectQueueOnSeaweedFS(SampleInSegments):
-    kind = DirectInSegments
-
-
-@on("azurite")
-@pytest.mark.full
-class TestDirectQueueOnAzurite(SampleInSegments):
-    kind = DirectInSegments
-
-
-@on("gcs_server")
-@pytest.mark.full
-class TestDirectQueueOnGCS(SampleInSegments):
-    kind = DirectInSegments
-
-
-@on("moto_s3")
-@pytest.mark.full
-class TestDirectQueueOnMoto(SampleInSegments):
-    kind = DirectInSegments
+    moment = 0.5

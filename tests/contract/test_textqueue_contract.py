@@ -5,7 +5,7 @@ import pytest
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.sample import sampled_at_first
+from tests.contract.queue.refusals import RefusalsContract
 
 
 def maker(path, **settings):
@@ -16,15 +16,7 @@ def maker(path, **settings):
     return make
 
 
-@sampled_at_first
-class TestTextQueue(QueueContract):
+class TestTextQueue(RefusalsContract, QueueContract):
     @pytest.fixture
     def make_queue(self, tmp_path):
         return maker(tmp_path / "queue.tq")
-
-
-@pytest.mark.full
-class TestTextQueueThatHides(QueueContract):
-    @pytest.fixture
-    def make_queue(self, tmp_path):
-        return maker(tmp_path / "queue.tq", hide=True)

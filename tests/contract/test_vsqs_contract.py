@@ -7,11 +7,10 @@ import pytest
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.sample import sampled_at_first
+from tests.contract.queue.refusals import RefusalsContract
 
 
-@sampled_at_first
-class TestVsqs(QueueContract):
+class TestVsqs(RefusalsContract, QueueContract):
     settings: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture

@@ -4,9 +4,8 @@ import pytest
 
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.testing.worker_contract import WorkerContract
 from tests.contract.places import InMemory, OnAFile, OnAServer, OnTwoMethods, on, without_waiting
-from tests.contract.test_queue_contract import PlainQueue
+from tests.contract.worker_contract import WorkerContract
 
 
 @without_waiting
@@ -25,11 +24,6 @@ class TestBrokerQueueInMemory(InVirtualTime):
 @pytest.mark.wide
 class TestBrokerQueueOnTwoMethods(OnTwoMethods, InVirtualTime):
     kind = BrokerQueue
-
-
-@pytest.mark.wide
-class TestAPlainQueue(InVirtualTime):
-    kind = PlainQueue
 
 
 @pytest.mark.wide

@@ -14,8 +14,8 @@ from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.testing.worker_contract import WorkerContract
 from jqueue.worker import Worker
+from tests.contract.worker_contract import WorkerContract
 from tests.virtual_world import in_virtual_time
 
 pytestmark = pytest.mark.wide

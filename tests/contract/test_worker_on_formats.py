@@ -9,7 +9,7 @@ from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.formats.vsqs.store import VsqsFolder
-from jqueue.testing.worker_contract import WorkerContract
+from tests.contract.worker_contract import WorkerContract
 
 
 class OnAFormat(WorkerContract):

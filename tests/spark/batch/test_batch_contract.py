@@ -15,10 +15,10 @@ from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.batch.partition_queue import PartitionQueue
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.settling import best_of, settle
-from jqueue.testing.worker_contract import WorkerContract
 from jqueue.worker import RunReport, Worker
 from jqueue.worker.declaring import declare
 from tests.contract.places import without
+from tests.contract.worker_contract import WorkerContract
 
 AT_ONCE = 5
 

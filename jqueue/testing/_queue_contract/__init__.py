@@ -1,1 +1,0 @@
-"""The parts of `jqueue.testing.queue_contract`, one idea each. Import that module, not these."""

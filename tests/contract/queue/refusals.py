@@ -1,0 +1,327 @@
+"""Calls that are refused before anything is sent: wrong input, jobs beyond the size limit, missing capabilities."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Enqueue
+from jqueue.ports.queue import JobQueue
+from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
+
+NAIVE = datetime(2030, 1, 1)
+WEST = timezone(timedelta(hours=-1))
+SURROGATE = "a lone \udc80"
+LONG = "x" * 600
+
+BAD_DURATIONS: list[Any] = [-1, -0.001, timedelta(seconds=-1), float("nan"), float("inf"), 1e300, "soon", True, b"1"]
+BAD_NAMES: list[Any] = ["", "a\nb", "a\0b", SURROGATE, LONG, 5, b"bytes", True]
+BAD_REFERENCES: list[Any] = [5, None, b"id", 1.5, True, [], ["id"], {}, ("id", 1, 2), object()]
+
+BAD_ENQUEUES: dict[str, list[Any]] = {
+    "entrypoint": [*BAD_NAMES, None, ["work"]],
+    "payload": ["text", None, 5, [1, 2], {}, b"x" * 2001],
+    "priority": [2**31, -(2**31) - 1, 1.5, True, "5", None, float("nan")],
+    "job_id": BAD_NAMES,
+    "delay": BAD_DURATIONS,
+    "run_at": [NAIVE, "2030-01-01T00:00:00Z", 5, datetime.max.replace(tzinfo=WEST)],
+    "expires_at": [NAIVE, "2030-01-01T00:00:00Z", 5, datetime.max.replace(tzinfo=WEST)],
+    "max_attempts": [0, -1, 1.5, True, "3", 2**64],
+    "headers": [
+        ["a"],
+        {"a": 1},
+        {"a": None},
+        {"a": b"b"},
+        {1: "b"},
+        {"": "b"},
+        {"a": SURROGATE},
+        {SURROGATE: "b"},
+        {"a": "b" * 20_000},
+        {str(number): "b" * 100 for number in range(200)},
+        "a text",
+    ],
+    "unique_key": BAD_NAMES,
+    "unique_for": [5, *BAD_DURATIONS],
+    "on_conflict": ["ignore", "", None, 5, ["raise"]],
+    "concurrency_key": BAD_NAMES,
+    "concurrency_limit": [5, 0, -1, 1.5, True, "3", 2**64],
+    "keep_result": BAD_DURATIONS,
+    "deadline": BAD_DURATIONS,
+}
+OF_A_KEY = {"unique_for": "unique_key", "concurrency_limit": "concurrency_key"}
+"""Options that depend on a key, each with that key: without it, even the good value 5 is refused."""
+
+BAD_DEQUEUES: dict[str, list[Any]] = {
+    "entrypoint": [b"work", 5, [], [5], ["work", None]],
+    "batch_size": [-1, 1.5, True, "5", None, 10**9],
+    "wait": BAD_DURATIONS,
+    "claim_timeout": BAD_DURATIONS,
+    "deadline": BAD_DURATIONS,
+}
+BAD_NACKS: dict[str, list[Any]] = {"delay": BAD_DURATIONS, "deadline": BAD_DURATIONS}
+BAD_PURGES: dict[str, list[Any]] = {
+    "status": [JobStatus.IN_PROGRESS, "nonsense", None, 5],
+    "entrypoint": BAD_NAMES,
+    "older_than": BAD_DURATIONS,
+}
+
+Use = Callable[[JobQueue, Job], Awaitable[object]]
+
+
+async def _no_pieces() -> AsyncIterator[bytes]:
+    for piece in (b"",):
+        yield piece
+
+
+USES: dict[str, list[Use]] = {
+    "priority": [lambda queue, job: queue.enqueue("work", b"payload", 1)],
+    "delay": [
+        lambda queue, job: queue.enqueue("work", b"payload", delay=60),
+        lambda queue, job: queue.enqueue("work", b"payload", run_at=datetime(2100, 1, 1, tzinfo=UTC)),
+        lambda queue, job: queue.nack(job, delay=60),
+    ],
+    "expiry": [lambda queue, job: queue.enqueue("work", b"payload", expires_at=datetime(2100, 1, 1, tzinfo=UTC))],
+    "headers": [lambda queue, job: queue.enqueue("work", b"payload", headers={"name": "text"})],
+    "job_ids": [lambda queue, job: queue.enqueue("work", b"payload", job_id="the-id")],
+    "unique_keys": [lambda queue, job: queue.enqueue("work", b"payload", unique_key="the-key")],
+    "dead_letters": [
+        lambda queue, job: queue.enqueue("work", b"payload", max_attempts=3),
+        lambda queue, job: queue.nack(job, dead=True),
+        lambda queue, job: queue.redrive(),
+        lambda queue, job: queue.purge(),
+    ],
+    "errors": [lambda queue, job: queue.nack(job, error="it failed")],
+    "uncharged": [lambda queue, job: queue.nack(job, charge=False)],
+    "heartbeat": [lambda queue, job: queue.heartbeat(job), lambda queue, job: queue.heartbeat_many([job])],
+    "claim_timeout": [lambda queue, job: queue.dequeue("work", claim_timeout=60)],
+    "transactions": [
+        lambda queue, job: queue.apply(Enqueue("work", b"payload")),
+        lambda queue, job: queue.enqueue_many([Enqueue("work", b"payload")] * 2),
+    ],
+    "wait": [lambda queue, job: queue.dequeue("nobody", wait=1)],
+    "cancel_running": [lambda queue, job: queue.cancel(job.id, running=True)],
+    "reschedule": [
+        lambda queue, job: queue.reschedule(job.id, delay=60),
+        lambda queue, job: queue.reprioritise(job.id, 1),
+    ],
+    "limits": [
+        lambda queue, job: queue.pause("work"),
+        lambda queue, job: queue.resume("work"),
+        lambda queue, job: queue.limit("work", running=1),
+        lambda queue, job: queue.limit("work", rate=1, per=60),
+        lambda queue, job: queue.configure(aging=60),
+        lambda queue, job: queue.enqueue("work", b"payload", concurrency_key="the-key"),
+    ],
+    "retention": [lambda queue, job: queue.configure(dead_retention=60)],
+    "size_limit": [lambda queue, job: queue.configure(blob_bytes=1 << 20)],
+    "objects": [lambda queue, job: queue.enqueue("work", _no_pieces())],
+    "history": [lambda queue, job: queue.configure(history=3600)],
+    "ranges": [],  # a queue without ranges has no verbs for them, and `apply` refuses their operations
+    "results": [
+        lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
+        lambda queue, job: queue.ack(job, result="a result"),
+        lambda queue, job: queue.result(job, timeout=0),
+    ],
+    "schedules": [
+        lambda queue, job: queue.schedule("the-name", "* * * * *", "work"),
+        lambda queue, job: queue.unschedule("the-name"),
+        lambda queue, job: queue.schedules(),
+    ],
+}
+"""Calls that need each capability. Fencing is not listed: no call asks for it, so there is none to refuse."""
+
+
+class RefusalsContract(QueueContractBase):
+    """A refused call gives a reason, and leaves every byte of the queue unchanged."""
+
+    async def refuse(self, queue: JobQueue, calls: Iterable[tuple[str, Callable[[], Awaitable[object]]]]) -> str:
+        """Return the calls that were not refused properly, one a line with its outcome; an empty text if all were."""
+        problems = []
+        before = await self.fingerprint(queue)
+        for what, call in calls:
+            try:
+                await call()
+            except InvalidJobError as error:
+                happened = "" if str(error) else "refused without a message"
+            except Exception as error:
+                happened = f"{type(error).__name__}: {error}"[:120]
+            else:
+                happened = "accepted"
+            after = await self.fingerprint(queue)
+            if after != before:
+                happened += ", and the queue has changed"
+            if happened:
+                problems.append(f"{what}: {happened}")
+            before = after
+        return "\n".join(problems)
+
+    def calls(
+        self, verb: Callable[..., Awaitable[object]], good: dict[str, Any], bad: dict[str, list[Any]]
+    ) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
+        """Return a call for every bad value, with the other arguments good."""
+
+        def call(name: str, value: object) -> Callable[[], Awaitable[object]]:
+            return lambda: verb(**{**good, name: value})
+
+        return [(f"{name}={value!r:.60}", call(name, value)) for name, values in bad.items() for value in values]
+
+    @pytest.mark.parametrize("argument", BAD_ENQUEUES)
+    async def test_an_enqueue_with_bad_input_is_refused(self, make_queue: QueueFactory, argument: str) -> None:
+        limits = Limits(payload_bytes=2000)
+        async with self.queues(make_queue, 1, limits=limits) as [queue]:
+            await queue.enqueue("work", b"payload")
+            good: dict[str, Any] = {"entrypoint": "work", "payload": b"payload"}
+            bad = BAD_ENQUEUES[argument]
+            if argument in OF_A_KEY:
+                assert await self.refuse(queue, self.calls(queue.enqueue, good, {argument: [5]})) == ""
+                good[OF_A_KEY[argument]] = "the-key"
+                bad = [value for value in bad if value != 5]
+            assert await self.refuse(queue, self.calls(queue.enqueue, good, {argument: bad})) == ""
+
+    async def test_a_delay_and_a_time_together_are_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["delay"]) as [queue]:
+            good = {"entrypoint": "work", "payload": b"payload", "delay": 5}
+            bad: dict[str, list[Any]] = {"run_at": [datetime(2030, 1, 1, tzinfo=UTC)]}
+            assert await self.refuse(queue, self.calls(queue.enqueue, good, bad)) == ""
+
+    async def test_the_ends_of_every_range_are_taken(self, make_queue: QueueFactory) -> None:
+        needs = ["priority", "headers", "unique_keys", "delay", "dead_letters"]
+        async with self.queues(make_queue, 1, needs, limits=Limits(payload_bytes=2000)) as [queue]:
+            for priority in (-(2**31), 2**31 - 1):
+                await queue.enqueue(
+                    "é" * 256,
+                    b"x" * 2000,
+                    priority,
+                    job_id=f"{priority}".ljust(512, "x"),
+                    unique_key=f"{priority}".ljust(512, "x"),
+                    unique_for=0,
+                    headers={"n" * 384: "t" * 16_000},
+                    max_attempts=2**63 - 1,
+                    delay=0,
+                )
+            assert len(await queue.dequeue("é" * 256, batch_size=10_000, wait=0, claim_timeout=timedelta(36500))) == 2
+
+    @pytest.mark.parametrize("argument", BAD_DEQUEUES)
+    async def test_a_dequeue_with_bad_input_is_refused(self, make_queue: QueueFactory, argument: str) -> None:
+        async with self.queues(make_queue) as [queue]:
+            await queue.enqueue("work", b"payload")
+            bad = {argument: BAD_DEQUEUES[argument]}
+            assert await self.refuse(queue, self.calls(queue.dequeue, {}, bad)) == ""
+
+    @pytest.mark.parametrize("verb", ["ack", "nack", "heartbeat", "cancel", "redrive"])
+    async def test_what_is_no_job_is_refused(self, make_queue: QueueFactory, verb: str) -> None:
+        async with self.queues(make_queue, 1, ["heartbeat", "dead_letters"]) as [queue]:
+            await self.one_job(queue)
+            bad = [value for value in BAD_REFERENCES if verb != "redrive" or value is not None]
+            assert await self.refuse(queue, self.calls(getattr(queue, verb), {}, {"job_id": bad})) == ""
+
+    @pytest.mark.parametrize("verb", ["ack_many", "nack_many", "heartbeat_many"])
+    async def test_of_many_what_is_no_job_is_refused_before_the_others_are_touched(
+        self, make_queue: QueueFactory, verb: str
+    ) -> None:
+        async with self.queues(make_queue, 1, ["heartbeat"]) as [queue]:
+            job = await self.one_job(queue)
+            bad = [[value, job] for value in BAD_REFERENCES]
+            assert await self.refuse(queue, self.calls(getattr(queue, verb), {}, {"jobs": bad})) == ""
+
+    async def test_a_nack_with_bad_input_is_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["delay", "dead_letters", "uncharged"]) as [queue]:
+            job = await self.one_job(queue)
+            calls = self.calls(queue.nack, {"job_id": job}, BAD_NACKS)
+            calls += self.calls(queue.nack, {"job_id": job, "dead": True}, {"charge": [False]})
+            assert await self.refuse(queue, calls) == ""
+            await queue.ack(job)
+
+    async def test_an_operators_bad_input_is_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            await queue.nack(await self.one_job(queue), dead=True)
+            await self.one_job(queue)
+            calls = self.calls(queue.purge, {}, BAD_PURGES)
+            calls += self.calls(queue.redrive, {}, {"entrypoint": BAD_NAMES})
+            calls += self.calls(queue.requeue_stale, {}, {"timeout": BAD_DURATIONS})
+            assert await self.refuse(queue, calls) == ""
+
+    async def test_apply_refuses_what_is_no_operation_and_more_than_the_limit(self, make_queue: QueueFactory) -> None:
+        limits = Limits(batch_size=3, hot_bytes=None)  # a queue with segments takes any number in enqueue_many
+        async with self.queues(make_queue, 1, ["transactions"], limits=limits) as [queue]:
+            good = Enqueue("work", b"payload")
+            bad: list[Any] = [[good, value] for value in ("ack", None, 5, Enqueue)]
+            calls: list[Any] = [(f"{one!r}", lambda one=one: queue.apply(*one)) for one in [*bad, [good] * 4]]
+            calls += [(f"many: {one!r}", lambda one=one: queue.enqueue_many(one)) for one in [*bad, [good] * 4]]
+            assert await self.refuse(queue, calls) == ""
+            assert len(await queue.enqueue_many([good] * 3)) == 3
+
+    async def test_a_full_queue_takes_no_job_and_still_serves_those_it_has(self, make_queue: QueueFactory) -> None:
+        needs = ["size_limit", "heartbeat", "errors", "fencing"]
+        async with self.queues(make_queue, 2, needs, limits=Limits(blob_bytes=20_000)) as [queue, other]:
+            enqueued = 0
+            with pytest.raises(QueueFullError, match="room"):
+                while True:
+                    await queue.enqueue("work", b"x" * 1000)
+                    enqueued += 1
+            assert 5 <= enqueued <= 17
+            before = await self.fingerprint(queue)
+            for full in (queue, other):
+                with pytest.raises(QueueFullError):
+                    await full.enqueue("work", b"x" * 1000)
+                with pytest.raises(QueueFullError):
+                    await full.enqueue_many([Enqueue("work", b"")] * 40)
+            assert before == await self.fingerprint(queue)
+            jobs = await other.dequeue(batch_size=99)
+            assert len(jobs) == enqueued
+            assert await other.heartbeat_many(jobs) == []
+            for job in jobs[1:3]:
+                await other.nack(job, error="x" * 5000)
+            [again] = await other.dequeue()
+            await other.ack_many([jobs[0], again, *jobs[3:]])
+            await queue.enqueue("work", b"x" * 1000)
+
+    async def test_the_limit_that_a_queue_has_holds_for_every_writer(self, make_queue: QueueFactory) -> None:
+        needs = ["size_limit", "limits"]  # a set of queues has no settings of its own
+        async with self.queues(make_queue, 2, needs, limits=Limits(blob_bytes=20_000)) as [queue, other]:
+            jobs = [Enqueue("work", b"x" * 1000)] * 30
+            with pytest.raises(QueueFullError, match=r"of the 18000 bytes.*configure\(blob_bytes=\.\.\.\)"):
+                await other.enqueue_many(jobs)
+            assert (await queue.configure(blob_bytes=80_000)).blob_bytes == 80_000
+            await other.enqueue_many(jobs)
+            assert (await other.stats()).size_limit == 72_000
+            assert (await queue.configure(blob_bytes=10_000)).blob_bytes == 10_000
+            with pytest.raises(QueueFullError, match="of the 9000 bytes"):
+                await other.enqueue("work", b"")
+            assert (await queue.configure(blob_bytes=None)).blob_bytes is None
+            with pytest.raises(QueueFullError, match="of the 18000 bytes"):
+                await other.enqueue("work", b"")
+
+    async def test_a_limit_that_is_no_size_is_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["size_limit"]) as [queue]:
+            bad = [0, -1, 1.5, "1 MB", True]
+            assert await self.refuse(queue, self.calls(queue.configure, {}, {"blob_bytes": bad})) == ""
+
+    async def test_a_full_queue_keeps_the_job_that_was_to_be_replaced(self, make_queue: QueueFactory) -> None:
+        needs = ["size_limit", "unique_keys"]
+        async with self.queues(make_queue, 1, needs, limits=Limits(blob_bytes=20_000)) as [queue]:
+            old = await queue.enqueue("work", b"old", unique_key="the-key")
+            before = await self.fingerprint(queue)
+            with pytest.raises(QueueFullError):
+                await queue.enqueue("work", b"x" * 30_000, unique_key="the-key", on_conflict="replace")
+            assert before == await self.fingerprint(queue)
+            assert old == await queue.enqueue("work", b"new", unique_key="the-key")
+
+    async def test_a_capability_that_is_missing_is_refused_by_name(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            missing = [name for name in queue.capabilities.missing if name in USES]
+            if not missing:
+                pytest.skip("this queue has every capability")
+            job = await self.one_job(queue)
+            before = await self.fingerprint(queue)
+            for name in missing:
+                for use in USES[name]:
+                    with pytest.raises(InvalidJobError, match=name):
+                        await use(queue, job)
+            assert before == await self.fingerprint(queue)

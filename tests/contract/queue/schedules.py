@@ -1,0 +1,222 @@
+"""Cron entries: each occurrence becomes one job, no matter which and how many queue objects dequeue."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Enqueue, SetSchedule
+from jqueue.ports.queue import JobQueue
+from jqueue.runtime.system import SystemClock
+from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
+
+EVERY_SECOND = "* * * * * *"
+HOURLY = "0 * * * *"
+SCHEDULED_FOR = "jqueue-scheduled-for"
+NOON = datetime(2031, 5, 6, 12, 0, tzinfo=UTC)
+
+
+class SetClock(SystemClock):
+    """A clock that shows the time it was set to."""
+
+    def __init__(self, time: datetime) -> None:
+        super().__init__()
+        self.time = time
+
+    def now(self) -> datetime:
+        """Return the time that was set."""
+        return self.time
+
+
+def occurrence(job: Job) -> datetime:
+    """Return the time for which a cron entry enqueued a job."""
+    return datetime.fromisoformat(job.headers[SCHEDULED_FOR])
+
+
+class SchedulesContract(QueueContractBase):
+    """A due entry becomes a job at the next dequeue, in the same commit. All missed occurrences become one job."""
+
+    async def fired(self, queue: JobQueue) -> list[Job]:
+        """Return the jobs in the queue that cron entries have enqueued."""
+        return [job for job in (await queue.read_state()).jobs if SCHEDULED_FOR in job.headers]
+
+    # Setting and removing
+
+    async def test_an_entry_is_there_until_it_is_removed(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["schedules"]) as [queue, other]:
+            began = await self.time(queue)
+            noon = await queue.schedule("noon", "0 12 * * *", "work", b"payload", timezone="Europe/Berlin")
+            assert (noon.name, noon.cron, noon.entrypoint, noon.payload) == ("noon", "0 12 * * *", "work", b"payload")
+            assert began < noon.next_at <= began + timedelta(hours=25)
+            assert noon.next_at.minute == 0
+            assert noon.next_at.hour in (10, 11)
+            earlier = await other.schedule("earlier", HOURLY, "work")
+            assert [earlier, noon] == await queue.schedules() == await other.schedules(), "by name"
+            assert await other.unschedule("noon") is True
+            assert await queue.unschedule("noon") is False
+            assert [earlier] == await queue.schedules()
+
+    async def test_an_equal_entry_set_again_changes_nothing(self, make_queue: QueueFactory) -> None:
+        options: dict[str, Any] = {
+            "payload": b"payload",
+            "timezone": "America/New_York",
+            "priority": -3,
+            "max_attempts": 5,
+            "headers": {"name": "text"},
+            "unique_key": "the-key",
+            "keep_result": timedelta(minutes=1),
+            "concurrency_key": "another",
+            "concurrency_limit": 4,
+        }
+        async with self.queues(make_queue, 2, ["schedules", "priority", "limits", "results"]) as [queue, other]:
+            first = await queue.schedule("the-name", HOURLY, "work", **options)
+            before = await self.fingerprint(queue)
+            for asked in (queue, other):
+                assert first == await asked.schedule("the-name", HOURLY, "work", **options)
+            assert await queue.unschedule("another") is False
+            assert before == await self.fingerprint(queue)
+            for name, value in options.items():
+                changed = {**options, name: b"other" if name == "payload" else None}
+                if name in ("timezone", "priority", "headers", "concurrency_key", "keep_result"):
+                    changed[name] = {"timezone": "UTC", "priority": 0, "keep_result": 5}.get(name, changed[name])
+                if name == "concurrency_key":
+                    changed["concurrency_limit"] = None
+                after = await other.schedule("the-name", HOURLY, "work", **changed)
+                assert after != first, f"a changed {name} was ignored: it is not {value!r}"
+                assert first == await other.schedule("the-name", HOURLY, "work", **options)
+
+    async def test_an_equal_entry_set_again_keeps_its_time_also_when_it_is_due(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            await queue.schedule("the-name", HOURLY, "work")
+            clock.time = NOON + timedelta(minutes=5)
+            assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON, (
+                "setting the entry again skipped its due time"
+            )
+            [job] = await other.dequeue("work", batch_size=9)
+            assert occurrence(job) == NOON
+            assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON + timedelta(hours=1)
+
+    async def test_another_entry_of_that_name_replaces_it(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            await queue.schedule("the-name", HOURLY, "work", b"old")
+            new = await other.schedule("the-name", "30 * * * *", "work", b"new")
+            assert new.next_at == NOON + timedelta(minutes=30)
+            assert [new] == await queue.schedules()
+            clock.time = NOON + timedelta(minutes=10)
+            assert await queue.dequeue("work") == [], "the replaced entry fired"
+            clock.time = NOON + timedelta(minutes=40)
+            [job] = await queue.dequeue("work", batch_size=9)
+            assert (job.payload, occurrence(job)) == (b"new", NOON + timedelta(minutes=30))
+
+    async def test_an_entry_removed_fires_no_more_and_its_jobs_stay(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            await queue.schedule("the-name", HOURLY, "work")
+            clock.time = NOON
+            assert await queue.dequeue("nobody") == [], "a dequeue must fire due entries and return none of their jobs"
+            assert await other.unschedule("the-name") is True
+            clock.time = NOON + timedelta(hours=5)
+            [job] = await other.dequeue("work", batch_size=9)
+            assert occurrence(job) == NOON
+
+    async def test_entries_are_set_together_with_other_things_or_not_at_all(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["schedules", "transactions"]) as [queue]:
+            schedule, job = await queue.apply(SetSchedule("the-name", HOURLY, "work"), Enqueue("work", b"payload"))
+            assert [schedule] == await queue.schedules()
+            before = await self.fingerprint(queue)
+            with pytest.raises(InvalidJobError):
+                await queue.apply(SetSchedule("another", HOURLY, "work"), Enqueue("work", b"payload", 2**40))
+            assert before == await self.fingerprint(queue)
+            assert [job.id] == ids(await queue.dequeue("work", batch_size=9))
+
+    # Firing
+
+    async def test_each_time_is_one_job_whatever_the_number_of_queues(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3, ["schedules", "wait"]) as queues:
+            entry = await queues[0].schedule("the-name", EVERY_SECOND, "work", b"payload")
+            jobs: list[Job] = []
+
+            async def work(queue: JobQueue) -> None:
+                while len(jobs) < 4:
+                    jobs.extend(await queue.dequeue("work", batch_size=2, wait=self.patience / 4))
+
+            workers = [asyncio.create_task(work(queue)) for queue in queues for _ in range(2)]
+            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            assert await queues[0].unschedule("the-name") is True
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            jobs = await self.fired(queues[0])
+            times = sorted(occurrence(job) for job in jobs)
+            assert len(set(times)) == len(times), "one time fired more than one job"
+            assert times[0] >= entry.next_at
+            assert all(time.microsecond == 0 for time in times)
+            assert {(job.entrypoint, job.payload) for job in jobs} == {("work", b"payload")}
+            assert all(job.created_at >= occurrence(job) for job in jobs), "a job was added before its time"
+
+    async def test_after_a_gap_the_last_time_missed_becomes_one_job(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            await queue.schedule("the-name", HOURLY, "work")
+            clock.time = NOON + timedelta(days=3, hours=7, minutes=20)
+            [job] = await other.dequeue("work", batch_size=9)
+            assert occurrence(job) == NOON + timedelta(days=3, hours=7)
+            assert await queue.dequeue("work", batch_size=9) == []
+            [entry] = await queue.schedules()
+            assert entry.next_at == NOON + timedelta(days=3, hours=8)
+
+    async def test_an_entry_whose_job_is_still_there_with_its_key_is_skipped(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue) as (clock, [queue]):
+            if not queue.capabilities.unique_keys:
+                pytest.skip("this queue does not support unique_keys")
+            await queue.schedule("the-name", HOURLY, "work", unique_key="the-key")
+            clock.time = NOON
+            [job] = await queue.dequeue("work")
+            clock.time += timedelta(hours=1)
+            assert await queue.dequeue("work") == [], "a second job was added beside the first"
+            await queue.ack(job)
+            assert await queue.dequeue("work") == [], "a skipped time was made up for"
+            clock.time += timedelta(hours=1)
+            [job] = await queue.dequeue("work", batch_size=9)
+            assert occurrence(job) == NOON + timedelta(hours=2)
+
+    async def test_an_entry_fires_although_its_entrypoint_is_paused_or_not_asked_for(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.clocked(make_queue) as (clock, [queue]):
+            await queue.schedule("the-name", HOURLY, "work")
+            if queue.capabilities.limits:
+                await queue.pause("work")
+            clock.time = NOON
+            assert await queue.dequeue("nobody") == []
+            [job] = await self.fired(queue)
+            assert (job.status, occurrence(job)) == (JobStatus.QUEUED, NOON)
+
+    async def test_looking_before_an_entry_is_due_writes_nothing(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["schedules"]) as queues:
+            await queues[0].schedule("the-name", "0 0 1 1 *", "work")
+            before = await self.fingerprint(queues[0])
+            for queue in queues:
+                assert await queue.dequeue() == []
+                assert len(await queue.schedules()) == 1
+            assert before == await self.fingerprint(queues[0])
+
+    async def test_a_waiting_dequeue_is_answered_when_an_entry_is_due(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["schedules", "wait"]) as [queue, other]:
+            waiting = asyncio.create_task(other.dequeue("work", wait=self.patience))
+            await queue.schedule("the-name", EVERY_SECOND, "work")
+            for jobs in (await waiting, await queue.dequeue("work", wait=self.patience)):
+                [job] = jobs
+                assert job.heartbeat_at is not None
+                assert job.heartbeat_at >= occurrence(job)
+
+    async def test_an_entry_outlasts_the_queue_object_that_set_it(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["schedules", "wait"]) as [first]:
+            entry = await first.schedule("the-name", EVERY_SECOND, "work", b"payload")
+        async with self.queues(make_queue, 1) as [second]:
+            assert [entry] == await second.schedules()
+            [job] = await second.dequeue("work", wait=self.patience)
+            assert job.payload == b"payload"
