@@ -340,9 +340,7 @@ def test_a_missing_queue_is_warned_about(folder, start):
     process = start("program:worker", "queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
-    assert (
-        f"there is no queue at {folder / 'queue.json'} yet: check the URL; the first enqueue creates a queue" in errors
-    )
+    assert f"there is no queue at {folder / 'queue.json'}: check the URL; the first enqueue creates a queue" in errors
 
 
 @pytest.mark.wide

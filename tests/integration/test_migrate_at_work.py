@@ -52,17 +52,19 @@ async def test_jobs_are_moved_while_producers_and_workers_use_both_queues(tmp_pa
     patient = {"deadline": 200}  # five loops of this process take the lock of one file in turns
     source, dest = open_at(tmp_path, here, "source", **patient), open_at(tmp_path, there, "dest", **patient)
     done: Counter[bytes] = Counter()
-    over, produced = asyncio.Event(), asyncio.Event()
+    over, begun, produced = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def produce():
         queue = open_at(tmp_path, here, "source", **patient)
         for number in range(BUSY_JOBS):
             await queue.enqueue("work", b"old %d" % number)
+            begun.set()
             if number % 3 == 0:
                 await dest.enqueue("work", b"new %d" % number)
         produced.set()
 
     async def move():
+        await begun.wait()
         while not produced.is_set():
             await migrate(source, dest)
         while not (await migrate(source, dest)).complete:

@@ -78,7 +78,7 @@ def test_a_batch_leaves_jobs_waiting_that_cannot_be_read_and_does_the_others(fil
     damage(segment)
     assert JOBS + 1 - waiting == run_batch(Session(), str(file), make_worker(), **RANGES).done
     [record] = caplog.records
-    assert is_told_of(segment, "its jobs wait until it is restored from a backup", record.getMessage())
+    assert is_told_of(segment, "its jobs wait until it can be, is restored from a backup", record.getMessage())
     segment.write_bytes(content)
     assert waiting == run_batch(Session(), str(file), make_worker(), **RANGES).done
 

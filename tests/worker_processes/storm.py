@@ -76,7 +76,7 @@ class Storm:
 
     async def _produce(self, queue: BrokerQueue) -> None:
         while self._producing:
-            if (await queue.stats()).depth > MOST_READY:
+            if self.enqueued and (await queue.stats()).ready > MOST_READY:
                 await asyncio.sleep(LOOK_EVERY)
                 continue
             jobs = [self._job() for _ in range(self._dice.randint(1, 8))]

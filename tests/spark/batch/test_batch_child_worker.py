@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 import threading
 import time
@@ -60,12 +61,12 @@ def test_exits_and_errors_in_handlers_are_handled_by_the_worker():
 
     outcomes = done_by(worker, jobs_of(*misdeeds))
     assert [
-        ("retried", "SystemExit: 4"),
-        ("retried", "Odd: (1, 2)"),
+        ("retried", "SystemExit: 4 (test_batch_child_worker.py)"),
+        ("retried", "Odd: (1, 2) (test_batch_child_worker.py)"),
         ("retried", "Retry: later"),
         ("dead", "Discard: never"),
-        ("snoozed", None),
-    ] == [(outcome.kind, outcome.error) for outcome in outcomes]
+        ("snoozed", "None"),
+    ] == [(outcome.kind, re.sub(r"\(\S*/(\S+):\d+\)$", r"(\1)", str(outcome.error))) for outcome in outcomes]
     assert [60, 30] == [outcomes[2].delay, outcomes[4].delay]
 
 

@@ -1,6 +1,7 @@
 """Helpers for tests of bulk enqueue: rows in the form of Spark, tasks without Spark, and the contents of a queue."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from jqueue import DirectQueue, connect
-from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.errors import QueueMissingError, StorageError, StorageFatalError
 from jqueue.domain.operations import LastTransaction
 from jqueue.spark.enqueue.committing import TaskAttempt
 from jqueue.spark.enqueue.writing import BulkWriter
@@ -69,11 +70,13 @@ def write(url, *texts, **options):
 
 
 def jobs_of(url):
-    """The jobs of a queue in the order of their enqueues."""
+    """The jobs of a queue in the order of their enqueues; none if there is no queue yet."""
 
     async def read():
-        async with connect(url, DirectQueue) as queue:
-            return [job async for job in queue.iterate_jobs()]
+        with suppress(QueueMissingError):
+            async with connect(url, DirectQueue) as queue:
+                return [job async for job in queue.iterate_jobs()]
+        return []
 
     return sorted(asyncio.run(read()), key=lambda job: job.sequence)
 

@@ -126,7 +126,7 @@ def test_a_lost_range_is_told_by_its_number_of_jobs_and_not_ended(world, reader,
     world.clock.advance(1)
     with caplog.at_level(logging.WARNING, "jqueue"):
         reader.latestOffset(end, TEN)
-    [said] = [record.getMessage() for record in caplog.records]
+    [said] = [record.getMessage() for record in caplog.records if "read_state" not in record.getMessage()]
     assert said.startswith("20 of 20 jobs of batch 1 went to other workers")
     assert 20 == len(world.jobs)
 
@@ -141,7 +141,7 @@ def test_heartbeats_keep_ranges_and_tell_of_lost_ones(world, reader, caplog):
     world.have(lambda queue: queue.requeue_stale(0))
     with caplog.at_level(logging.WARNING, "jqueue"):
         reader._call_queue(reader._claims._send_heartbeat)
-    [said] = [record.getMessage() for record in caplog.records]
+    [said] = [record.getMessage() for record in caplog.records if "read_state" not in record.getMessage()]
     assert said.startswith("25 of 25 jobs that this query had claimed went to other workers")
 
 
