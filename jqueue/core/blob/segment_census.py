@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from jqueue.core.blob.segment_reader import UNREADABLE, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.domain.job_table import Packed
 from jqueue.domain.ranges import Range
@@ -146,7 +146,7 @@ class _Count:
                 return segment.waiting_before(chunk * segment.chunk_rows)
             times = await self._times(name, segment, index, chunk)
             return segment.waiting_before(chunk * segment.chunk_rows + bisect_right(times, now))
-        except UNREADABLE:
+        except DAMAGED:
             return 0
 
     async def _oldest(self, name: str, segment: Segment) -> float:
@@ -167,7 +167,7 @@ class _Count:
                 times = await self._times(name, segment, index, chunk)
                 waiting = (at for row, at in enumerate(times, first) if not segment.is_taken(row))
                 oldest = min(oldest, *waiting)
-        except UNREADABLE:
+        except DAMAGED:
             return segment.oldest
         return oldest
 
