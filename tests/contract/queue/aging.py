@@ -8,9 +8,7 @@ from typing import Any
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import JobQueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 
 class AgingContract(QueueContractBase):

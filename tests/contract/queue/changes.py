@@ -11,9 +11,7 @@ from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundErr
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Ack, Cancel, Enqueue, Nack
 from jqueue.ports.queue import JobQueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 
 class ChangesContract(QueueContractBase):

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
-from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Ack, Enqueue
-from jqueue.ports.queue import JobQueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
-
-Reference = Callable[[Job], Job | Claim | str]
-
-REFERENCES: dict[str, Reference] = {"job": lambda job: job, "claim": lambda job: job.claim, "id": lambda job: job.id}
-
-VERBS: dict[str, Callable[[JobQueue, Job | Claim | str], Awaitable[None]]] = {
-    "ack": lambda queue, job: queue.ack(job),
-    "nack": lambda queue, job: queue.nack(job),
-    "heartbeat": lambda queue, job: queue.heartbeat(job),
-}
-
-by_every_reference = pytest.mark.parametrize("refer", REFERENCES.values(), ids=REFERENCES)
-by_every_verb = pytest.mark.parametrize("verb", VERBS)
+from jqueue.testing.queue_contract import (
+    REFERENCES,
+    VERBS,
+    QueueContractBase,
+    QueueFactory,
+    Reference,
+    by_every_reference,
+    by_every_verb,
+)
 
 
 class ClaimsContract(QueueContractBase):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jqueue.domain.models import JobStatus
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-from tests.contract.queue.limits import ENDINGS, HOUR, by_every_ending
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
+from tests.contract.queue.limits import ENDINGS, by_every_ending
 
 
 class ConcurrencyContract(QueueContractBase):

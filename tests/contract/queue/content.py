@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
@@ -16,29 +14,15 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack
 from jqueue.ports.queue import JobQueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
+from jqueue.testing.queue_contract import (
+    PAYLOAD,
+    SPOKEN,
+    QueueContractBase,
+    QueueFactory,
+    in_a_line,
+)
 
-PAYLOAD = b"the-secret-of-this-payload"
-SPOKEN = ("secret-of-this", base64.b64encode(PAYLOAD).decode()[4:24], PAYLOAD.hex()[8:32])
 """Parts of the payload as they would look in a text."""
-
-Change = Callable[[bytes], bytes]
-
-
-def _replaced(content: bytes, text: bytes, other: bytes) -> bytes:
-    """Replace a text in the lines of the jobs; the header may have it too."""
-    header, newline, jobs = content.partition(b"\n")
-    return header + newline + jobs.replace(text, other, 1)
-
-
-def in_a_line(text: bytes, other: bytes) -> Change:
-    """Return a change of one job's line that keeps the layout."""
-    return lambda content: _replaced(content, text, other)
-
-
-def in_another_layout(text: bytes, other: bytes) -> Change:
-    """Return a change by an editor that rewrites the whole layout."""
-    return lambda content: json.dumps(json.loads(_replaced(content, text, other)), indent=4).encode()
 
 
 class ContentContract(QueueContractBase):

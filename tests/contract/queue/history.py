@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
-from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.ports.queue import SupportsHistory
 from jqueue.ports.storage import SupportsObjects
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
+from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, events_of
 from tests.contract.queue.refusals import BAD_DURATIONS, BAD_NAMES, RefusalsContract
 
 NEEDS = ("history", "transactions", "errors")
 QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
-
-
-async def events_of(queue: JobQueue, **wanted: Any) -> list[HistoryEvent]:
-    """Return the events of a queue, the oldest first."""
-    assert isinstance(queue, SupportsHistory)
-    return [event async for event in queue.history(**wanted)][::-1]
 
 
 class HistoryContract(RefusalsContract, QueueContractBase):

@@ -9,9 +9,7 @@ import pytest
 from jqueue.domain.errors import DuplicateJobError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 
 class KeysContract(QueueContractBase):

@@ -13,9 +13,7 @@ import pytest
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Enqueue, SetLimits
 from jqueue.ports.queue import JobQueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 Ending = Callable[[JobQueue, Job], Awaitable[object]]
 

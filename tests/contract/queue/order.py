@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 import pytest
 
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.runtime.system import SystemClock
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
 
 PAYLOADS = [
@@ -20,14 +17,6 @@ PAYLOADS = [
     bytes(range(256)),
     bytes(range(256)) * 400,
 ]
-
-
-class SlowClock(SystemClock):
-    """The clock of a machine that is an hour behind."""
-
-    def now(self) -> datetime:
-        """Return the time of an hour ago."""
-        return super().now() - timedelta(hours=1)
 
 
 class OrderContract(QueueContractBase):

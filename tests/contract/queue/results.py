@@ -19,9 +19,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack, Cancel, Enqueue
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 RESULTS: list[Any] = [
     None,

@@ -9,9 +9,7 @@ import pytest
 
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, JobNotFoundError, JobStateError
 from jqueue.domain.models import JobStatus
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 ERRORS: list[tuple[Any, str]] = [
     ("a text", "a text"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,30 +12,17 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Enqueue, SetSchedule
 from jqueue.ports.queue import JobQueue
-from jqueue.runtime.system import SystemClock
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
+from jqueue.testing.queue_contract import (
+    HOURLY,
+    NOON,
+    SCHEDULED_FOR,
+    QueueContractBase,
+    QueueFactory,
+    ids,
+    occurrence,
+)
 
 EVERY_SECOND = "* * * * * *"
-HOURLY = "0 * * * *"
-SCHEDULED_FOR = "jqueue-scheduled-for"
-NOON = datetime(2031, 5, 6, 12, 0, tzinfo=UTC)
-
-
-class SetClock(SystemClock):
-    """A clock that shows the time it was set to."""
-
-    def __init__(self, time: datetime) -> None:
-        super().__init__()
-        self.time = time
-
-    def now(self) -> datetime:
-        """Return the time that was set."""
-        return self.time
-
-
-def occurrence(job: Job) -> datetime:
-    """Return the time for which a cron entry enqueued a job."""
-    return datetime.fromisoformat(job.headers[SCHEDULED_FOR])
 
 
 class SchedulesContract(QueueContractBase):

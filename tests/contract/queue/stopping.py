@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from jqueue.domain.errors import ClaimLostError, JobCancelledError, JobNotFoundError, JobStateError
 from jqueue.domain.models import JobStatus
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 
 class StoppingContract(QueueContractBase):

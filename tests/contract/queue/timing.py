@@ -8,9 +8,7 @@ from datetime import timedelta
 import pytest
 
 from jqueue.domain.models import JobStatus
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
-
-HOUR = timedelta(hours=1)
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 
 class TimingContract(QueueContractBase):
