@@ -96,11 +96,8 @@ simulate: $(STAMP) ## run many processes on one store under every fault, in virt
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
 
 kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every system call of a commit
-	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)
-	@$(BIN)/python -m tests.kill --segments --cycles $(CYCLES) --system-calls none
-	@$(BIN)/python -m tests.kill.object_kills --both
-	@$(BIN)/python -m tests.kill.history_kills
-	@$(BIN)/python -m tests.kill.segment_kills --both
+	@$(BIN)/python -m tests.soak --store file --segments --kills $(CYCLES) $(ARGS)
+	@$(BIN)/python -m tests.kill --both
 
 soak: $(STAMP) ## run processes for long on a real store that loses answers, and audit them
 	@$(BIN)/python -m tests.soak --store $(STORE) --seconds $(SECONDS) $(ARGS)

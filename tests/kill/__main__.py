@@ -1,133 +1,404 @@
-"""The proof by killing: a process that dies at any instruction loses and damages nothing that a file has acknowledged.
+"""The proof by killing: a process that dies at any system call loses and damages nothing that it has acknowledged.
 
-    python -m tests.kill --cycles 5000
-    python -m tests.kill --cycles 0 --commit enqueue --commit ack
+    python -m tests.kill
+    python -m tests.kill --case enqueue --case merge --both
 
-First several processes work on one file and are killed at random moments; every kill is a cycle. Then single commits
-are killed at the entry and at the exit of each of their system calls. `ledger.py` and `system_calls.py` have the
-checks. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if system calls cannot be traced here.
+Each case makes a few calls on a queue in a file. A child makes them under ptrace, once unharmed, then killed at one
+system call after the other, each time from the same beginning. After a kill, the queue is as it was after one of the
+case's commits, after the last one if the child had its answer; and the next process goes on: it reads the history,
+serves each job once and in order, and removes what the killed process has left. The exit code is 0 if all is well, 1
+if a promise was not kept, and 2 if system calls cannot be traced here.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from tests.kill.adapters import ADAPTERS, REAL
-from tests.kill.children import warm_up
-from tests.kill.commits import COMMITS
-from tests.kill.ledger import ViolationError
-from tests.kill.random_kills import RandomKills
-from tests.kill.system_calls import Hits, SystemCallKills
-from tests.kill.tracing import why_not
+from jqueue import DirectQueue, Job, JQueueError, Limits, LocalFileSystemStorage
+from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
+from jqueue.operations import Ack, Enqueue, Nack
+from jqueue.ports.observer import LandedCommit, Observer
+from jqueue.runtime.system import SystemClock
+from tests.kill.children import at_most, warm_up
+from tests.kill.tracing import START, Point, ViolationError, trace_call, why_not
+from tests.soak.journal import payload_of
 
-try:
-    from rich.console import Console
-
-    from tests.kill.report import Report
-except ImportError:
-    sys.exit("This tool shows its progress with rich: pip install 'jqueue[examples]', or use `make kill`")
-
-DESCRIPTION = "Kill processes that use a queue in a file, at random moments and at every system call, and audit it."
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
+SECONDS = 60.0
+TRIES = 5
+OLD = tuple(f"old-{number}" for number in range(1, 10))
+LARGE = bytes(range(256)) * 10
+LATER = timedelta(days=3)
+PLAIN = Limits()
+
+ON_FILES = frozenset({"openat", "flock", "write", "fsync", "pwrite64", "rename", "link", "unlink", "mkdir"})
+"""System calls that every run makes alike. Others occur by chance, as threads wait, start or are reused. So does the
+`close` of a replaced file, which its thread makes before the answer at times, and after it at others."""
+
+_LIKE = {"renameat": "rename", "renameat2": "rename", "linkat": "link", "unlinkat": "unlink", "mkdirat": "mkdir"}
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=DESCRIPTION)
-    parser.add_argument("--cycles", type=int, default=300, help="how many kills at random moments (default: 300)")
-    parser.add_argument("--seed", type=int, help="of all dice; the moments of death are the machine's as well")
-    parser.add_argument("--processes", type=int, default=4, help="how many work at a time (default: 4)")
-    parser.add_argument(
-        "--system-calls",
-        choices=("both", "entry", "none"),
-        default="both",
-        help="kill at entry and exit of each system call (the default), at each entry and after the answer, or not",
-    )
-    parser.add_argument("--commit", action="append", choices=COMMITS, help="only this one; can be repeated")
-    parser.add_argument(
-        "--adapter", choices=ADAPTERS, default=REAL, help="one that is broken on purpose, to see that it is found"
-    )
-    parser.add_argument(
-        "--segments", action="store_true", help="kill at random while waiting jobs are kept in small segments"
-    )
-    chosen = parser.parse_args(arguments)
-    if chosen.cycles < 0 or chosen.processes < 1:
-        parser.error("--cycles must be 0 or more, and --processes 1 or more")
-    if not chosen.cycles and chosen.system_calls == "none":
-        parser.error("--cycles 0 and --system-calls none leave nothing to kill")
-    return chosen
+class Watch(Observer):
+    """Notes commits and created objects, and copies the queue's folder after each commit."""
+
+    def __init__(self, folder: Path, copies: Path | None) -> None:
+        self.created = asyncio.Event()
+        self.copies: list[Path] = []
+        self._folder, self._into = folder, copies
+
+    def committed(self, commit: LandedCommit) -> None:
+        if self._into is not None:
+            self.copies.append(shutil.copytree(self._folder, self._into / str(commit.version)))
+
+    def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
+        if call == "create" and error is None:
+            self.created.set()
+
+
+Calls = Callable[[DirectQueue, Watch], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some calls on a queue.
+
+    Attributes:
+        calls: makes the calls that are killed.
+        before: makes the calls before.
+        limits: of the queue that makes them.
+        before_limits: of the queue that makes those before.
+        calls_made: system calls that must be seen, or the wrong process was watched.
+    """
+
+    calls: Calls
+    before: Calls | None = None
+    limits: Limits = PLAIN
+    before_limits: Limits = PLAIN
+    calls_made: frozenset[str] = frozenset({"openat", "flock", "write", "fsync", "pwrite64", "rename"})
+
+
+async def _enqueue(queue: DirectQueue, watch: Watch, *ids: str, payload: bytes | None = None) -> None:
+    jobs = [Enqueue("t", payload_of(each) if payload is None else payload, job_id=each) for each in ids or ("new",)]
+    await queue.enqueue_many(jobs)
+
+
+async def _claimed(queue: DirectQueue, watch: Watch) -> None:
+    await _enqueue(queue, watch, *OLD)
+    await queue.dequeue(batch_size=2)
+
+
+async def _in_segments(queue: DirectQueue, watch: Watch) -> None:
+    for first in range(0, len(OLD), 3):
+        await _spill(queue, watch, *OLD[first : first + 3])
+
+
+async def _spill(queue: DirectQueue, watch: Watch, *ids: str) -> None:
+    """Commit, wait until a segment is written, and name it with the next commit."""
+    watch.created.clear()
+    await _enqueue(queue, watch, *ids)
+    await watch.created.wait()
+    await queue.pause("nothing")
+    await queue.resume("nothing")
+
+
+async def _apply(queue: DirectQueue, watch: Watch) -> None:
+    [job] = [job async for job in queue.iterate_jobs("in_progress", id_prefix=OLD[0])]
+    await queue.apply(Ack(job.claim), Enqueue("t", payload_of("new"), job_id="new"))
+
+
+async def _take(queue: DirectQueue, watch: Watch) -> None:
+    first, second = await queue.dequeue(batch_size=2)
+    await queue.cancel(OLD[5])
+    await queue.apply(Ack(first), Nack(second, error="boom"))
+
+
+async def _range(queue: DirectQueue, watch: Watch) -> None:
+    claim = await queue.claim_range("t", 3)
+    assert claim is not None
+    assert list(OLD[:3]) == [job.id async for job in queue.read_range(claim)]
+    await queue.end_range(claim, failed={OLD[1]: "boom"}, returned=[OLD[2]])
+
+
+async def _revoke(queue: DirectQueue, watch: Watch) -> None:
+    await queue.requeue_stale(0)
+
+
+async def _many_segments(queue: DirectQueue, watch: Watch) -> None:
+    for number in range(15):
+        await _spill(queue, watch, f"many-{number:02}")
+
+
+async def _with_history(queue: DirectQueue, watch: Watch) -> None:
+    await queue.configure(history=3600)
+    await _enqueue(queue, watch, *OLD)
+
+
+async def _move_history(queue: DirectQueue, watch: Watch) -> None:
+    """Add so many events that they move to an object, and let the next commit drop them from the queue."""
+    await _enqueue(queue, watch, *(f"event-{number:04}" for number in range(1000)), payload=b"")
+    await watch.created.wait()
+    await queue.pause("nothing")
+
+
+async def _large(queue: DirectQueue, watch: Watch) -> None:
+    await _enqueue(queue, watch, "large", payload=LARGE)
+
+
+async def _collect(queue: DirectQueue, watch: Watch) -> None:
+    await queue.cancel("large")
+    await queue.collect()
+
+
+_SPILLING = Limits(hot_bytes=1)
+_WITH_OBJECTS = Limits(object_bytes=100)
+_COMMIT = Case.calls_made
+_CREATION = _COMMIT | {"link", "unlink"}
+
+CASES = {
+    "first-enqueue": Case(_enqueue),
+    "enqueue": Case(_enqueue, _claimed),
+    "dequeue": Case(lambda queue, _: queue.dequeue(), _claimed),
+    "apply": Case(_apply, _claimed),
+    "look": Case(lambda queue, _: queue.read_state(), _claimed, calls_made=frozenset({"openat"})),
+    "spill": Case(_spill, _claimed, _SPILLING, calls_made=_CREATION),
+    "merge": Case(_spill, _many_segments, _SPILLING, _SPILLING, calls_made=_CREATION),
+    "take": Case(_take, _in_segments, before_limits=_SPILLING),
+    "range": Case(_range, _in_segments, before_limits=_SPILLING),
+    "large": Case(_large, _claimed, _WITH_OBJECTS, calls_made=_CREATION),
+    "history": Case(_move_history, _with_history, calls_made=_CREATION),
+    "collect": Case(_collect, _large, _WITH_OBJECTS, _WITH_OBJECTS),
+}
+
+Summary = dict[str, tuple[str, int]]
+"""The status and the attempt of each job, by its id."""
+
+
+class Kills:
+    """The kills in one case.
+
+    Args:
+        name: name of the case.
+        folder: an empty folder.
+        limits: replace those of the case.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.case = name, CASES[name]
+        self.counts: Counter[str] = Counter()
+        self._template, self._copy, self._stages = folder / "template", folder / "copy", folder / "stages"
+        self._summaries: list[Summary] = []
+
+    def run(self, both: bool, every: int) -> None:
+        """Kill at points, the last one first, as kills after the answer tell most.
+
+        Args:
+            both: True to kill at the entry and the exit of each system call; otherwise at each entry.
+            every: 1 to kill at each of these points, 2 at every second one, and so on; chance decides which is first.
+
+        Raises:
+            ViolationError: a promise was not kept.
+        """
+        self._template.mkdir()
+        if self.case.before is not None:
+            asyncio.run(self._make(self._template, self.case.before, self.case.before_limits))
+        self._summaries = [asyncio.run(_summary(self._template))]
+        self._begin()
+        watch = asyncio.run(self._make(self._copy, self.case.calls, self.case.limits, self._stages))
+        self._summaries += [asyncio.run(_summary(copy)) for copy in watch.copies]
+        for _ in range(2):  # the second run and all later ones find everything imported
+            trace, answered = self._trace(None)
+            if trace.code != 0 or not answered:
+                raise ViolationError(f"{self.name} ended with {trace.code}, though nobody killed it")
+        if unseen := self.case.calls_made - {_name_of(point) for point in trace.points}:
+            raise ViolationError(f"{self.name} was watched, and made no call of {', '.join(sorted(unseen))}")
+        *before, last = [point for point in trace.points if both or not point.at_exit or point is trace.points[-1]]
+        for point in reversed([*before[random.randrange(every) :: every], last]):
+            self._kill_at(point)
+
+    def _begin(self) -> None:
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self._template, self._copy)
+
+    async def _make(self, folder: Path, calls: Calls, limits: Limits, copies: Path | None = None) -> Watch:
+        watch = Watch(folder, copies)
+        async with DirectQueue(_storage(folder), limits=limits) as queue:
+            queue.observe(watch)
+            await calls(queue, watch)
+        return watch
+
+    def _trace(self, point: Point | None) -> Any:
+        self._begin()
+
+        async def work(descriptor: int) -> None:
+            watch = Watch(self._copy, None)
+            queue = DirectQueue(_storage(self._copy), limits=self.case.limits)
+            queue.observe(watch)
+            signal.raise_signal(START)
+            await self.case.calls(queue, watch)
+            os.write(descriptor, b"!")
+
+        return trace_call(lambda descriptor: asyncio.run(work(descriptor)), point, SECONDS, self.name)
+
+    def _kill_at(self, point: Point) -> None:
+        by_chance = _name_of(point) not in ON_FILES
+        for _ in range(1 if by_chance else TRIES):
+            trace, answered = self._trace(point)
+            if trace.killed:
+                try:
+                    with at_most(SECONDS, "the next process"):
+                        self._check(answered)
+                except (ViolationError, TimeoutError, JQueueError) as error:
+                    raise ViolationError(f"{self.name}, killed at {point}: {error}") from error
+                return
+        self.counts["missed"] += 1
+
+    def _check(self, answered: bool) -> None:
+        """Check the queue and its folder after a kill, and let the next process serve the jobs."""
+        summary = asyncio.run(_summary(self._copy))
+        if summary not in self._summaries:
+            raise ViolationError(f"the queue was never to be as it is: {summary}")
+        if answered and summary != self._summaries[-1]:
+            raise ViolationError("the calls were answered, and their effect is not there")
+        self.counts["kills"] += 1
+        self.counts["done"] += summary == self._summaries[-1] != self._summaries[0]
+        temporaries = list(self._copy.rglob(".*.tmp"))
+        self.counts["temporaries"] += bool(temporaries)
+        if len(temporaries) > 1:
+            raise ViolationError(f"{len(temporaries)} temporary files are left")
+        asyncio.run(_go_on(self._copy, summary))
+
+
+class DaysLater(SystemClock):
+    """The clock of the process that comes last."""
+
+    def now(self) -> datetime:
+        return super().now() + LATER
+
+
+def _storage(folder: Path) -> LocalFileSystemStorage:
+    return LocalFileSystemStorage(folder / "queue.json")
+
+
+def _name_of(point: Point) -> str:
+    """Return the name of a system call, one for all variants of it."""
+    return _LIKE.get(point.name, point.name)
+
+
+async def _summary(folder: Path) -> Summary:
+    """Return the jobs in a folder as a new process reads them."""
+    async with DirectQueue(_storage(folder)) as queue:
+        try:
+            jobs = [job async for job in queue.iterate_jobs()]
+        except QueueMissingError:
+            return {}
+        state = await queue.read_state()
+        if state.set_aside:
+            raise ViolationError(f"a line of the file cannot be read: {state.set_aside[0].reason}")
+        if state.history is not None:
+            await _check_history(queue, {job.id for job in jobs})
+    return {job.id: (str(job.status), job.attempt) for job in jobs}
+
+
+async def _check_history(queue: DirectQueue, jobs: set[str]) -> None:
+    """Check that the history has the addition of each job once, and no gap."""
+    try:
+        events = [event async for event in queue.history()]
+    except HistoryDamagedError as error:
+        raise ViolationError(str(error)) from error
+    if sorted(event.number for event in events) != list(range(1, len(events) + 1)):
+        raise ViolationError("the history has a gap, or an event twice")
+    added = Counter(event.job_id for event in events if event.job_id is not None)
+    if added != Counter(jobs):
+        raise ViolationError(f"{len(jobs)} jobs were added, and the history has {len(events)} events")
+
+
+async def _go_on(folder: Path, summary: Summary) -> None:
+    """Serve every job once, in order, as the next process, and leave nothing beside the file."""
+    _age(folder)
+    for job_id, limits in (("next", _SPILLING), ("large-next", _WITH_OBJECTS)):
+        watch = Watch(folder, None)
+        async with DirectQueue(_storage(folder), limits=limits, deadline=SECONDS) as queue:
+            queue.observe(watch)
+            await queue.enqueue("t", _expected(job_id), job_id=job_id)
+            await watch.created.wait()  # the creation of an object removes the temporary files of others
+    async with DirectQueue(_storage(folder), deadline=SECONDS) as queue:
+        await queue.requeue_stale(0)
+        served: list[Job] = []
+        while jobs := await queue.dequeue(batch_size=1000, wait=0.01):
+            for job in jobs:
+                if job.payload != _expected(job.id):
+                    raise ViolationError(f"the payload of {job.id} is not the one that was enqueued")
+            served += jobs
+            await queue.ack_many(jobs)
+    if sorted(job.id for job in served) != sorted([*summary, "next", "large-next"]):
+        raise ViolationError(f"the next process served {[job.id for job in served]}")
+    places = [job.sequence for job in served if summary.get(job.id) == ("queued", 0)]
+    if places != sorted(places):
+        raise ViolationError(f"jobs were served out of order: {places}")
+    _age(folder)
+    async with DirectQueue(_storage(folder), clock=DaysLater()) as queue:
+        for _ in range(2):  # each commit forgets segments that left it long ago, and each collection removes them
+            await queue.enqueue("t", b"", job_id="last")
+            await queue.cancel("last")
+            await queue.collect()
+    history = folder / "queue.json.history"
+    left = {path for path in folder.rglob("*") if path.is_file() and history not in path.parents}
+    left -= {folder / "queue.json", folder / "queue.json.lock"}
+    if left:
+        raise ViolationError(f"the next process has left {', '.join(sorted(path.name for path in left))}")
+
+
+def _age(folder: Path) -> None:
+    """Make all files some days older."""
+    for path in folder.rglob("*"):
+        os.utime(path, (path.stat().st_mtime - LATER.total_seconds(),) * 2)
+
+
+def _expected(job_id: str) -> bytes:
+    return LARGE if job_id.startswith("large") else b"" if job_id.startswith("event") else payload_of(job_id)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all kills, and return the exit code."""
-    chosen = _arguments(arguments)
-    console = Console(highlight=False)
-    seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
-    console.print(f"seed {seed}")
+    """Kill in all cases, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser.add_argument("--case", action="append", choices=CASES, help="only this one; can be repeated")
+    parser.add_argument("--both", action="store_true", help="at the entry and the exit of each system call")
+    parser.add_argument("--every", type=int, default=1, help="2 kills at every second point, and so on")
+    chosen = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)  # a read of the state says each time that jobs are in segments
     warm_up()
-    if chosen.system_calls != "none" and (reason := why_not()) is not None:
-        _say(f"System calls cannot be traced: {reason}. Without them: --system-calls none")
+    if (reason := why_not()) is not None:
+        print(f"System calls cannot be traced: {reason}", file=sys.stderr)
         return UNAVAILABLE
-    folder = Path(tempfile.mkdtemp(prefix="jqueue-kill-"))
-    random_kills = RandomKills(
-        folder / "random", ADAPTERS[chosen.adapter], seed, chosen.processes, segments=chosen.segments
-    )
-    hits: dict[str, Hits] = {}
-    report = Report(console)
-    try:
-        with report:
-            seconds = _kill_at_random(random_kills, chosen.cycles, report)
-            if chosen.system_calls != "none":
-                _kill_at_system_calls(folder, chosen, hits, report)
-    except (ViolationError, TimeoutError) as error:
-        (folder / "journal").write_bytes(random_kills.journal())
-        lost = f" Jobs lost: {error.lost}." if isinstance(error, ViolationError) and error.lost else ""
-        _say(f"VIOLATION: {error}.{lost} Seed {seed}; kept for you: {folder}")
-        return VIOLATED
-    except BaseException:
-        _say(f"It did not end. Seed {seed}; kept for you: {folder}")
-        raise
-    shutil.rmtree(folder)
-    report.summary(seconds, random_kills.figures, random_kills.ledger, hits)
+    print(f"{'killed in':14} {'kills':>6} {'it was done':>12} {'temporary file':>15} {'missed':>7}")
+    for name in chosen.case or CASES:
+        with tempfile.TemporaryDirectory(prefix="jqueue-kill-") as folder:
+            kills = Kills(name, Path(folder))
+            try:
+                kills.run(chosen.both, chosen.every)
+            except ViolationError as error:
+                print(f"VIOLATION: {error}", file=sys.stderr)
+                return VIOLATED
+        counts = kills.counts
+        print(
+            f"{name:14} {counts['kills']:6} {counts['done']:12} {counts['temporaries']:15} {counts['missed']:7}",
+            flush=True,
+        )
     return HELD
-
-
-def _kill_at_random(kills: RandomKills, cycles: int, report: Report) -> float:
-    """Kill at random moments, and return the seconds that it took."""
-    if not cycles:
-        return 0.0
-    started = time.monotonic()
-
-    def show() -> None:
-        detail = f"{kills.ledger.acknowledged.total():,} acknowledged"
-        report.show("killed at random", min(kills.figures.kills, cycles), cycles, detail)
-
-    kills.run(cycles, show)
-    return time.monotonic() - started
-
-
-def _kill_at_system_calls(folder: Path, chosen: argparse.Namespace, hits: dict[str, Hits], report: Report) -> None:
-    for name in dict.fromkeys(chosen.commit or COMMITS):
-        commit, hit = COMMITS[name], Hits()
-
-        def show(done: int, total: int, name: str = name, hit: Hits = hit) -> None:
-            report.show(f"killed in {name}", done, total, f"{hit.kills:,} kills")
-
-        is_real = chosen.adapter == REAL
-        kills = SystemCallKills(folder / name, ADAPTERS[chosen.adapter], commit, hit, is_real=is_real)
-        kills.run(chosen.system_calls == "both", show)
-        hits[name] = hit
-
-
-def _say(message: str) -> None:
-    sys.stdout.flush()
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

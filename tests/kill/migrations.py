@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from jqueue import migrate
-from jqueue.core.migration import mover
 from tests.kill.children import at_most, fork, warm_up
 from tests.moved_jobs import PLACES, audit, drained, jobs_of, open_at
 
@@ -52,7 +51,6 @@ def move(folder: Path, pair: Sequence[str], last: int) -> None:
             await asyncio.sleep(0.1)
         assert report.complete, report
 
-    mover.BATCH_JOBS = 3
     sys.addaudithook(hear)
     asyncio.run(run())
 

@@ -32,6 +32,11 @@ except (ImportError, NotImplementedError) as _error:  # not installed, or an uns
 else:
     MISSING = None
 
+
+class ViolationError(Exception):
+    """A promise that was not kept."""
+
+
 START = signal.SIGUSR1
 """Signal that the child sends to itself when counting must begin."""
 

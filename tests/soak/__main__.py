@@ -1,7 +1,7 @@
-"""The soak: processes work long on one queue in a real store while answers get lost, and every call is audited.
+"""The soak: processes work on one queue while answers get lost and processes are killed, and every call is audited.
 
     python -m tests.soak --store seaweedfs --seconds 600
-    python -m tests.soak --store seaweedfs --race 20
+    python -m tests.soak --store file --kills 2000 --segments
 
 `ledger.py` has the checks. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if the server cannot
 be started here.
@@ -12,30 +12,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.object_stores import Store
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
 from tests.servers.child import ServerUnavailableError
-from tests.soak.broken import BROKEN
-from tests.soak.places import SERVERS, running
-from tests.soak.race import race
+from tests.soak.journal import Kind, Verb
+from tests.soak.places import FILE, SERVERS, place_in
 from tests.soak.run import Settings, Soak
 
-try:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from tests.soak.report import show, show_race
-except ImportError:
-    sys.exit("This tool shows its progress with rich: pip install 'jqueue[examples]', or use `make soak`")
-
-DESCRIPTION = "Have processes use one queue in a real store while answers get lost, and audit their answers."
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
+VIOLATIONS_SHOWN = 10
 LONGEST = {"azurite": 480.0}
 """Largest number of seconds of a soak on a store.
 
@@ -43,78 +38,84 @@ Azurite cleans up ten minutes after its start and answers no request meanwhile. 
 grows with the square of their number.
 """
 
-COMMITS = 20
-"""Number of commits of each writer in a race."""
-
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=DESCRIPTION)
-    parser.add_argument("--store", choices=SERVERS, default="seaweedfs", help="which server (default: seaweedfs)")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser.add_argument("--store", choices=(FILE, *SERVERS), default="seaweedfs", help="where (default: seaweedfs)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the workers work (default: 60)")
+    parser.add_argument("--kills", type=int, default=0, help="instead, end after so many kills at random moments")
     parser.add_argument("--processes", type=int, default=4, help="how many work at a time, 1 to 8 (default: 4)")
     parser.add_argument("--rate", type=float, default=0.05, help="the share of broken requests (default: 0.05)")
     parser.add_argument("--seed", type=int, help="of all dice; what happens is the machine's choice as well")
-    parser.add_argument("--kill", action="store_true", help="kill a worker now and then; another takes its place")
-    parser.add_argument("--broken", choices=BROKEN, default="", help="break it on purpose, to see that it is found")
-    parser.add_argument("--race", type=int, metavar="WRITERS", help="instead, so many writers race to commit")
+    parser.add_argument("--segments", action="store_true", help="keep waiting jobs in segments beside the queue")
     chosen = parser.parse_args(arguments)
-    if not 1 <= chosen.processes <= 8 or chosen.seconds <= 0 or not 0 <= chosen.rate <= 1:
-        parser.error("--processes must be 1 to 8, --seconds more than 0, and --rate 0 to 1")
+    if not 1 <= chosen.processes <= 8 or chosen.seconds <= 0 or chosen.kills < 0 or not 0 <= chosen.rate <= 1:
+        parser.error("--processes must be 1 to 8, --seconds more than 0, --kills 0 or more, and --rate 0 to 1")
     if chosen.seconds > LONGEST.get(chosen.store, chosen.seconds):
-        parser.error(
-            f"--seconds must be at most {LONGEST[chosen.store]:g} with {chosen.store}, which then hangs itself"
-        )
+        parser.error(f"--seconds must be at most {LONGEST[chosen.store]:g} with {chosen.store}, which then hangs")
     return chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a soak or a race, and return the exit code."""
+    """Run a soak, and return the exit code."""
     chosen = _arguments(arguments)
     console = Console(highlight=False)
+    seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
+    console.print(f"seed {seed}")
+    settings = Settings(chosen.seconds, chosen.kills, chosen.processes, chosen.rate, seed, chosen.segments)
     try:
-        with running(chosen.store) as store:
-            return _race(chosen, store, console) if chosen.race else _soak(chosen, store, console)
+        with place_in(chosen.store) as place:
+            soak, began = Soak(settings, place), time.monotonic()
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[detail]}"))
+            with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+                task = progress.add_task(chosen.store, total=1.0, detail="")
+
+                def on_progress(share: float) -> None:
+                    detail = f"{soak.ledger.version:,} commits, {soak.fired.total():,} faults, {soak.kills:,} kills"
+                    progress.update(task, completed=share, detail=detail)
+
+                asyncio.run(soak.run(on_progress))
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return UNAVAILABLE
-
-
-def _soak(chosen: argparse.Namespace, store: Store, console: Console) -> int:
-    seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
-    console.print(f"seed {seed}")
-    settings = Settings(
-        chosen.store, chosen.seconds, chosen.processes, chosen.rate, seed, kill=chosen.kill, broken=chosen.broken
-    )
-    folder = Path(tempfile.mkdtemp(prefix="jqueue-soak-"))
-    soak, began = Soak(settings, store, folder), time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[detail]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task(chosen.store, total=chosen.seconds, detail="")
-
-        def on_progress(passed: float) -> None:
-            detail = (
-                f"{soak.ledger.version:,} commits, {soak.faults:,} faults, {len(soak.ledger.violations)} violations"
-            )
-            progress.update(task, completed=passed, detail=detail)
-
-        try:
-            asyncio.run(soak.run(on_progress))
-        except BaseException:
-            print(f"It did not end. Seed {seed}; kept for you: {folder}", file=sys.stderr)
-            raise
-    show(console, soak, time.monotonic() - began)
+    _show(console, soak, time.monotonic() - began)
     if soak.ledger.violations:
-        print(f"A promise was broken. Seed {seed}; kept for you: {folder}", file=sys.stderr)
+        journal = Path(tempfile.mkdtemp(prefix="jqueue-soak-")) / "journal"
+        journal.write_text("".join(f"{worker}: {line}\n" for worker, line in soak.ledger.lines), encoding="utf-8")
+        print(f"A promise was broken. Seed {seed}; all calls: {journal}", file=sys.stderr)
         return VIOLATED
-    shutil.rmtree(folder)
     console.print("No promise was broken.")
     return HELD
 
 
-def _race(chosen: argparse.Namespace, store: Store, console: Console) -> int:
-    finish = asyncio.run(race(store, chosen.race, COMMITS))
-    show_race(console, finish)
-    return HELD if finish.is_fair else VIOLATED
+def _show(console: Console, soak: Soak, seconds: float) -> None:
+    """Print the counts and the violations."""
+    ledger, table = soak.ledger, Table("soak", "", box=box.SIMPLE)
+    table.columns[-1].justify = "right"
+    rows: list[tuple[str, float]] = [("seconds", seconds)]
+    for kind, title in (
+        (Kind.INTENT, "calls"),
+        (Kind.REFUSED, "  refused"),
+        (Kind.UNKNOWN, "  of unknown outcome"),
+        (Kind.LANDED, "    landed"),
+        (Kind.NOT_DONE, "    not done"),
+        (Kind.STILL_UNKNOWN, "    still unknown"),
+    ):
+        rows.append((title, sum(count for (each, _), count in ledger.kinds.items() if each is kind)))
+    rows += [(f"  {verb}, done", ledger.kinds[Kind.DONE, verb]) for verb in Verb]
+    rows += [("commits", ledger.version), ("  recognised", ledger.recognised), ("jobs finished", len(ledger.finished))]
+    rows += [("requests", soak.requests), ("faults", soak.fired.total()), ("kills", soak.kills)]
+    rows += [(escape(error), count) for error, count in sorted(ledger.errors.items())]
+    rows += [("seconds after a deadline, at most", ledger.latest), ("violations", len(ledger.violations))]
+    for title, value in rows:
+        table.add_row(title, f"{value:,.2f}" if isinstance(value, float) else f"{value:,}")
+    console.print(table)
+    for violation in ledger.violations[:VIOLATIONS_SHOWN]:
+        console.print(f"VIOLATION: {violation.what}", markup=False, soft_wrap=True)
+        for line in violation.lines:
+            console.print(f"    {line}", markup=False, soft_wrap=True)
+    if (more := len(ledger.violations) - VIOLATIONS_SHOWN) > 0:
+        console.print(f"and {more:,} more")
 
 
 if __name__ == "__main__":

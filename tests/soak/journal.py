@@ -1,18 +1,18 @@
-"""The report of a worker of the soak on its calls: a line before each, one with its answer, and one with the outcome
-that `resolve()` found for an unknown one.
+"""The report of a worker on its calls: a line before each, one with its answer, and one with the outcome that
+`resolve()` finds for an unknown one.
 
-A line is one write into a pipe, shorter than a pipe takes whole, so a killed worker leaves no half line. Times are
-those of the monotonic clock, which all processes of one machine share.
+A line is one write, shorter than a pipe takes whole, so a killed worker leaves no half line. No line holds a payload,
+as the payload follows from the job's id.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from enum import StrEnum
 from typing import NamedTuple
 
-from tests.kill.journal import JobAt
+LONGEST_PAYLOAD = 600
 
 
 class Verb(StrEnum):
@@ -24,6 +24,9 @@ class Verb(StrEnum):
     NACK = "nack"
     HEARTBEAT = "heartbeat"
     APPLY = "apply"
+    CANCEL = "cancel"
+    CLAIM_RANGE = "claim range"
+    END_RANGE = "end range"
     LEAVE = "leave"
     """Close the queue."""
 
@@ -46,6 +49,13 @@ class Kind(StrEnum):
     """An outcome that must never occur."""
 
 
+class JobAt(NamedTuple):
+    """A job, and the attempt of its claim: 0 without a claim."""
+
+    id: str
+    attempt: int = 0
+
+
 class Line(NamedTuple):
     """One line.
 
@@ -53,8 +63,8 @@ class Line(NamedTuple):
         call: the number of the call within its worker.
         kind: the start of the call, or its outcome.
         verb: the verb that was called.
-        jobs: the jobs of the call; the job that an apply enqueues is the last.
-        at: time when the line was written.
+        jobs: the jobs of the call. The job that an apply enqueues is the last. The range that ends is the first, before
+            those of its jobs that are done.
         seconds: seconds that the call took, or its resolve().
         allowed: seconds that it might take.
         note: the name of an error, or another hint for a reader.
@@ -64,7 +74,6 @@ class Line(NamedTuple):
     kind: Kind
     verb: Verb
     jobs: tuple[JobAt, ...] = ()
-    at: float = 0.0
     seconds: float = 0.0
     allowed: float = 0.0
     note: str = ""
@@ -72,7 +81,7 @@ class Line(NamedTuple):
     def __str__(self) -> str:
         jobs = ", ".join(f"{job.id}/{job.attempt}" for job in self.jobs)
         took = f" after {self.seconds:.2f} s" if self.seconds else ""
-        return f"{self.at:.3f} call {self.call} {self.verb} {jobs}: {self.kind}{took} {self.note}".rstrip()
+        return f"call {self.call} {self.verb} {jobs}: {self.kind}{took} {self.note}".rstrip()
 
 
 def encode(line: Line) -> bytes:
@@ -86,6 +95,8 @@ def decode(data: bytes) -> Line:
     return Line(call, Kind(kind), Verb(verb), tuple(JobAt(*job) for job in jobs), *rest)
 
 
-def say(descriptor: int, line: Line) -> None:
-    """Write a line at once and as a whole."""
-    os.write(descriptor, encode(line))
+def payload_of(job_id: str) -> bytes:
+    """Return the payload that the job with this id must have: of any length, and different for each."""
+    digest = hashlib.sha256(job_id.encode()).digest()
+    length = int.from_bytes(digest[:4], "big") % LONGEST_PAYLOAD
+    return (digest * (LONGEST_PAYLOAD // len(digest) + 1))[:length]

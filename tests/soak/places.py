@@ -1,17 +1,21 @@
-"""The place of a store in a form that one process can send to another, and the servers of soaks."""
+"""The stores of soaks, in a form that one process can send to another."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from jqueue import LocalFileSystemStorage
 from tests.object_stores import Store
 from tests.servers.azurite import Azurite
 from tests.servers.gcs_server import GCSServer
 from tests.servers.seaweedfs import SeaweedFS
 
+FILE = "file"
 SERVERS: dict[str, Callable[[], Any]] = {"seaweedfs": SeaweedFS, "azurite": Azurite, "gcs_server": GCSServer}
 _SERVER_FIELDS = (
     "endpoint_url",
@@ -27,36 +31,44 @@ _SERVER_FIELDS = (
 
 
 class Place(NamedTuple):
-    """The data with which another process finds a store.
+    """The data with which another process opens the queue's object.
 
     Attributes:
         name: name of the store.
-        server: keys, names and addresses of its server.
+        key: the object's key, or the file's path.
+        server: keys, names and addresses of the server.
         url: the address of the proxy.
     """
 
     name: str
+    key: str
     server: dict[str, str]
-    url: str
+    url: str | None
 
-    def store(self) -> Store:
-        """Return the store, whose bucket exists already."""
+    def open(self, **options: Any) -> Any:
+        """Return a storage for the object, with a client of its own. The bucket exists already."""
+        if self.name == FILE:
+            return LocalFileSystemStorage(self.key)
         server = SimpleNamespace(**self.server, url=self.url, create_bucket=lambda bucket: None)
-        return Store(self.name, server, self.url)
+        return Store(self.name, server, self.url).open(self.key, **options)
 
 
-def place_of(store: Store, url: str) -> Place:
-    """Return the place of a store behind this address."""
+def place_of(store: Store) -> Place:
+    """Return the place of a new object in a store."""
     fields = {name: getattr(store.server, name) for name in _SERVER_FIELDS if hasattr(store.server, name)}
-    return Place(store.name, fields, url)
+    return Place(store.name, store.new_key(), fields, store.url)
 
 
 @contextmanager
-def running(name: str) -> Iterator[Store]:
-    """Run a server of its own for the store with this name, and return the store."""
+def place_in(name: str) -> Iterator[Place]:
+    """Make a folder, or run a server of its own, and return the place of a new object there."""
+    if name == FILE:
+        with tempfile.TemporaryDirectory(prefix="jqueue-soak-") as folder:
+            yield Place(FILE, str(Path(folder) / "queue.json"), {}, None)
+        return
     server = SERVERS[name]()
     server.start()
     try:
-        yield Store(name, server)
+        yield place_of(Store(name, server))
     finally:
         server.stop()

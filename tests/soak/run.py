@@ -1,16 +1,15 @@
-"""One soak: a server, a proxy that breaks requests, worker processes, and an auditor."""
+"""One soak: worker processes on one queue, faults on the way to its store, kills, and an auditor."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import os
+import multiprocessing
 import random
-import sys
+import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jqueue import DirectQueue, JQueueError
-from tests.object_stores import Store
 from tests.servers.fault_kinds import (
     BlackHole,
     DropAnswer,
@@ -33,8 +31,8 @@ from tests.servers.fault_kinds import (
 from tests.servers.fault_proxy import FaultProxy
 from tests.soak.journal import decode
 from tests.soak.ledger import Ledger
-from tests.soak.places import place_of
-from tests.soak.worker import Orders, Worker
+from tests.soak.places import FILE, Place
+from tests.soak.worker import Orders, Worker, main
 
 CUT = (
     DropAnswer(),
@@ -50,11 +48,6 @@ LOST = (Refuse(), ResetRequest(body=0.5), BlackHole(), Late(2.0))
 """Faults by which the server gets no request, half of one, or a late one."""
 
 KINDS: tuple[Fault, ...] = CUT * 3 + LOST
-ROOT = Path(__file__).parents[2]
-KILL_AFTER = (1.0, 5.0)
-LEAST_SAID = 20
-"""Number of lines below which a worker has hardly begun and is not killed."""
-
 SEE_EVERY = 0.5
 REQUESTS_KEPT = 100
 LEAVING_SECONDS = 90.0
@@ -62,6 +55,8 @@ LEAVING_SECONDS = 90.0
 
 STARTING_SECONDS = 120.0
 DRAIN_SECONDS = 120.0
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.soak.worker"])
 
 
 @dataclass(frozen=True)
@@ -69,36 +64,33 @@ class Settings:
     """Settings of a run.
 
     Attributes:
-        store: name of the store.
-        seconds: seconds that the workers work.
+        seconds: seconds that the workers work, if none is killed.
+        kills: number of workers to kill at random moments, each of which is replaced; then the work ends.
         processes: number of processes at a time.
         rate: share of broken requests.
-        seed: seed of all dice.
-        kill: True if workers are killed now and then.
-        broken: name of a fault planted on purpose, or empty.
+        seed: seed of all dice; what happens is the machine's choice as well.
+        segments: True to keep waiting jobs in segments beside the queue.
         session: approximate seconds that a worker keeps a queue object.
     """
 
-    store: str
     seconds: float = 60.0
+    kills: int = 0
     processes: int = 4
     rate: float = 0.05
     seed: int = 0
-    kill: bool = False
-    broken: str = ""
+    segments: bool = False
     session: float = 25.0
 
 
 class Member:
     """A worker process, for the parent."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, errors: Path) -> None:
+    def __init__(self, name: str, process: Any, writer: asyncio.StreamWriter, reading: asyncio.Task[None]) -> None:
         self.name = name
         self.process = process
-        self.errors = errors
-        self.is_killed = False
-        self.said = 0
-        self.reading: asyncio.Task[None] | None = None
+        self.writer = writer
+        self.reading = reading
+        self.lines = 0
 
 
 class Soak:
@@ -106,8 +98,7 @@ class Soak:
 
     Args:
         settings: settings of the run.
-        store: the store without the proxy.
-        folder: folder for the journal, and for the error output of workers.
+        place: place of the queue's object, on the way without faults.
 
     Attributes:
         ledger: the record of all lines and states.
@@ -116,190 +107,186 @@ class Soak:
         kills: number of killed workers.
     """
 
-    def __init__(self, settings: Settings, store: Store, folder: Path) -> None:
+    def __init__(self, settings: Settings, place: Place) -> None:
         self.settings = settings
         self.ledger = Ledger()
-        self.fired: Counter[str] = Counter()
         self.requests = 0
         self.kills = 0
-        self._store = store
-        self._folder = folder
-        self._key = store.new_key()
+        self._place = place
         self._dice = random.Random(settings.seed)
         self._numbers = itertools.count(1)
         self._members: list[Member] = []
-        self._is_over = False
-        self._journal = (folder / "journal").open("wb")
-        address = urlsplit(store.address)
+        self._unanswered: list[str] = []
+        self._proxy = self._made_proxy()
+
+    @property
+    def fired(self) -> Counter[str]:
+        """Number of faults of each kind so far."""
+        return Counter({} if self._proxy is None else {k.__name__: count for k, count in self._proxy.fired.items()})
+
+    def _made_proxy(self) -> FaultProxy | None:
+        if self._place.name == FILE:
+            return None
+        server = self._place.server
+        address = urlsplit(str(server.get("account_url", self._place.url)))
         assert address.hostname is not None
         assert address.port is not None
-        self._proxy = FaultProxy(address.hostname, address.port, seed=settings.seed)
+        return FaultProxy(address.hostname, address.port, seed=self.settings.seed)
 
     async def run(self, on_progress: Callable[[float], Any] = lambda _: None) -> None:
-        """Work, stop, drain and audit; the ledger then has the violations."""
-        settings, began = self.settings, time.monotonic()
-        async with self._proxy:
-            self._proxy.kinds, self._proxy.rate = KINDS, settings.rate
-            background: list[Coroutine[Any, Any, Any]] = [self._watch()]
-            if settings.kill:
-                background.append(self._kill_now_and_then())
-            tasks: list[asyncio.Task[Any]] = []
-            try:
-                for _ in range(settings.processes):
-                    await self._start()
-                await self._until_all_speak()
-                began = time.monotonic()
-                tasks = [asyncio.create_task(doing) for doing in background]
-                while (passed := time.monotonic() - began) < settings.seconds:
-                    on_progress(passed)
-                    self._check_on(tasks)
-                    await asyncio.sleep(0.2)
-                self._is_over = True
-                await asyncio.gather(*tasks[1:])
-                self._proxy.clear()
-                await asyncio.gather(*(self._dismiss(member) for member in self._members))
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                await self._end_all()
-        await self._drain()
-        self._journal.close()
+        """Work, stop, drain and audit; the ledger then has the violations.
 
-    def _check_on(self, tasks: list[asyncio.Task[Any]]) -> None:
-        for task in tasks:
-            if task.done():
-                task.result()
+        Args:
+            on_progress: called with the share of the work that is done.
+        """
+        if self._proxy is None:
+            await self._work(on_progress)
+        else:
+            async with self._proxy:
+                self._proxy.kinds, self._proxy.rate = KINDS, self.settings.rate
+                await self._work(on_progress)
+        await self._drain()
+
+    async def _work(self, on_progress: Callable[[float], Any]) -> None:
+        settings = self.settings
+        watch = asyncio.create_task(self._watch())
+        try:
+            for _ in range(settings.processes):
+                await self._start()
+            await self._until_all_speak()
+            began = time.monotonic()
+            while self._share(began) < 1:
+                on_progress(self._share(began))
+                self._check_on(watch)
+                if settings.kills:
+                    await self._kill_one()
+                else:
+                    await asyncio.sleep(0.2)
+            if self._proxy is not None:
+                self._proxy.clear()
+            await asyncio.gather(*(self._dismiss(member) for member in self._members))
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            for member in self._members:
+                member.process.kill()
+                await self._gone(member)
+            self._count(0)
+
+    def _share(self, began: float) -> float:
+        """Return the share of the work that is done."""
+        settings = self.settings
+        return self.kills / settings.kills if settings.kills else (time.monotonic() - began) / settings.seconds
+
+    def _check_on(self, watch: asyncio.Task[Any]) -> None:
+        if watch.done():
+            watch.result()
         for member in self._members:
-            if member.process.returncode is not None and not member.is_killed:
-                raise RuntimeError(f"{member.name} ended with {member.process.returncode}: {member.errors.read_text()}")
+            if member.process.exitcode is not None:
+                raise RuntimeError(f"{member.name} ended with {member.process.exitcode}: see its traceback above")
 
     async def _until_all_speak(self) -> None:
         async with asyncio.timeout(STARTING_SECONDS):
-            while not all(member.said for member in self._members):
-                self._check_on([])
-                await asyncio.sleep(0.1)
+            while not all(member.lines for member in self._members):
+                await asyncio.sleep(0.05)
 
     async def _start(self) -> None:
         name = f"w{next(self._numbers)}"
-        orders = self._orders(name)._asdict()
-        errors = self._folder / f"{name}.errors"
-        with errors.open("wb") as file:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.soak.worker",
-                json.dumps(orders),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=file,
-                cwd=ROOT,
-                limit=1 << 20,
-            )
-        member = Member(name, process, errors)
-        member.reading = asyncio.create_task(self._read(member))
+        ours, theirs = socket.socketpair()
+        repeats, self._unanswered = self._unanswered, []
+        process = _processes.Process(target=main, args=(self._orders(name)._replace(repeats=repeats), theirs))
+        process.start()
+        theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
+
+        async def read() -> None:
+            while data := await reader.readline():
+                self.ledger.hear(name, decode(data))
+                member.lines += 1
+
+        member = Member(name, process, writer, asyncio.create_task(read()))
         self._members.append(member)
 
     def _orders(self, name: str) -> Orders:
-        place = place_of(self._store, self._proxy.url)
-        seed, settings = self._dice.randrange(1 << 32), self.settings
-        return Orders(place, self._key, name, seed, session=settings.session, broken=settings.broken)
-
-    async def _read(self, member: Member) -> None:
-        assert member.process.stdout is not None
-        async for data in member.process.stdout:
-            self._hear(member.name, data)
-            member.said += 1
-
-    def _hear(self, name: str, data: bytes) -> None:
-        self._journal.write(f"{name} ".encode() + data)
-        self.ledger.hear(name, decode(data))
+        place, settings = self._place, self.settings
+        if self._proxy is not None:
+            place = place._replace(url=self._proxy.url)
+        orders = Orders(
+            place, name, self._dice.randrange(1 << 32), session=settings.session, segments=settings.segments
+        )
+        return orders._replace(claim_timeout=0.5, thought=0.0) if self._proxy is None else orders
 
     async def _watch(self) -> None:
-        """Read the object now and then without the proxy, and keep the proxy's records short."""
-        async with DirectQueue(self._store.open(self._key)) as queue:
+        """Read the object now and then, and keep the proxy's records short."""
+        async with DirectQueue(self._place.open()) as queue:
             while True:
                 with suppress(JQueueError):
                     self.ledger.see(await queue.read_state())
-                self._count()
+                self._count(REQUESTS_KEPT)
                 await asyncio.sleep(SEE_EVERY)
 
-    def _count(self) -> None:
-        done = len(self._proxy.requests) - REQUESTS_KEPT
-        if done > 0:
+    def _count(self, keep: int) -> None:
+        done = 0 if self._proxy is None else len(self._proxy.requests) - keep
+        if self._proxy is not None and done > 0:
             del self._proxy.requests[:done]
             self.requests += done
 
-    async def _kill_now_and_then(self) -> None:
-        while not self._is_over:
-            await asyncio.sleep(self._dice.uniform(*KILL_AFTER))
-            busy = [member for member in self._members if member.said >= LEAST_SAID]  # a worker takes long to start
-            if not busy:
-                continue
-            victim = self._dice.choice(busy)
-            victim.is_killed = True
-            victim.process.kill()
-            await self._gone(victim)
-            self._members.remove(victim)
-            self.kills += 1
-            await self._start()
+    async def _kill_one(self) -> None:
+        """Kill a worker at a random moment, and let another take its place."""
+        longest = 0.2 if self._proxy is None else 4.0
+        await asyncio.sleep(self._dice.uniform(0.0, longest))
+        busy = [member for member in self._members if member.lines]
+        if not busy:
+            return
+        victim = self._dice.choice(busy)
+        victim.process.kill()
+        await self._gone(victim)
+        self._members.remove(victim)
+        self._unanswered += self.ledger.unanswered(victim.name)
+        self.kills += 1
+        await self._start()
 
     async def _dismiss(self, member: Member) -> None:
         """Ask a worker to leave, and wait until it has."""
-        assert member.process.stdin is not None
-        member.process.stdin.close()
+        member.writer.write_eof()
         try:
             async with asyncio.timeout(LEAVING_SECONDS):
                 await self._gone(member)
         except TimeoutError:
             self.ledger.blame(f"{member.name} did not leave within {LEAVING_SECONDS:g} s")
             return
-        if member.process.returncode:
-            self.ledger.blame(f"{member.name} ended with {member.process.returncode}: {member.errors.read_text()}")
+        if member.process.exitcode:
+            self.ledger.blame(f"{member.name} ended with {member.process.exitcode}: see its traceback above")
 
     async def _gone(self, member: Member) -> None:
         """Wait for the end of a worker and for its last lines."""
-        assert member.reading is not None
-        await member.process.wait()
-        await member.reading
-
-    async def _end_all(self) -> None:
-        for member in self._members:
-            if member.process.returncode is None:
-                member.process.kill()
-            await self._gone(member)
-        self._count()
-        self.requests += len(self._proxy.requests)
-        self.fired.update({kind.__name__: count for kind, count in self._proxy.fired.items()})
+        await asyncio.shield(member.reading)
+        await asyncio.to_thread(member.process.join)
+        member.writer.close()
 
     async def _drain(self) -> None:
-        """Ack the remaining jobs without the proxy, and audit."""
-        read, write = os.pipe()
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=1 << 20)
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb"))
-        orders = self._orders("last")._replace(call_timeout=15.0, claim_timeout=60.0)
-
-        async def drain() -> None:
-            try:
-                async with asyncio.timeout(DRAIN_SECONDS):
-                    await Worker(orders, write).drain(self._store.open(self._key))
-            finally:
-                os.close(write)
-
-        task = asyncio.create_task(drain())
-        async for data in reader:
-            self._hear("last", data)
-        transport.close()
+        """Ack the remaining jobs without faults, and audit."""
+        orders = self._orders("last")._replace(place=self._place, call_timeout=15.0, claim_timeout=60.0)
+        worker = Worker(orders, lambda line: self.ledger.hear("last", line))
         try:
-            await task
-            async with DirectQueue(self._store.open(self._key)) as queue:
-                self.ledger.audit(await queue.read_state())
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await worker.drain(self._place.open())
+            async with DirectQueue(self._place.open()) as queue:
+                jobs = [job async for job in queue.iterate_jobs()]
+                self.ledger.audit(await queue.read_state(), jobs)
         except (JQueueError, TimeoutError) as error:
             self.ledger.blame(f"the queue could not be drained and read: {type(error).__name__}: {error}")
             self.ledger.audit(None)
+        if self._place.name == FILE:
+            self._check_folder(Path(self._place.key))
 
-    @property
-    def faults(self) -> int:
-        """Number of faults so far."""
-        return self._proxy.fired.total()
+    def _check_folder(self, file: Path) -> None:
+        """Check that killed processes have left nothing beside the file for ever."""
+        expected = {file.name, f"{file.name}.lock", f"{file.name}.segments"}
+        if left := {path.name for path in file.parent.iterdir()} - expected:
+            self.ledger.blame(f"something was left beside the file: {', '.join(sorted(left))}")
+        if (size := Path(f"{file}.lock").stat().st_size) > LARGEST_SIDECAR:
+            self.ledger.blame(f"the sidecar has grown to {size} bytes")
+
+
+LARGEST_SIDECAR = 256
