@@ -1,28 +1,224 @@
-"""A segment that cannot be read stops its own jobs, and nothing else."""
+"""A segment that cannot be read is named, stops its own jobs and nothing else, and heals by itself."""
 
 import asyncio
+import zlib
+from array import array
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from jqueue import BrokerQueue, ClaimLostError, DirectQueue, InMemoryStorage, JQueueError, LocalFileSystemStorage
+from jqueue import (
+    BrokerQueue,
+    ClaimLostError,
+    DirectQueue,
+    InMemoryStorage,
+    JobStatus,
+    JQueueError,
+)
+from jqueue.core.blob.segment_check import SegmentCheck
 from jqueue.domain.errors import (
     DeadlineExceededError,
-    ObjectMissingError,
+    JobsUnreadableError,
     SegmentDamagedError,
     StorageError,
     StorageFatalError,
 )
-from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Enqueue, Operation
-from jqueue.domain.segment_rows import RowsMissingError, Wanted
+from jqueue.domain.operations.drop_rows import DropRows
+from jqueue.domain.range_jobs import RangeFailure
+from jqueue.domain.segment_index import HashTable, SegmentIndex
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments, segments_of, spilled, tiny_queue
+from tests.tiny_segments import (
+    change_row,
+    in_segments,
+    remove_segment,
+    restore_segment,
+    segments_of,
+    spilled,
+    tiny_queue,
+)
 from tests.virtual_world import in_virtual_time, now
 
+JOBS = 40
+"""Number of jobs in the one segment of `filled`, in chunks of four."""
 
-@pytest.mark.asyncio
+FAILURES = {"refused": StorageFatalError("403"), "failing": StorageError("input/output error"), "silent": None}
+
+
+async def filled(storage):
+    """Fill a queue with jobs of one segment, and return the name of the segment."""
+    queue = tiny_queue(storage, fewest_rows=JOBS)
+    await queue.enqueue_many([Enqueue("a", b"%02d" % number, job_id=f"{number:02}") for number in range(JOBS)])
+    await spilled(queue)
+    [name] = (await queue.read_state()).segments
+    return name
+
+
+def ids(jobs):
+    return [job.id for job in jobs]
+
+
+def names(first, last):
+    return [f"{number:02}" for number in range(first, last)]
+
+
+def try_again_at_once(queue):
+    """Let a queue read a damaged segment again now, and not in a minute."""
+    segments_of(queue).loader.damage_kept = -1.0
+
+
+async def claim_and_read(queue):
+    if (claim := await queue.claim_range("a", JOBS)) is not None:
+        try:
+            async for _ in queue.read_range(claim):
+                pass
+        finally:
+            await queue.end_range(claim, nothing_done=True)
+
+
+async def iterate(queue):
+    async for _ in queue.iterate_jobs():
+        pass
+
+
+READS = {
+    "peek": lambda queue: queue.peek("a", batch_size=JOBS),
+    "dequeue": lambda queue: queue.dequeue("a"),
+    "claim_range": claim_and_read,
+    "find": lambda queue: queue.find("09"),
+    "iterate_jobs": iterate,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_stats_name_a_segment_from_its_first_failed_read_to_its_next_good_one(read):
+    storage = FaultyObjects(store := InMemoryStorage())
+    name = await filled(store)
+    queue = DirectQueue(storage)
+    whole = await remove_segment(store, name)
+    assert () == (await queue.stats()).warnings, "no read has met the damage"
+    with suppress(JQueueError):
+        await READS[read](queue)
+    storage.object_calls.clear()
+    [warning] = (await queue.stats()).warnings
+    assert [] == storage.object_calls, "the warning costs no request"
+    assert warning.startswith(f"segment .segments/{name} (a) cannot be read, and 40 jobs in it wait")
+    assert "until it is restored from a backup, or given up" in warning
+    assert warning.endswith("it is missing")
+    await restore_segment(store, name, whole)
+    try_again_at_once(queue)
+    assert ["00"] == ids(await queue.dequeue("a"))
+    assert () == (await queue.stats()).warnings
+
+
+async def test_a_segment_that_has_left_the_manifest_is_no_longer_named():
+    store = InMemoryStorage()
+    name = await filled(store)
+    claim = await DirectQueue(store).claim_range("a", 8)
+    await remove_segment(store, name)
+    queue = DirectQueue(store)
+    assert [] == await queue.peek("a")
+    [warning] = (await queue.stats()).warnings
+    assert "32 jobs in it wait (8 more are in claimed ranges)" in warning
+    await DirectQueue(store).end_range(claim, nothing_done=True)
+    assert JOBS == await DirectQueue(store).purge(status=JobStatus.QUEUED)
+    assert () == (await queue.stats()).warnings
+
+
+async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segment():
+    store = InMemoryStorage()
+    name = await filled(store)
+    other = tiny_queue(store)
+    job = await other.enqueue("b")
+    await spilled(other)
+    await remove_segment(store, name)
+    queue, found = DirectQueue(store), []
+    with pytest.raises(JobsUnreadableError, match=name) as caught:
+        async for each in queue.iterate_jobs():
+            found.append(each.id)
+    assert ([job.id], [f".segments/{name}"]) == (found, list(caught.value.segments))
+    view = await queue.view()
+    assert job.id == (await view.find(job.id)).id
+    with pytest.raises(JobsUnreadableError, match=name):
+        await view.find("07")
+    stats = await DirectQueue(store).stats()
+    assert (JOBS + 1, {"a": JOBS, "b": 1}) == (
+        stats.depth,
+        {entrypoint: each.depth for entrypoint, each in stats.entrypoints.items()},
+    )
+
+
+async def work_through(queue, rows):
+    """Do all jobs of a queue as a program does that claims ranges. Return their ids, and the number of ranges."""
+    done, ranges = [], 0
+    for _ in range(100):
+        if (claim := await queue.claim_range("a", rows)) is not None:
+            ranges += 1
+            try:
+                async for job in queue.read_range(claim):
+                    done.append(job.id)
+            except SegmentDamagedError as error:
+                claim = claim.without(error.rows)
+            await queue.end_range(claim)
+        elif jobs := await queue.dequeue("a"):
+            await queue.ack_many(jobs)
+            done += ids(jobs)
+        else:
+            return done, ranges
+    raise AssertionError("the same jobs are claimed again and again")
+
+
+@pytest.mark.parametrize("rows", [3, 10, 100])
+async def test_ranges_do_all_jobs_beside_damaged_ones_once_and_those_wait_uncharged(rows):
+    storage = InMemoryStorage()
+    name = await filled(storage)
+    whole = await change_row(storage, name, "17")
+    queue = DirectQueue(storage)
+    done, ranges = await work_through(queue, rows)
+    assert [*names(0, 16), *names(20, JOBS)] == done
+    assert ranges <= JOBS // rows + 3
+    stats = await queue.stats()
+    assert (36, 4, 0) == (stats.totals.done, stats.depth, stats.in_progress)
+    await restore_segment(storage, name, whole)
+    left = await DirectQueue(storage).dequeue("a", batch_size=9)
+    assert (names(16, 20), {1}) == (ids(left), {job.failures for job in left})
+
+
+async def test_jobs_of_a_missing_segment_wait_and_those_of_others_are_done_with_few_requests():
+    storage = FaultyObjects(store := InMemoryStorage())
+    name = await filled(store)
+    queue = DirectQueue(storage)
+    claim = await queue.claim_range("a", 10)
+    other = await queue.enqueue("b", b"")
+    whole = await remove_segment(store, name)
+    with pytest.raises(SegmentDamagedError, match=rf"\.segments/{name}' .*10 jobs of a range cannot be read") as caught:
+        await anext(queue.read_range(claim))
+    await queue.end_range(claim.without(caught.value.rows))
+    storage.object_calls.clear()
+    assert [other.id] == ids(await queue.dequeue(batch_size=JOBS))
+    assert len([call for call, _ in storage.object_calls if call == "read_object"]) <= 2
+    assert JOBS == (await queue.stats()).depth
+    await restore_segment(store, name, whole)
+    assert names(0, JOBS) == ids(await DirectQueue(store).dequeue("a", batch_size=JOBS))
+
+
+async def test_a_job_that_failed_waits_uncharged_if_its_row_can_no_longer_be_read():
+    """The row is needed to note the failure with it. All other jobs of the range are done."""
+    storage = InMemoryStorage()
+    name = await filled(storage)
+    queue = DirectQueue(storage)
+    claim = await queue.claim_range("a", JOBS)
+    whole = await remove_segment(storage, name)
+    await queue.end_range(claim, failed={"17": RangeFailure("boom", dead=True)})
+    stats = await queue.stats()
+    await restore_segment(storage, name, whole)
+    left = await DirectQueue(storage).dequeue("a", batch_size=JOBS)
+    assert JOBS == stats.totals.done + len(left)
+    assert ("17", 2, 1) in [(job.id, job.attempt, job.failures) for job in left]
+
+
 async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on():
     clock = VirtualClock()
     storage = InMemoryStorage(clock=clock)
@@ -43,57 +239,10 @@ async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on
         await queue.cancel("unknown")
 
     await segment.write(whole, etag)
-    segments_of(queue).loader.damage_kept = -1.0
+    try_again_at_once(queue)
     assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
 
 
-@pytest.mark.asyncio
-async def test_a_segment_is_damaged_only_if_it_was_missing_before_the_manifest_was_read(monkeypatch):
-    storage = InMemoryStorage()
-    queue = tiny_queue(storage, Limits())
-    await queue.enqueue("a", b"")
-    await spilled(queue)
-    draft, loader = queue._engine.draft, segments_of(queue).loader
-    [name] = draft.jobs.rows.segments
-    draft.jobs.rows.unload()
-
-    async def missing(*_, **__):
-        raise ObjectMissingError(name)
-
-    monkeypatch.setattr(loader._reader, "chunks", missing)
-    next_row = draft.jobs.rows.next_wanted("a")
-    assert next_row is not None
-    wanted = [next_row]
-    assert not await loader.load(wanted, draft, fresh=True)  # the process may have slept since it read the manifest
-    assert not await loader.load(wanted, draft, fresh=False)
-    assert not draft.jobs.rows.is_loaded(wanted[0])
-    assert await loader.load(wanted, draft, fresh=True)
-    assert draft.jobs.rows.is_loaded(wanted[0])
-
-
-@pytest.mark.parametrize("batch_size", [1, 40])
-@pytest.mark.asyncio
-async def test_a_damaged_chunk_keeps_back_its_own_rows_alone(batch_size):
-    storage = FaultyObjects(store := InMemoryStorage())
-    async with tiny_queue(storage, chunk_rows=2) as queue:
-        jobs = await queue.enqueue_many([Enqueue("a", b"%02d" % number, job_id=f"{number}") for number in range(60)])
-        await spilled(queue)
-        [name] = (await queue.read_state()).segments
-        segment = store.beside(f".segments/{name}")
-        whole, etag = await segment.read()
-        line = next(line for line in whole.split(b"\n") if line.startswith(b'"41\x01'))
-        await segment.write(whole.replace(line, line.swapcase()), etag)
-
-        before, found = len(storage.object_calls), []
-        while claimed := await queue.dequeue(batch_size=batch_size):
-            found += claimed
-        assert [job.id for job in jobs if job.id not in ("40", "41")] == [job.id for job in found]
-        assert len(storage.object_calls) - before <= 60
-        with pytest.raises(SegmentDamagedError, match=name):
-            await queue.cancel("41")
-
-
-@pytest.mark.asyncio
 async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_by_its_id():
     storage = InMemoryStorage(clock=VirtualClock())
     deep = tiny_queue(storage)
@@ -113,41 +262,26 @@ async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_
                     await end(reference)
 
 
-class NeverSatisfied(Operation):
-    """An operation that asks for a part of a segment, however often it is loaded."""
-
-    def __init__(self, wanted):
-        self.wanted = wanted
-        self.applied = 0
-
-    def change(self, draft, now):
-        """Count, and ask for the part."""
-        self.applied += 1
-        raise RowsMissingError([self.wanted])
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-@pytest.mark.asyncio
-async def test_an_operation_that_asks_for_the_same_rows_again_is_refused_and_others_go_on(damaged):
-    """Otherwise its commit would be tried without pause and without end."""
-    storage = InMemoryStorage()
+async def test_claims_on_a_damaged_segment_are_neither_ended_wrongly_nor_in_the_way_of_others():
+    storage = InMemoryStorage(clock=VirtualClock())
     deep = tiny_queue(storage)
-    await deep.enqueue("a", b"")
+    jobs = await deep.enqueue_many([Enqueue("a", max_attempts=1) for _ in range(4)])
     await spilled(deep)
-    [name] = (await deep.read_state()).segments
-    if damaged:
-        segment = storage.beside(f".segments/{name}")
-        await segment.write(b"damaged", (await segment.read())[1])
-    operation = NeverSatisfied(Wanted(name, 0))
-    queue = tiny_queue(storage)
-    refusal, job = await queue.apply_each(operation, Enqueue("b"))
-    assert (SegmentDamagedError if damaged else JQueueError) is type(refusal)
-    assert operation.applied <= 4
-    assert "b" == job.entrypoint
-    assert 2 == (await queue.stats()).depth
-
-
-FAILURES = {"refused": StorageFatalError("403"), "failing": StorageError("input/output error"), "silent": None}
+    claim = await deep.claim_range("a", 4)
+    await deep.cancel(jobs[1].id, running=True)
+    whole = await remove_segment(storage, claim.segment)
+    other = await deep.enqueue("another")
+    queue = DirectQueue(storage)
+    await queue.dequeue("another")
+    assert 1 == await queue.requeue_stale(0), "the range stays claimed: its jobs have no attempt left"
+    assert [other.id] == ids(await queue.dequeue("another"))
+    with pytest.raises(SegmentDamagedError, match=claim.segment):
+        await queue.end_range(claim, returned=[jobs[0].id])
+    assert 4 == (await queue.stats()).entrypoints["a"].in_progress
+    await restore_segment(storage, claim.segment, whole)
+    fresh = DirectQueue(storage)
+    await fresh.end_range(claim, returned=[jobs[0].id])
+    assert [jobs[0].id] == [job.id async for job in fresh.iterate_jobs() if job.entrypoint == "a"]
 
 
 async def beside_a_segment(store):
@@ -157,17 +291,14 @@ async def beside_a_segment(store):
     await spilled(deep)
     [name] = (await deep.read_state()).segments
     storage = FaultyObjects(store)
-    queue = BrokerQueue(storage, clock=VirtualClock())
-    return queue, storage, f".segments/{name}"
+    return BrokerQueue(storage, clock=VirtualClock()), storage, f".segments/{name}"
 
 
-@pytest.mark.parametrize("store", [InMemoryStorage, LocalFileSystemStorage])
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(store, failure, tmp_path):
+def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(failure):
     @in_virtual_time
     async def run():
-        made = store(tmp_path / "q.json") if store is LocalFileSystemStorage else store(clock=VirtualClock())
-        opened, storage, suffix = await beside_a_segment(made)
+        opened, storage, suffix = await beside_a_segment(InMemoryStorage(clock=VirtualClock()))
         async with opened as queue:
             await queue.enqueue("hot")
             [held] = await queue.dequeue("hot", claim_timeout=5)
@@ -196,28 +327,15 @@ def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(stor
     run()
 
 
-@pytest.mark.asyncio
-async def test_a_folder_in_the_place_of_a_segment_fails_only_the_calls_that_need_it(tmp_path):
-    queue, _, suffix = await beside_a_segment(LocalFileSystemStorage(tmp_path / "q.json"))
-    path = tmp_path / f"q.json{suffix}"
-    path.rename(tmp_path / "moved")
-    path.mkdir()
-    async with queue:
-        cancelled, job = await queue.apply_each(Enqueue("deep", job_id="deep 0"), Enqueue("hot"))
-        assert isinstance(cancelled, SegmentDamagedError)
-        assert [job.id] == [each.id for each in await queue.dequeue(batch_size=9)]
-
-
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @in_virtual_time
-async def test_a_segment_that_cannot_be_read_stops_no_merge_of_other_segments(failure):
+async def test_a_segment_that_cannot_be_read_stops_no_merge_of_other_segments():
     storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
     deep = tiny_queue(storage)
     for number in range(6):
         await deep.enqueue("deep", job_id=f"{number}")
         await spilled(deep)
     names = [*(await deep.read_state()).segments]
-    storage.unreadable[f".segments/{names[0]}"] = failure
+    storage.unreadable[f".segments/{names[0]}"] = FAILURES["silent"]
     queue = in_segments(DirectQueue(storage, clock=VirtualClock()), merged=3)
     async with queue:
         for _ in range(40):
@@ -228,3 +346,102 @@ async def test_a_segment_that_cannot_be_read_stops_no_merge_of_other_segments(fa
     assert names[0] in left
     assert 3 > len(left), "the five others are one or two by now"
     assert storage.object_calls.count(("read_object", f".segments/{names[0]}")) < 6
+
+
+@in_virtual_time
+async def test_rows_in_a_stale_range_are_given_up_if_none_of_them_can_be_read():
+    """A job without an attempt left could not leave its range otherwise: that needs its row."""
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = tiny_queue(storage)
+    await queue.enqueue_many([Enqueue("a", b"", max_attempts=1) for _ in range(12)])
+    await spilled(queue)
+    [name] = (await queue.read_state()).segments
+    claim = await queue.claim_range("a", 8, claim_timeout=60)
+    assert claim is not None
+    await storage.remove_object(f".segments/{name}")
+    queue, everything = tiny_queue(storage), DropRows(name, [(0, 12)])
+    assert [4] == await queue.apply(everything)
+    await asyncio.sleep(61)
+    assert 0 == await queue.requeue_stale(60)
+    assert [0] == await queue.apply(DropRows(name, [(0, 4)])), "other rows of the range can be read"
+    assert [8] == await queue.apply(everything)
+    state = await queue.read_state()
+    assert ({}, {}) == (state.segments, state.ranges)
+    stats = await queue.stats()
+    assert (0, 0) == (stats.depth, stats.in_progress)
+    with pytest.raises(ClaimLostError):
+        await queue.end_range(claim)
+
+
+# The check of a whole segment
+
+
+async def read(delay=None):
+    """Return the entry, the index and the chunks of a segment of eight jobs, two of them in each chunk."""
+    queue = tiny_queue(InMemoryStorage(), chunk_rows=2)
+    await queue.enqueue_many(
+        [Enqueue("mail", b"%d" % each, each % 2, delay=delay, unique_key=f"key {each}") for each in range(8)]
+    )
+    await spilled(queue)
+    [(name, segment)] = (await queue.read_state()).segments.items()
+    reader = segments_of(queue).reader
+    index = await reader.index(name, segment)
+    return segment, index, dict([each async for each in reader.parts(name, index, range(segment.chunks))])
+
+
+def faults(segment, index, chunks):
+    check = SegmentCheck(segment, index, ())
+    found = [check.chunk(number, chunks[number]) for several in check.pieces for number in several]
+    return [each.unreadable or each.misplaced for each in found]
+
+
+def changed(index, **fields):
+    kept = {name: getattr(index, name) for name in ("chunks", "end", "ids", "keys", "objects", "single", "texts")}
+    return SegmentIndex(**{**kept, **fields})
+
+
+def with_chunk(index, chunks, number, data):
+    """Return the index and the chunks with one chunk replaced, as if it had been written so."""
+    summed = [
+        each._replace(crc=zlib.crc32(data)) if place == number else each for place, each in enumerate(index.chunks)
+    ]
+    return changed(index, chunks=summed), {**chunks, number: data}
+
+
+@pytest.mark.parametrize("delay", [None, 60])
+async def test_a_segment_as_it_was_written_has_no_fault(delay):
+    assert [""] * 4 == faults(*await read(delay))
+
+
+async def test_each_row_that_contradicts_the_index_or_the_manifest_is_named():
+    segment, index, chunks = await read()
+    nothing = HashTable(array("Q"), array("I"))
+
+    def of(entry, table, stored=chunks):
+        return " / ".join(filter(None, faults(entry, table, stored)))
+
+    assert "another entrypoint" in of(segment.model_copy(update={"entrypoint": "other"}), index)
+    assert "smaller sequence number" in of(segment.model_copy(update={"least": 5}), index)
+    assert "the id of row 0 is not in the index" in of(segment, changed(index, ids=nothing))
+    assert "the unique key of row 0 is not in the index" in of(segment, changed(index, keys=nothing))
+    moved = [each._replace(first=each.first.moved(1)) for each in index.chunks]
+    assert "chunk 0: its first row is not the one that the index names" in of(segment, changed(index, chunks=moved))
+    lines = chunks[1].splitlines(keepends=True)
+    other, swapped = with_chunk(index, chunks, 1, b"".join(reversed(lines)))
+    assert "its first row" in of(segment, other, swapped)
+    firsts = [each._replace(first=each.first.moved(2 * (place == 1))) for place, each in enumerate(other.chunks)]
+    ids, keys = (
+        HashTable(each.hashes, array("I", [{2: 3, 3: 2}.get(row, row) for row in each.rows]))
+        for each in (index.ids, index.keys)
+    )
+    assert "chunk 1: row 3 belongs before" in of(segment, changed(other, chunks=firsts, ids=ids, keys=keys), swapped)
+    assert "chunk 1 has 1 rows, and not 2" in of(segment, *with_chunk(index, chunks, 1, lines[0]))
+    assert "the checksum does not match" in of(segment, index, {**chunks, 2: chunks[2].replace(b"\2", b"\1")})
+
+
+async def test_chunks_whose_rows_have_all_left_are_not_checked():
+    segment, index, chunks = await read()
+    left = segment.model_copy(update={"next": 3, "taken": ((4, 6),)})
+    check = SegmentCheck(left, index, ())
+    assert [[1, 3]] == check.pieces
+    assert [1, 2] == [check.chunk(number, chunks[number]).jobs for number in (1, 3)]
