@@ -278,19 +278,6 @@ async def test_the_first_jobs_of_a_range_end_and_the_claim_goes_on_for_the_other
 
 
 @in_virtual_time
-async def test_a_range_goes_around_done_jobs_between_jobs_that_came_back_alike():
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 50)
-        claim = await claimed(queue, 50)
-        returned = ids[:20:5]
-        await queue.end_range(claim, returned=returned, jobs=20)
-        await queue.end_range(claim, nothing_done=True)
-        jobs = await jobs_of(queue, await claimed(queue, 50))
-        assert [*returned, *ids[20:]] == [job.id for job in jobs]
-        assert {(2, 1)} == {(job.attempt, job.failures) for job in jobs}
-
-
-@in_virtual_time
 async def test_a_range_ends_before_a_job_that_was_tried_less_often():
     async with queue_on(store()) as queue:
         ids = await with_rows(queue, 10)

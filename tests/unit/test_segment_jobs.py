@@ -1,28 +1,25 @@
-"""The jobs in segments as views show them: each once, by filters, with few requests, and with damage named."""
+"""Jobs in segments: views show each once, in any version, purges end them without a look, due ones come in order."""
 
-import asyncio
+from collections import Counter
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from random import Random
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core.blob import segment_jobs
-from jqueue.domain.errors import JobsUnreadableError
+from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import JobStatus
-from jqueue.domain.stats import Census
-from jqueue.operations import Enqueue
+from jqueue.domain.operations.drop_rows import DropRows
+from jqueue.operations import Cancel, Enqueue, Purge
+from jqueue.testing import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
-from tests.tiny_segments import segments_of, spilled, tiny_queue
-
-pytestmark = pytest.mark.asyncio
+from tests.tiny_segments import in_segments, spilled, tiny_queue
+from tests.unit.test_segment_costs import rested
 
 
 @pytest.fixture
 def storage():
-    return FaultyObjects(InMemoryStorage())
+    return FaultyObjects(InMemoryStorage(clock=FakeClock()))
 
 
 async def filled(storage, *numbers):
@@ -31,118 +28,36 @@ async def filled(storage, *numbers):
     for entrypoint, number in zip("abcdef", numbers, strict=False):
         await queue.enqueue_many([Enqueue(entrypoint, b"%d" % each) for each in range(number)])
         await spilled(queue)
-    storage.object_calls.clear()
     return queue
-
-
-def reads(storage):
-    """Return the number of reads of objects since the last call."""
-    calls = [each for each in storage.object_calls if each[0] == "read_object"]
-    storage.object_calls.clear()
-    return len(calls)
-
-
-async def damage(storage, suffix, place):
-    """Change one byte of an object."""
-    segment = storage.storage.beside(suffix)
-    data, etag = await segment.read()
-    await segment.write(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], etag)
 
 
 async def ids(jobs):
     return [job.id async for job in jobs]
 
 
-async def test_an_iteration_yields_each_job_in_a_segment_once_with_one_request_for_its_rows(storage):
+# Views
+
+
+async def test_an_iteration_yields_each_job_of_its_version_once_while_others_follow_it(storage):
     queue = await filled(storage, 30, 10)
     [claimed] = await queue.dequeue("a")
-    reads(storage)
-    other = DirectQueue(storage)
-    found = [job async for job in other.iterate_jobs()]
+    async with aclosing(DirectQueue(storage).iterate_jobs()) as jobs:
+        found = [await anext(jobs)]
+        await queue.ack_many(await queue.dequeue(batch_size=40))
+        assert 0 == (await queue.stats()).depth
+        found += [job async for job in jobs]
     assert [*"a" * 30, *"b" * 10] == sorted(job.entrypoint for job in found)
     assert len(found) == len({job.id for job in found})
     assert claimed == next(job for job in found if job.status is JobStatus.IN_PROGRESS)
-    assert 4 == reads(storage)  # two indexes and the rows of two segments
 
 
-async def test_segments_without_a_wanted_job_are_not_read(storage):
-    queue = await filled(storage, 6, 4)
-    assert 4 == len(await ids(queue.iterate_jobs(entrypoint="b")))
-    assert 2 == reads(storage)
-    assert [] == await ids(queue.iterate_jobs(JobStatus.DEAD, JobStatus.IN_PROGRESS))
-    assert [] == await ids(queue.iterate_jobs(entrypoint="c"))
-    assert 0 == reads(storage)
-    [one, *_] = await ids(queue.iterate_jobs(JobStatus.QUEUED))
-    assert [one] == await ids(queue.iterate_jobs(id_prefix=one))
-
-
-async def test_rows_are_read_piece_by_piece_and_only_one_piece_ahead(storage, monkeypatch):
-    monkeypatch.setattr(segment_jobs, "PIECE_BYTES", 1)
-    queue = await filled(storage, 40)
-    async with aclosing(queue.iterate_jobs()) as jobs:
-        await anext(jobs)
-    assert 3 >= reads(storage)  # the index, a chunk, and perhaps the next
-    assert 40 == len(await ids(queue.iterate_jobs()))
-    assert 11 == reads(storage)
-
-
-async def test_a_version_can_be_read_to_its_end_while_others_follow_it(storage, monkeypatch):
-    monkeypatch.setattr(segment_jobs, "PIECE_BYTES", 1)
-    queue = await filled(storage, 20)
-    async with aclosing(queue.iterate_jobs()) as jobs:
-        found = [await anext(jobs)]
-        await queue.ack_many(await queue.dequeue(batch_size=20))
-        assert 0 == (await queue.stats()).depth
-        found += [job async for job in jobs]
-    assert 20 == len({job.id for job in found})
-
-
-async def test_a_read_of_rows_is_repeated_when_the_store_fails(storage):
-    queue = await filled(storage, 8)
-    storage.on_object(Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)
-    assert 8 == len(await ids(queue.iterate_jobs()))
-    assert 4 == reads(storage)
-
-
-async def test_all_jobs_outside_damaged_chunks_are_yielded_and_then_an_error_names_the_segment(storage):
-    queue = await filled(storage, 8, 12, 5)
-    segments = (await queue.read_state()).segments
-    first, second, third = segments
-    await damage(storage, f".segments/{second}", 200)  # in the first of three chunks
-    await storage.remove_object(f".segments/{first}")
-    found = []
-    with pytest.raises(JobsUnreadableError) as caught:
-        async for job in queue.iterate_jobs():
-            found.append(job.entrypoint)
-    assert ["b"] * 8 + ["c"] * 5 == found
-    assert {f".segments/{first}", f".segments/{second}"} == set(caught.value.segments)
-    assert f".segments/{second}" in str(caught.value)
-    assert f".segments/{third}" not in str(caught.value)
-
-
-async def test_a_job_is_found_by_its_id_with_one_index_for_each_segment_and_one_chunk(storage):
+async def test_a_job_is_found_in_the_version_of_its_view(storage):
     queue = await filled(storage, 6, 20, 3)
     wanted = [job async for job in queue.iterate_jobs(entrypoint="b")][13]
     view = await DirectQueue(storage).view()
-    reads(storage)
-    assert wanted == await view.find(wanted.id)
-    assert reads(storage) <= 4
     await queue.cancel(wanted.id)
-    reads(storage)
-    assert wanted == await view.find(wanted.id)  # the same version, and the same job
-    assert 0 == reads(storage)
+    assert wanted == await view.find(wanted.id)
     assert await (await queue.view()).find(wanted.id) is None
-
-
-async def test_a_job_that_may_be_in_a_damaged_segment_is_an_error_and_others_are_found(storage):
-    queue = await filled(storage, 6, 4)
-    last = [job async for job in queue.iterate_jobs(entrypoint="b")][-1]
-    name = next(iter((await queue.read_state()).segments))
-    await storage.remove_object(f".segments/{name}")
-    view = await queue.view()
-    assert last == await view.find(last.id)
-    with pytest.raises(JobsUnreadableError, match=name):
-        await view.find("another")
 
 
 @pytest.mark.parametrize("job_id", ["plain", "größe", 'with "quotes"'])
@@ -153,91 +68,6 @@ async def test_a_beginning_of_an_id_finds_the_rows_that_begin_so_however_it_is_w
     assert 6 == len(await ids(queue.iterate_jobs(id_prefix=job_id[:5])))
     assert [f"{job_id}4"] == await ids(queue.iterate_jobs(id_prefix=f"{job_id}4"))
     assert {f"{job_id}{each}" for each in range(6)} == {each async for each in (await queue.view()).ids(job_id)}
-
-
-async def test_rows_come_in_the_order_of_service_over_all_segments_and_are_read_when_they_come_up(storage):
-    queue = tiny_queue(storage, most_rows=8)
-    priorities = [3, 1, 2, 0] * 8
-    for priority in priorities:
-        await queue.enqueue("a", b"", priority=priority)
-    await spilled(queue)
-    reads(storage)
-    rows = (await queue.view())._content.rows
-    assert rows is not None
-    async with aclosing(rows.in_order(scheduled=False)) as jobs:
-        first = [await anext(jobs) for _ in range(3)]
-        few = reads(storage)
-        found = [*first, *[job async for job in jobs]]
-    assert found == sorted(found, key=lambda job: (job.priority, job.sequence))
-    assert len(priorities) == len(found)
-    assert few < reads(storage)
-    assert [] == [job async for job in rows.in_order(scheduled=True)]
-
-
-async def test_figures_of_a_damaged_segment_are_those_of_the_manifest_with_a_warning(storage):
-    queue = await filled(storage, 8, 3)
-    await queue.dequeue("a")
-    name, segment = next(iter((await queue.read_state()).segments.items()))
-    await damage(storage, f".segments/{name}", segment.index + 5)
-    stats = await DirectQueue(storage).stats()
-    assert (10, {"a": 7, "b": 3}) == (
-        stats.depth,
-        {name: each.depth for name, each in (stats.entrypoints or {}).items()},
-    )
-    [warning] = stats.warnings
-    assert f".segments/{name} (a) cannot be read, and 7 jobs in it wait" in warning
-
-
-async def test_figures_of_untouched_segments_need_no_request(storage):
-    queue = await filled(storage, 30, 10)
-    stats = await DirectQueue(storage).stats()
-    assert (40, 2, 40) == (stats.depth, stats.segments, stats.segment_jobs)
-    segments = (await queue.read_state()).segments.values()
-    assert stats.segment_bytes == sum(each.bytes for each in segments)
-    assert stats.oldest_ready_age is not None
-    assert 0 == reads(storage)
-
-
-async def test_the_age_of_a_segment_in_use_needs_its_index_and_one_chunk_once(storage):
-    queue = await filled(storage, 30)
-    await queue.dequeue("a", batch_size=6)
-    reads(storage)
-    other = DirectQueue(storage)
-    assert 24 == (await other.stats()).depth
-    assert 2 == reads(storage)
-    await other.stats()
-    assert 0 == reads(storage)
-
-
-async def test_the_age_of_a_segment_behind_older_jobs_needs_no_request(storage):
-    queue = tiny_queue(storage)
-    await queue.enqueue("a", b"first")
-    [claimed] = await queue.dequeue("a")
-    await queue.enqueue_many([Enqueue("a", b"") for _ in range(12)])
-    await spilled(queue)
-    await queue.dequeue("a", batch_size=5)
-    segments = segments_of(queue)
-    segments.writer.sizes.hot_bytes = None  # the job stays in the queue's object
-    await queue.nack(claimed)
-    reads(storage)
-    stats = await DirectQueue(storage).stats()
-    assert 8 == stats.depth
-    assert 0 == reads(storage)
-
-
-async def test_due_rows_of_a_scheduled_segment_are_counted_by_one_chunk(storage):
-    queue, start = tiny_queue(storage), datetime.now(UTC) + timedelta(hours=1)
-    await queue.enqueue_many([Enqueue("a", b"", run_at=start + timedelta(minutes=each)) for each in range(20)])
-    await spilled(queue)
-    reads(storage)
-    view = await queue.view()
-    before = await view.stats(start - timedelta(seconds=1))
-    assert (0, 20, None, 0) == (before.depth, before.scheduled, before.oldest_ready_age, reads(storage))
-    within = await view.stats(start + timedelta(minutes=9, seconds=30))
-    assert (10, 10, timedelta(minutes=9, seconds=30)) == (within.depth, within.scheduled, within.oldest_ready_age)
-    assert 2 == reads(storage)
-    after = await view.stats(start + timedelta(days=1))
-    assert (20, 0) == (after.depth, after.scheduled)
 
 
 async def test_a_job_with_a_dropped_error_stays_in_the_queues_object_and_is_counted(storage):
@@ -251,52 +81,12 @@ async def test_a_job_with_a_dropped_error_stays_in_the_queues_object_and_is_coun
     assert (1, 1) == (stats.depth, stats.errors_dropped)
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
-    random, queue = Random(seed), tiny_queue(storage, merged=3, holes=3)
-    await queue.enqueue("a")
-    for _ in range(12):
-        await queue.enqueue_many(
-            [
-                Enqueue(
-                    random.choice("abc"),
-                    b"",
-                    priority=random.randrange(3),
-                    delay=random.choice([None, None, 60 * random.randrange(1, 60)]),
-                )
-                for _ in range(random.randrange(12))
-            ]
-        )
-        claimed = await queue.dequeue(random.choice("abc"), batch_size=random.randrange(1, 9))
-        await queue.nack_many(claimed[:2], delay=random.choice([0, 600]))
-        waiting = await ids(queue.iterate_jobs(JobStatus.QUEUED))
-        for job_id in random.sample(waiting, len(waiting) // 8):
-            await queue.cancel(job_id)
-        if random.randrange(3):
-            await spilled(queue)
-        view = await queue.view()
-        for minutes in (0, random.randrange(60), 90):
-            now = datetime.now(UTC) + timedelta(minutes=minutes)
-            expected = Census(now)
-            async for job in view.jobs():
-                expected.count(job)
-            figures = await view.stats(now)
-            assert figures == expected.figures(view.header, view.set_aside, view.size, view._taken, Limits())
-
-
-async def test_an_earlier_time_is_found_from_jobs_in_segments_and_in_the_object(storage):
-    queue = tiny_queue(storage)
-    await queue.configure(history=timedelta(days=1))
-    before = {job.id for job in await queue.enqueue_many([Enqueue("a", b"") for _ in range(10)])}
-    await spilled(queue)
-    await asyncio.sleep(0.002)  # events are dated to the millisecond
-    at = datetime.now(UTC)
-    await asyncio.sleep(0.002)
-    await queue.ack_many((await queue.dequeue("a", batch_size=5))[:3])
-    then = await queue.jobs_at(at)
-    assert before == then.keys()
-    assert {JobStatus.QUEUED} == {job.status for job in then.values()}
-    assert 7 == len(await queue.jobs_at(datetime.now(UTC)))
+async def test_a_read_of_rows_is_repeated_when_the_store_fails(storage):
+    queue = await filled(storage, 8)
+    storage.object_calls.clear()
+    storage.on_object(Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)
+    assert 8 == len(await ids(queue.iterate_jobs()))
+    assert 4 == len(storage.object_calls)
 
 
 async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog):
@@ -310,3 +100,156 @@ async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog
     left_out = 30 - len(state.jobs)
     [warning] = [message for message in caplog.messages if "read_state" in message]
     assert f"{left_out} jobs in segments beside it are left out. iterate_jobs yields all jobs" in warning
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
+    random, queue, clock = Random(seed), tiny_queue(storage, merged=3, holes=3), storage.storage.clock
+    for _ in range(6):
+        await queue.enqueue_many(
+            Enqueue(random.choice("abc"), b"", random.randrange(3), delay=random.choice([None, None, 600, 3000]))
+            for _ in range(random.randrange(1, 12))
+        )
+        claimed = await queue.dequeue(random.choice("abc"), batch_size=random.randrange(1, 9))
+        await queue.nack_many(claimed[:2], delay=random.choice([0, 600]))
+        waiting = await ids(queue.iterate_jobs(JobStatus.QUEUED))
+        for job_id in random.sample(waiting, len(waiting) // 8):
+            await queue.cancel(job_id)
+        if random.randrange(3):
+            await spilled(queue)
+        clock.advance(timedelta(seconds=random.randrange(100)))
+        view = await queue.view()
+        for minutes in (0, random.randrange(60), 90):
+            now = clock.now() + timedelta(minutes=minutes)
+            jobs = [job async for job in view.jobs() if job.status is JobStatus.QUEUED]
+            ready = [job for job in jobs if (job.run_at or now) <= now]
+            stats = await view.stats(now)
+            assert (len(ready), len(jobs) - len(ready)) == (stats.depth, stats.scheduled)
+            assert Counter(job.entrypoint for job in ready) == {
+                name: each.depth for name, each in stats.entrypoints.items() if each.depth
+            }
+            oldest = min((job.run_at or job.created_at for job in ready), default=None)
+            assert stats.oldest_ready_age == (None if oldest is None else now - oldest)
+
+
+# Purges
+
+
+WAITING = JobStatus.QUEUED
+
+
+async def test_waiting_jobs_are_purged_without_a_look_at_their_rows(storage):
+    await filled(storage, 12)
+    queue = tiny_queue(storage)
+    await queue.configure(history=timedelta(days=1))
+    storage.object_calls.clear()
+    assert 0 == await queue.purge(status=WAITING, entrypoint="b")
+    assert 12 == await queue.purge(status=WAITING, entrypoint="a")
+    assert "read_object" not in {name for name, _ in storage.object_calls}
+    stats = await queue.stats()
+    assert (0, 0, 12) == (stats.depth, stats.segments, stats.totals.removed)
+    events = [event async for event in queue.history() if event.verb == "purge"]
+    assert [("a", WAITING, None, 12)] == [(each.entrypoint, each.before, each.after, each.jobs) for each in events]
+
+
+@pytest.mark.parametrize("way", ["nacked", "range given back", "range stale"])
+async def test_ids_and_unique_keys_of_purged_rows_are_free_and_attempts_go_on(storage, way):
+    queue = tiny_queue(storage)
+    options = {"unique_key": "key"} if way == "nacked" else {}
+    await queue.enqueue("a", job_id="one", **options)
+    await spilled(queue)
+    if way == "nacked":
+        await queue.nack((await queue.dequeue())[0])
+        await spilled(queue)
+    else:
+        claim = await queue.claim_range("a", 1)
+        await (queue.requeue_stale(0) if way == "range stale" else queue.end_range(claim, nothing_done=True))
+    assert 1 == await queue.purge(status=WAITING)
+    again = await queue.enqueue("a", b"again", job_id="one", **options)
+    assert (b"again", WAITING) == (again.payload, again.status)
+    [claimed] = await queue.dequeue()
+    assert ("one", 2) == (claimed.id, claimed.attempt)
+
+
+async def test_a_purge_counts_each_row_once_and_leaves_jobs_in_progress(storage):
+    queue = await filled(storage, 12)
+    claim = await queue.claim_range("a", 3)
+    jobs = await queue.dequeue(batch_size=2)
+    await queue.peek(batch_size=5)  # loads rows
+    with pytest.raises(JobNotFoundError):
+        await queue.apply(Purge(WAITING), Cancel("unknown"))
+    assert 7 == (await queue.stats()).depth, "it was undone"
+    assert 7 == await queue.purge(status=WAITING)
+    assert 0 == await queue.purge(status=WAITING)
+    stats = await queue.stats()
+    assert (0, 5) == (stats.depth, stats.in_progress)
+    await queue.ack_many(jobs)
+    await queue.end_range(claim, nothing_done=True)
+    assert 3 == len(await queue.dequeue(batch_size=12))
+
+
+async def test_a_purge_by_age_reads_only_segments_that_may_have_younger_jobs(storage):
+    await filled(storage, 12)
+    storage.storage.clock.advance(timedelta(hours=1))
+    queue = await filled(storage, 3)
+    queue, young = tiny_queue(storage), list((await queue.read_state()).segments)[-1]
+    storage.object_calls.clear()
+    assert 12 == await queue.purge(status=WAITING, older_than=600)
+    assert {f".segments/{young}"} == {suffix for name, suffix in storage.object_calls if name == "read_object"}
+    assert 3 == len(await queue.dequeue(batch_size=12))
+
+
+async def test_rows_are_given_up_without_reading_them_and_others_go_on(storage):
+    queue = await filled(storage, 12)
+    [name] = (await queue.read_state()).segments
+    await queue.peek(batch_size=2)  # loads rows that are given up
+    assert [5] == await queue.apply(DropRows(name, [(1, 4), (10, 12)]))
+    assert [0] == await queue.apply(DropRows("gone", [(0, 9)]))
+    left = [b"0", *(b"%d" % place for place in range(4, 10))]
+    assert left == [job.payload for job in await queue.dequeue(batch_size=12)]
+
+
+# Scheduled jobs that are due
+
+
+async def scheduled(storage, minutes, aging=None, batch_size=96):
+    """Enqueue jobs that are due after some minutes each, wait until all are due, and return the order of ready jobs."""
+    start, random = storage.storage.clock.now(), Random(1)
+    queue = in_segments(DirectQueue(storage, clock=storage.storage.clock, limits=Limits(batch_size=batch_size)))
+    await queue.configure(aging=aging)
+    await queue.enqueue_many([Enqueue("b", b"") for _ in range(20)])  # the numbers of the others begin behind these
+    jobs = [
+        Enqueue("a", b"", random.randrange(-2, 3), run_at=start + timedelta(minutes=random.choice(minutes)))
+        for _ in range(96)
+    ]
+    made = [job.id for job in await queue.enqueue_many(jobs)]
+    await spilled(queue)
+    storage.storage.clock.advance(timedelta(days=1))
+    ranks = [job.priority * aging + job.run_at.timestamp() if aging else job.priority for job in jobs]
+    return [job_id for _, _, job_id in sorted(zip(ranks, range(96), made, strict=True))]
+
+
+@pytest.mark.parametrize("batch_size", [96, 40], ids=["spilled", "bulk"])
+@pytest.mark.parametrize("aging", [None, 60.0])  # with which many jobs have the same rank
+async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, aging, batch_size):
+    expected = await scheduled(storage, range(60), aging, batch_size)
+    storage.object_calls.clear()
+    queue, found = in_segments(DirectQueue(storage, clock=storage.storage.clock)), []
+    while jobs := await queue.dequeue("a"):
+        found.append(jobs[0].id)
+        await queue.ack(jobs[0])
+    assert expected == found
+
+
+async def test_a_segment_whose_rows_are_all_due_becomes_a_ready_one_with_ranges(storage):
+    expected = await scheduled(storage, range(60))
+    queue = in_segments(DirectQueue(storage, clock=storage.storage.clock))
+    await queue.dequeue("a")
+    await rested(queue)
+    segments = [each for each in (await queue.read_state()).segments.values() if each.entrypoint == "a"]
+    assert {False} == {segment.scheduled for segment in segments}
+    claim = await queue.claim_range("a", 10)
+    found = {job.id async for job in queue.read_range(claim)}
+    await queue.end_range(claim)
+    left = [job.id for job in await queue.dequeue("a", batch_size=96)]
+    assert [job_id for job_id in expected[1:] if job_id not in found] == left
