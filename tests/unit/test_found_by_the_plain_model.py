@@ -61,10 +61,6 @@ def test_an_occurrence_fired_again_starts_above_the_forgotten_attempts():
     assert claims[0].attempt < claims[1].attempt
 
 
-def test_a_job_with_a_result_can_be_hashed_as_any_other():
-    assert {Job(id="a", entrypoint="x", payload=b"", result=[1])}
-
-
 def a_schedule(draft, now, **values):
     operation = SetSchedule("n", "0 3 * * *", "x", **values)
     return operation.change(draft, now)

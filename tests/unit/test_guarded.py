@@ -1,7 +1,5 @@
 """A guarded operation is done only if the queue is still as its caller has seen it."""
 
-from dataclasses import replace
-
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
@@ -16,7 +14,6 @@ from jqueue.domain.operations import (
     JobAsSeen,
     JobMatches,
     LimitsAsSeen,
-    Purge,
     RunSchedule,
     ScheduleAsSeen,
     SetLimits,
@@ -41,26 +38,16 @@ async def only(queue):
     return job
 
 
-async def test_a_job_that_was_claimed_since_it_was_chosen_is_not_cancelled(queue, storage):
+async def test_only_a_job_that_still_is_as_it_was_chosen_is_cancelled(queue, storage):
     job = await queue.enqueue("mail")
     waiting = Guarded(JobMatches(job.id, Selection(phases=QUEUED)), Cancel(job.id, running=True))
     await DirectQueue(storage).dequeue()
-    [error] = await queue.apply_each(waiting)
-    assert isinstance(error, ChangedMeanwhileError)
-    assert not (await only(queue)).cancel_requested
-
-
-async def test_a_job_that_still_matches_is_cancelled(queue):
-    job = await queue.enqueue("mail")
-    chosen = Selection(entrypoints=frozenset({"mail"}))
-    [cancelled] = await queue.apply_each(Guarded(JobMatches(job.id, chosen), Cancel(job.id)))
-    assert job.id == cancelled.id
-    assert () == (await queue.read_state()).jobs
-
-
-async def test_a_job_that_is_gone_is_not_found(queue):
-    [error] = await queue.apply_each(Guarded(JobMatches("gone", Selection()), Cancel("gone")))
-    assert isinstance(error, JobNotFoundError)
+    gone = Guarded(JobMatches("gone", Selection()), Cancel("gone"))
+    fits = Guarded(JobMatches(job.id, Selection(entrypoints=frozenset({"mail"}))), Cancel(job.id, running=True))
+    changed, missing, cancelled = await queue.apply_each(waiting, gone, fits)
+    assert isinstance(changed, ChangedMeanwhileError)
+    assert isinstance(missing, JobNotFoundError)
+    assert cancelled.cancel_requested
 
 
 async def test_a_heartbeat_is_no_change_of_a_job_and_a_claim_is_one(queue):
@@ -110,16 +97,6 @@ async def test_a_cron_entry_is_compared_without_its_times(queue):
     assert [True] == await queue.apply(Guarded(ScheduleAsSeen(later), Unschedule("nightly")))
 
 
-async def test_a_history_that_the_storage_cannot_keep_is_refused_behind_a_guard_too():
-    class Bare:
-        def __init__(self):
-            storage = InMemoryStorage()
-            self.read, self.write = storage.read, storage.write
-
-    with pytest.raises(InvalidJobError, match="a history is kept in objects"):
-        await DirectQueue(Bare()).apply(Guarded(SettingsAsSeen(QueueSettings()), Configure(history=60)))
-
-
 async def test_an_amended_job_has_the_given_options_and_no_others(queue):
     job = await queue.enqueue("mail", b"old", max_attempts=3, headers={"a": "b"}, job_id="one")
     [after] = await queue.apply(Amend("one", {"priority": -1, "unique_key": "k"}, b"new"))
@@ -131,43 +108,12 @@ async def test_an_amended_job_has_the_given_options_and_no_others(queue):
     assert (job.id, job.sequence, job.created_at) == (found.id, found.sequence, found.created_at)
 
 
-async def test_a_dead_job_can_be_amended_and_redriven(queue):
-    await queue.enqueue("mail", b"wrong", job_id="one")
-    await queue.nack((await queue.dequeue())[0], dead=True)
-    await queue.apply(Amend("one", {}, b"right"))
-    assert JobStatus.DEAD == (await only(queue)).status
-    await queue.redrive("one")
-    assert b"right" == (await queue.dequeue())[0].payload
-
-
 async def test_an_amended_job_cannot_take_the_key_of_another(queue):
     await queue.enqueue("mail", job_id="one", unique_key="k")
     await queue.enqueue("mail", job_id="two")
     with pytest.raises(DuplicateJobError):
         await queue.apply(Amend("two", {"unique_key": "k"}))
     await queue.apply(Amend("one", {"unique_key": "l"}), Amend("two", {"unique_key": "k"}))
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"entrypoint": "x"}, "a job has no option 'entrypoint' to change"),
-        ({"priority": "1"}, "priority must be an int"),
-        ({"unique_for": 5}, "unique_for needs a unique_key"),
-    ],
-)
-async def test_a_wrong_option_is_refused(queue, options, said):
-    await queue.enqueue("mail", job_id="one")
-    with pytest.raises(InvalidJobError, match=said):
-        await queue.apply(Amend("one", options))
-
-
-async def test_a_purge_of_one_job_leaves_the_others(queue):
-    for job_id in ("one", "two"):
-        await queue.enqueue("mail", job_id=job_id)
-        await queue.nack((await queue.dequeue())[0], dead=True)
-    assert [1] == await queue.apply(Purge(job_id="one"))
-    assert "two" == (await only(queue)).id
 
 
 async def test_a_job_of_a_cron_entry_is_enqueued_now_and_its_times_stay(queue):
@@ -186,9 +132,3 @@ async def test_only_one_of_two_creates_the_queue(storage):
     with pytest.raises(InvalidJobError, match="there is a queue already"):
         await DirectQueue(storage).apply(CreateQueue())
     assert before == await storage.read()
-
-
-def test_a_guarded_operation_names_the_jobs_of_the_operation():
-    guarded = Guarded(JobMatches("one", Selection()), Cancel("one"))
-    assert (("one",), ["one"]) == (guarded.references(), guarded.job_ids())
-    assert replace(guarded, operation=SetLimits("mail")).needs(0.0) == ("limits",)

@@ -58,7 +58,6 @@ def from_s3(status, code):
 @pytest.mark.parametrize(
     ("answers", "hint"),
     [
-        ([{}], "was cut"),
         ([{"IsTruncated": True}], "was cut"),
         ([{"IsTruncated": True, "NextContinuationToken": "a"}], "again and again"),
         ([{"IsTruncated": True, "NextContinuationToken": "a"}, from_s3(500, "InternalError")], "the store failed"),

@@ -71,7 +71,7 @@ async def test_an_object_and_the_names_above_it_are_flushed_before_it_is_said_to
     assert ("fsync", "queue.json.history") == steps[-1]
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "link"])
+@pytest.mark.parametrize("call", ["write", "link"])
 @pytest.mark.parametrize(
     ("number", "error", "advice"),
     [(errno.ENOSPC, StorageError, "free some space"), (errno.EROFS, StorageFatalError, "mounted for writing")],
@@ -85,13 +85,6 @@ async def test_a_failed_creation_leaves_nothing(storage, path, monkeypatch, call
                 await creation
     assert ["queue.json.history/0"] == on_disk(path)
     await storage.create_object(ONE, b"x")
-
-
-async def test_a_file_system_without_hard_links_is_refused(storage, path, monkeypatch):
-    monkeypatch.setattr(os, "link", failing(errno.EPERM))
-    with pytest.raises(StorageFatalError, match="has no hard links, which objects need"):
-        await storage.create_object(ONE, b"x")
-    assert [] == on_disk(path)
 
 
 async def test_pieces_that_end_early_leave_no_file(storage, path):
@@ -113,16 +106,6 @@ async def test_pieces_that_end_early_leave_no_file(storage, path):
     await asyncio.wait([creation])
     with pytest.raises(LookupError):
         await storage.create_object_from(ONE, failing_pieces())
-    assert [] == on_disk(path)
-
-
-async def test_a_call_that_a_cancelled_caller_left_behind_does_nothing_afterwards(storage, path):
-    new = storage._objects.new(ONE)
-    new.write(b"before")
-    new.discard()
-    new.write(b"after")
-    new.publish()
-    new.discard()
     assert [] == on_disk(path)
 
 
@@ -161,19 +144,6 @@ async def test_links_are_not_followed(storage, path, tmp_path, linked):
     assert ["precious/1"] == [name for name in on_disk(path) if "queue" not in name]
 
 
-@pytest.mark.parametrize(("mode", "of_folder"), [(0o600, 0o700), (0o640, 0o750), (0o660, 0o770), (0o664, 0o775)])
-@pytest.mark.parametrize("queue_first", [True, False])
-async def test_objects_have_the_mode_of_the_queue_and_their_folders_fit(path, mode, of_folder, queue_first):
-    if queue_first:
-        await LocalFileSystemStorage(path, mode=mode).write(b"the queue")
-    storage = LocalFileSystemStorage(path, mode=0o600 if queue_first else mode)
-    await storage.create_object(ONE, b"x")
-    await storage.create_object_from(".history/2", pieces_of(b"xy", [1]))
-    folder = path.with_name("queue.json.history")
-    assert of_folder == stat.S_IMODE(folder.stat().st_mode)
-    assert [mode, mode] == [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()]
-
-
 async def test_folders_and_their_objects_follow_the_mode_and_group_of_the_queue_file(storage, path):
     etag = await storage.write(b"the queue")
     for suffix in (".segments/1", ".history/a/1"):
@@ -189,28 +159,6 @@ async def test_folders_and_their_objects_follow_the_mode_and_group_of_the_queue_
             for each, fits in ((folder, of_folder), (folder / "1", mode)):
                 assert (fits, group) == (stat.S_IMODE(each.stat().st_mode), each.stat().st_gid)
         assert 0o700 == stat.S_IMODE(path.with_name("queue.json.mine").stat().st_mode)
-
-
-@pytest.mark.parametrize("object_first", [True, False])
-async def test_earlier_objects_follow_whatever_a_new_process_writes_first(storage, path, object_first):
-    await storage.write(b"the queue")
-    await storage.create_object(".payloads/1", b"x")
-    path.chmod(0o660)
-    newer = LocalFileSystemStorage(path)
-    if object_first:
-        await newer.create_object(".payloads/2", b"x")
-    _, etag = await newer.read()
-    await newer.write(b"the queue, again", etag)
-    assert {0o660} == {stat.S_IMODE(each.stat().st_mode) for each in path.with_name("queue.json.payloads").iterdir()}
-
-
-async def test_the_folder_of_a_process_that_died_before_it_was_shared_is_shared_by_the_next(path):
-    await LocalFileSystemStorage(path, mode=0o660).write(b"the queue")
-    segments, payloads = (path.with_name(f"queue.json.{name}") for name in ("segments", "payloads"))
-    segments.mkdir(0o700)
-    payloads.mkdir(0o700)
-    await LocalFileSystemStorage(path).create_object(".segments/1", b"x")
-    assert (0o770, 0o770) == tuple(stat.S_IMODE(each.stat().st_mode) for each in (segments, payloads))
 
 
 async def test_temporary_files_of_processes_that_died_are_removed_after_a_day(storage, path):

@@ -173,7 +173,7 @@ async def test_a_queue_spills_the_same_jobs_as_the_same_bytes(queue, name):
     assert fields == {field: json.loads(entry.model_dump_json())[field] for field in fields}
 
 
-@pytest.mark.parametrize("queue", ["deep", "aged", "bulk"])
+@pytest.mark.parametrize("queue", ["deep", "aged", "bulk", "whole"])
 def test_the_objects_of_the_vectors_are_as_jqueue_writes_them(queue):
     blob = (VECTORS / f"{queue}.json").read_bytes()
     assert blob == codec.encode(codec.decode(blob))

@@ -1,40 +1,251 @@
-"""Staged jobs are enqueued in one commit, all or none, and once for each transaction."""
+"""Jobs that tasks have staged: one commit adds them, whatever their number, and each write is done once."""
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from jqueue import DuplicateJobError, JobNotFoundError, Limits, QueueFullError
+from jqueue import (
+    DeadlineExceededError,
+    DirectQueue,
+    DuplicateJobError,
+    InMemoryStorage,
+    InvalidJobError,
+    Limits,
+    StorageError,
+    UnknownOutcomeError,
+)
+from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
+from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.limits import TRANSACTIONS_KEPT
-from jqueue.domain.operations import Ack, EnqueueStaged, LastTransaction, StagedReceipt, Transaction
-from jqueue.operations import Enqueue
+from jqueue.domain.limits import Limits as DomainLimits
+from jqueue.domain.operations import EnqueueStaged, LastTransaction, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
+from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.staged_jobs import block, both, ids_in, queue_on, store
+from tests.tiny_segments import segments_of
 from tests.virtual_world import in_virtual_time
 
-LONG_AGO = timedelta(hours=1)
+FIRST = Transaction("app", 1)
 
 
-# Jobs that are added
+def objects():
+    return FaultyObjects(InMemoryStorage(clock=VirtualClock()))
 
 
-@both
+def deep_queue(storage, deadline=30, **sizes):
+    queue = DirectQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=1000), deadline=deadline)
+    sizes = {"hot_bytes": 1000, "fewest_rows": 3, "chunk_rows": 2, "few_staged": 0, **sizes}
+    segments_of(queue).writer.sizes = SegmentSizes(**sizes)
+    return queue
+
+
+async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, **options):
+    """Store jobs as a task does, and return its report. An option may be a list with a value for each job."""
+    stager = SegmentStager(DomainLimits(), VirtualClock().now(), f"base {task}", rows=rows, chunk_rows=2)
+    new: list[NewSegment] = []
+
+    async def create(encoded):
+        name = staged_name(transaction.app_id, transaction.version, f"{task}-{len(new)}")
+        await queue.storage.create_object(FOLDER + name, encoded.content)
+        new.append(NewSegment(name, "", encoded.entry, created_at=stager.created_at))
+
+    for number, payload in enumerate(payloads):
+        own = {name: value[number] if isinstance(value, list) else value for name, value in options.items()}
+        stager.add("work", payload, **own)
+        for encoded in stager.full():
+            await create(encoded)
+    for encoded in stager.rest():
+        await create(encoded)
+    return StagedTask(stager.jobs, new, frozenset(stager.features))
+
+
+async def claimed(queue, count=99):
+    return [job.payload for job in await queue.dequeue(batch_size=count)]
+
+
+async def left(storage):
+    return sorted(entry.suffix for entry in await storage.list_beside(FOLDER + "staged-"))
+
+
 @in_virtual_time
-async def test_staged_jobs_are_added_in_one_commit_and_claimed_by_the_same_queue_object_and_by_others(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue, queue_on(kind, storage) as other:
-        await queue.enqueue("work", b"", job_id="before")
-        writes = storage.landed
-        [receipt] = await queue.apply(EnqueueStaged((block("a", "b"), block("c", "d"))))
-        assert (StagedReceipt(added=4), writes + 1) == (receipt, storage.landed)
-        assert ["before", "a", "b"] == [job.id for job in await queue.dequeue("work", batch_size=3)]
-        [job] = await other.dequeue("work")
-        assert ("c", b"for c", 1) == (job.id, job.payload, job.attempt)
-        assert ["d"] == [job.id for job in await queue.dequeue("work")]
-        await queue.ack(job)
-        assert 4 == len(await ids_in(storage))
+async def test_one_commit_names_the_segments_of_all_tasks_in_their_order():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        await queue.enqueue("work", b"first")
+        tasks = [await stage(queue, b"a", b"b", b"c", rows=2), await stage(queue, b"d", task=1)]
+        fetched, version = storage.writes, (await queue.read_state()).version
+        assert StagedReceipt(4) == await queue.enqueue_staged(tasks, FIRST)
+        assert fetched + 1 == storage.writes
+        await queue.enqueue("work", b"last")
+        state = await queue.read_state()
+        assert (version + 2, 3) == (state.version, len(state.segments))
+        assert [b"first", b"a", b"b", b"c", b"d", b"last"] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_a_repeated_write_adds_nothing_even_if_its_segments_are_gone():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        tasks = [await stage(queue, b"a")]
+        await queue.enqueue_staged(tasks, FIRST)
+        again = [await stage(queue, b"a", task=1)]
+        repeated = StagedReceipt(repeated=True, version=1)
+        assert repeated == await queue.enqueue_staged(again, FIRST)
+        assert repeated == await queue.enqueue_staged(again, FIRST)
+        assert repeated == await queue.enqueue_staged(tasks, FIRST)
+        assert [FOLDER + tasks[0].segments[0].name] == await left(storage)
+        assert [b"a"] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_a_few_jobs_enter_the_blob_with_all_their_options():
+    storage = objects()
+    async with deep_queue(storage, few_staged=3) as queue:
+        task = await stage(queue, b"a", b"b", b"c", priority=[1, 0, 0], delay=[None, None, 60], max_attempts=3)
+        assert StagedReceipt(3) == await queue.enqueue_staged([task], FIRST)
+        state = await queue.read_state()
+        assert ([], 3) == (list(state.segments), len(state.jobs))
+        assert [] == await left(storage)
+        jobs = await queue.dequeue(batch_size=9)
+        assert [(b"b", 3), (b"a", 3)] == [(job.payload, job.max_attempts) for job in jobs]
+        await asyncio.sleep(61)
+        assert [b"c"] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_more_segments_than_the_manifest_takes_are_joined_and_their_rows_keep_options_and_places():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        number = SEGMENTS_KEPT + 1
+        tasks = [
+            await stage(queue, b"%d" % task, b"%db" % task, task=task, priority=[0, -1], max_attempts=task + 1)
+            for task in range(number)
+        ]
+        assert StagedReceipt(2 * number) == await queue.enqueue_staged(tasks, FIRST)
+        assert len((await queue.read_state()).segments) < SEGMENTS_KEPT // 2
+        assert [] == await left(storage)
+        jobs = await queue.dequeue(batch_size=2 * number)
+        payloads = [b"%d%b" % (task, end) for end in (b"b", b"") for task in range(number)]
+        assert payloads == [job.payload for job in jobs]
+        assert [*range(1, number + 1)] * 2 == [job.max_attempts for job in jobs]
+
+
+@in_virtual_time
+async def test_rows_whose_unique_key_is_taken_are_left_out():
+    async with deep_queue(objects()) as queue:
+        await queue.enqueue("work", b"there", unique_key="b")
+        task = await stage(queue, b"1", b"2", b"3", b"4", unique_key=["a", "b", "c", "a"])
+        assert StagedReceipt(2, 2) == await queue.enqueue_staged([task], FIRST)
+        second = Transaction("app", 2)
+        other = await stage(queue, b"5", b"6", unique_key=["c", "d"], transaction=second)
+        assert StagedReceipt(1, 1, version=1) == await queue.enqueue_staged([other], second)
+        assert [b"there", b"1", b"3", b"6"] == await claimed(queue)
+
+
+@pytest.mark.parametrize("few_staged", [0, 9])
+@in_virtual_time
+async def test_the_first_of_two_rows_gets_their_unique_key_whatever_their_priorities(few_staged):
+    async with deep_queue(objects(), few_staged=few_staged) as queue:
+        task = await stage(queue, b"first", b"other", b"second", unique_key=["a", "b", "a"], priority=[2, 0, 0])
+        assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
+        assert [b"other", b"first"] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_a_taken_key_refuses_the_whole_write_if_that_was_asked_for():
+    async with deep_queue(objects()) as queue:
+        await queue.enqueue("work", b"there", unique_key="b")
+        task = await stage(queue, b"1", b"2", unique_key=["a", "b"])
+        with pytest.raises(DuplicateJobError):
+            await queue.enqueue_staged([task], FIRST, on_conflict="raise")
+        assert ([b"there"], {}) == (await claimed(queue), (await queue.read_state()).transactions)
+
+
+@in_virtual_time
+async def test_rows_with_a_concurrency_key_are_limited_and_make_older_readers_refuse_the_queue():
+    async with deep_queue(objects()) as queue:
+        task = await stage(queue, b"a", b"b", b"c", concurrency_key=["k", "k", None])
+        assert StagedReceipt(3) == await queue.enqueue_staged([task], FIRST)
+        assert {"limits", "segments"} <= set((await queue.read_state()).critical)
+        assert [b"a", b"c"] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_a_missing_segment_is_not_named():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        tasks = [await stage(queue, b"a"), await stage(queue, b"b", task=1)]
+        await storage.remove_object(FOLDER + tasks[1].segments[0].name)
+        with pytest.raises(StorageError, match="1 of 2 staged segments are gone: they were removed, or tasks ran on"):
+            await queue.enqueue_staged(tasks, FIRST)
+        assert [] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_segments_that_may_be_removed_are_not_named():
+    async with deep_queue(objects()) as queue:
+        task = await stage(queue, b"a")
+        await asyncio.sleep(STAGED_NAMED_WITHIN.total_seconds() + 1)
+        with pytest.raises(DeadlineExceededError, match="may be removed"):
+            await queue.enqueue_staged([task], FIRST)
+
+
+@in_virtual_time
+async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_commit():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        lost, task = await stage(queue, b"a"), await stage(queue, b"a", task=1)
+        other = await stage(queue, b"b", transaction=Transaction("app", 11))
+        await queue.enqueue_staged([task], FIRST)
+        kept = {FOLDER + each.segments[0].name for each in (task, other)}
+        assert (sorted(kept), 1) == (await left(storage), len(lost.segments))
+
+
+@in_virtual_time
+async def test_a_queue_that_is_closed_while_segments_are_removed_still_says_what_was_added():
+    storage = objects()
+    queue = deep_queue(storage, deadline=5)
+    await stage(queue, b"a")
+    task = await stage(queue, b"a", task=1)
+    storage.on_object(Fault.NONE, Fault.HANGS)  # the listing, and the removal
+    call = asyncio.create_task(queue.enqueue_staged([task], FIRST, deadline=1000))
+    await asyncio.sleep(1)
+    assert "remove_object" == storage.object_calls[-1][0]
+    await queue.aclose()
+    assert 1 == (await call).added
+
+
+@in_virtual_time
+async def test_a_queue_without_segments_refuses_them():
+    async with DirectQueue(InMemoryStorage(), clock=VirtualClock(), limits=Limits(hot_bytes=None)) as queue:
+        assert await queue.staging_place() is None
+        with pytest.raises(InvalidJobError, match="this queue keeps no segments"):
+            await queue.enqueue_staged([], FIRST)
+
+
+@in_virtual_time
+async def test_a_collection_keeps_staged_segments_until_their_write_is_done():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        await queue.enqueue("work", b"")
+        await stage(queue, b"a")
+        await stage(queue, b"b", task=1, transaction=Transaction("app", 2))
+        await asyncio.sleep(5 * 3600)
+        assert 0 == await queue.collect()
+        task = await stage(queue, b"a", task=2)
+        await queue.enqueue_staged([task], FIRST)
+        late = await stage(queue, b"a", task=3)
+        await asyncio.sleep(2 * 3600)
+        assert 1 == await queue.collect()
+        assert FOLDER + late.segments[0].name not in await left(storage)
+        await asyncio.sleep(7 * 86400)
+        assert 1 == await queue.collect()
+        assert [FOLDER + task.segments[0].name] == await left(storage)
+
+
+# Staged jobs that are copied into the queue's object
 
 
 @both
@@ -54,198 +265,9 @@ async def test_jobs_are_created_when_they_are_committed_and_delays_count_from_th
 
 @both
 @in_virtual_time
-async def test_staged_jobs_come_behind_all_jobs_that_a_rival_has_committed(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue, queue_on(kind, storage) as rival:
-        await queue.enqueue("work", b"", job_id="first")
-        await rival.enqueue("work", b"", job_id="rival's")  # the copy in `queue` is now out of date
-        await queue.apply(EnqueueStaged([block("a", "b")]))
-        await rival.apply(EnqueueStaged([block("c")]))
-        await queue.enqueue("work", b"", job_id="last")
-        assert ["first", "rival's", "a", "b", "c", "last"] == await ids_in(storage)
-
-
-@both
-@in_virtual_time
-async def test_rivals_that_stage_at_the_same_time_all_succeed(kind):
-    storage = store()
-    storage.latency = 0.01
-    rivals = [queue_on(kind, storage) for _ in range(4)]
-    for rival in rivals:
-        await rival.__aenter__()
-    added = [
-        rival.apply(EnqueueStaged([block(f"{one}-{number}")], transaction=(f"app {one}", number)))
-        for one, rival in enumerate(rivals)
-        for number in range(5)
-    ]
-    plain = [rival.enqueue("work", b"", job_id=f"plain {one}") for one, rival in enumerate(rivals)]
-    receipts = await asyncio.gather(*added, *plain)
-    assert 20 == sum(each[0].added for each in receipts[:20])
-    assert 24 == len(set(await ids_in(storage)))
-    for rival in rivals:
-        await rival.__aexit__(None, None, None)
-
-
-@both
-@in_virtual_time
-async def test_staged_jobs_are_worked_on_like_any_others(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue:
-        await queue.apply(EnqueueStaged([block("a", "b", "c", max_attempts=1)]))
-        first, second = await queue.dequeue(batch_size=2)
-        await queue.nack(first, error="no")
-        await queue.nack(second, charge=False)
-        assert 1 == await queue.redrive()
-        await queue.cancel("c")
-        assert ["b", "a"] == [job.id for job in await queue.dequeue(batch_size=9)]
-
-
-# All or nothing
-
-
-@both
-@in_virtual_time
-async def test_staged_jobs_that_do_not_fit_are_refused_as_a_whole(kind):
-    storage = store()
-    async with queue_on(kind, storage, limits=Limits(blob_bytes=3000)) as queue:
-        await queue.enqueue("work", b"", job_id="before")
-        writes = storage.writes
-        with pytest.raises(QueueFullError, match=r"no room for 20 jobs of \d+ bytes"):
-            await queue.apply(EnqueueStaged([block(*(f"{n}" for n in range(20)))], transaction=("app", 1)))
-        assert [None] == await queue.apply(LastTransaction("app"))
-        assert (["before"], writes) == (await ids_in(storage), storage.writes)
-        [receipt] = await queue.apply(EnqueueStaged([block("a")], transaction=("app", 1)))
-        assert (1, False) == (receipt.added, receipt.repeated)
-
-
-@both
-@in_virtual_time
-async def test_a_keyed_job_that_does_not_fit_undoes_the_placed_lines(kind):
-    storage = store()
-    async with queue_on(kind, storage, limits=Limits(blob_bytes=3000)) as queue:
-        await queue.enqueue("work", b"", job_id="before")
-        keyed = [block(f"{n}", unique_key=f"key {n}") for n in range(20)]
-        call = queue.apply(EnqueueStaged([block("a", "b"), *keyed], transaction=("app", 1)))
-        beside = queue.enqueue("work", b"", job_id="beside")
-        results: Any = await asyncio.gather(call, beside, return_exceptions=True)
-        failed, job = results
-        assert isinstance(failed, QueueFullError)
-        assert ("beside", ["before", "beside"]) == (job.id, await ids_in(storage))
-        assert [None] == await queue.apply(LastTransaction("app"))
-        assert [job.id] == [found.id for found in await queue.dequeue(batch_size=9)][1:]
-
-
-@both
-@in_virtual_time
-async def test_a_taken_key_is_counted_or_undoes_everything(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue:
-        await queue.enqueue("work", b"", job_id="holder", unique_key="taken")
-        staged = [block("a"), block("x", "y", unique_key="taken"), block("z", unique_key="free")]
-        with pytest.raises(DuplicateJobError):
-            await queue.apply(EnqueueStaged(staged, transaction=("app", 1), on_conflict="raise"))
-        assert ["holder"] == await ids_in(storage)
-        [receipt] = await queue.apply(EnqueueStaged(staged, transaction=("app", 1)))
-        assert StagedReceipt(added=2, taken=2) == receipt
-        keys = {job.unique_key for job in (await queue.read_state()).jobs}
-        assert ({"taken", "free", None}, 3) == (keys, len(await ids_in(storage)))
-
-
-@both
-@in_virtual_time
-async def test_a_key_that_comes_twice_is_counted_as_taken_the_second_time(kind):
-    async with queue_on(kind, store()) as queue:
-        staged = [block("x", "y", unique_key="one"), block("z", unique_key="one")]
-        assert [StagedReceipt(added=1, taken=2)] == await queue.apply(EnqueueStaged(staged))
-        assert [StagedReceipt(taken=3)] == await queue.apply(EnqueueStaged(staged))
-
-
-@both
-@in_virtual_time
-async def test_a_refused_operation_of_the_same_apply_undoes_staged_jobs(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue:
-        await queue.enqueue("work", b"", job_id="before")
-        [before] = await queue.dequeue()
-        with pytest.raises(JobNotFoundError):
-            await queue.apply(
-                EnqueueStaged([block("a")], transaction=("app", 1)), Ack(before), Ack(before.claim._replace(attempt=7))
-            )
-        await queue.enqueue("work", b"", job_id="after")
-        assert ["before", "after"] == await ids_in(storage)
-        assert [None] == await queue.apply(LastTransaction("app"))
-
-
-@both
-@in_virtual_time
-async def test_staged_jobs_share_an_apply_with_other_operations(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue:
-        await queue.enqueue("work", b"")
-        [job] = await queue.dequeue()
-        writes = storage.landed
-        await queue.apply(Ack(job), EnqueueStaged([block("a")]), Enqueue("work", b"", job_id="b"))
-        assert (["a", "b"], writes + 1) == (await ids_in(storage), storage.landed)
-
-
-# Transactions
-
-
-@both
-@in_virtual_time
-async def test_a_repeated_transaction_adds_nothing_and_writes_nothing(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue, queue_on(kind, storage) as other:
-        assert [None] == await other.apply(LastTransaction("app"))
-        [first] = await queue.apply(EnqueueStaged([block("a")], transaction=("app", 3)))
-        assert StagedReceipt(added=1) == first
-        writes = storage.landed
-        for version in (3, 2, 0):
-            for each in (queue, other):
-                [again] = await each.apply(EnqueueStaged([block(f"again {version}")], transaction=("app", version)))
-                assert StagedReceipt(repeated=True, version=3) == again
-        assert [3] == await other.apply(LastTransaction("app")) == await queue.apply(LastTransaction("app"))
-        assert (["a"], writes) == (await ids_in(storage), storage.landed)
-        [later] = await other.apply(EnqueueStaged([block("b")], transaction=Transaction("app", 10)))
-        assert StagedReceipt(added=1, version=3) == later
-        [another] = await queue.apply(EnqueueStaged([block("c")], transaction=("another app", 1)))
-        assert StagedReceipt(added=1) == another
-
-
-@both
-@in_virtual_time
-async def test_a_transaction_without_jobs_is_remembered_too(kind):
-    async with queue_on(kind, store()) as queue:
-        assert [StagedReceipt()] == await queue.apply(EnqueueStaged([], transaction=("app", 1)))
-        assert [1] == await queue.apply(LastTransaction("app"))
-        [again] = await queue.apply(EnqueueStaged([block("a")], transaction=("app", 1)))
-        assert again.repeated
-
-
-@both
-@in_virtual_time
-async def test_an_empty_staging_without_a_transaction_writes_nothing(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue:
-        assert [StagedReceipt()] == await queue.apply(EnqueueStaged([]))
-        assert 0 == storage.writes
-
-
-@both
-@in_virtual_time
-async def test_the_last_transaction_is_read_from_the_store(kind):
-    storage = store()
-    async with queue_on(kind, storage) as queue, queue_on(kind, storage) as other:
-        await queue.enqueue("work", b"")
-        await other.apply(EnqueueStaged([], transaction=("app", 5)))
-        assert [5] == await queue.apply(LastTransaction("app"))
-
-
-@both
-@in_virtual_time
 async def test_a_transaction_is_forgotten_with_a_commit_after_its_time(kind):
     async with queue_on(kind, store()) as queue:
-        await queue.apply(EnqueueStaged([], transaction=Transaction("short", 1, keep=LONG_AGO)))
+        await queue.apply(EnqueueStaged([], transaction=Transaction("short", 1, keep=timedelta(hours=1))))
         await queue.apply(EnqueueStaged([], transaction=("long", 1)))
         await asyncio.sleep(3599)
         await queue.enqueue("work", b"")
@@ -272,12 +294,43 @@ async def test_the_transactions_nearest_their_expiry_go_first_if_there_are_too_m
 
 
 @both
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LOST_REQUEST, Fault.LANDS_LATER])
 @in_virtual_time
-async def test_transactions_outlive_other_commits_and_other_writers(kind):
+async def test_staged_jobs_are_added_once_under_every_fault_of_the_write(kind, fault):
     storage = store()
-    async with queue_on(kind, storage) as queue, queue_on(kind, storage) as other:
-        await queue.apply(EnqueueStaged([], transaction=("app", 1)))
-        for _ in range(3):
-            await other.enqueue("work", b"")
-            await queue.enqueue("work", b"")
-        assert [1] == await other.apply(LastTransaction("app"))
+    async with queue_on(kind, storage) as queue:
+        await queue.enqueue("work", b"", job_id="before")
+        storage.on_write(fault)
+        [receipt] = await queue.apply(EnqueueStaged([block("a", "b")], transaction=("app", 1)))
+        assert StagedReceipt(added=2) == receipt
+        await asyncio.sleep(5)
+        assert ["before", "a", "b"] == await ids_in(storage)
+        await queue.enqueue("work", b"", job_id="after")
+        assert ["before", "a", "b", "after"] == await ids_in(storage)
+        assert ["before", "a", "b", "after"] == [job.id for job in await queue.dequeue(batch_size=9)]
+
+
+@both
+@pytest.mark.parametrize("lands", [True, False])
+@in_virtual_time
+async def test_a_deadline_during_the_write_leaves_an_outcome_that_can_be_resolved(kind, lands):
+    storage = store()
+    async with queue_on(kind, storage) as queue:
+        await queue.enqueue("work", b"", job_id="before")
+        storage.on_write(Fault.HANGS_AFTER if lands else Fault.HANGS)
+        with pytest.raises(UnknownOutcomeError) as raised:
+            await queue.apply(EnqueueStaged([block("a")], transaction=("app", 4)), deadline=2)
+        if lands:
+            assert [StagedReceipt(added=1)] == await raised.value.resolve(timeout=60)
+        else:
+            with pytest.raises(DeadlineExceededError):
+                await raised.value.resolve(timeout=60)
+        [last] = await queue.apply(LastTransaction("app"))
+        assert (["before", "a"], 4) == (await ids_in(storage), last) if lands else (["before"], None)
+
+
+def test_the_repr_shows_no_payloads():
+    shown = repr(EnqueueStaged([block("a"), block("b", unique_key="k")]))
+    assert "for a" not in shown
+    assert "Zm9yI" not in shown
+    assert "for b" not in shown

@@ -2,15 +2,13 @@
 
 import asyncio
 import itertools
-import threading
 
 import pytest
 
-from jqueue import ClaimLostError, DeadlineExceededError, JobNotFoundError, StorageError, UnknownOutcomeError
+from jqueue import ClaimLostError, DeadlineExceededError, StorageError
 from jqueue.domain.errors import StorageFatalError
-from jqueue.formats.port import JobChangedError, JobStorePort, Step, StoredJob
+from jqueue.formats.port import JobChangedError, Step, StoredJob
 from jqueue.formats.queue import StoreQueue
-from jqueue.operations import Ack, Cancel
 from jqueue.ports.queue import Capabilities
 from tests.unit.until_deadline import run_until_deadline
 
@@ -103,34 +101,6 @@ def queue(shelf):
     return StoreQueue(shelf)
 
 
-def test_a_shelf_is_a_store_of_jobs(shelf):
-    assert isinstance(shelf, JobStorePort)
-
-
-async def test_a_claim_that_another_program_won_is_not_handed_out_and_the_next_job_is(shelf, queue):
-    first, second = await queue.enqueue("work", b"1"), await queue.enqueue("work", b"2")
-    shelf.before = once(lambda change: shelf.put(first.id, None) if change.step is Step.CLAIM else False)
-    assert [second.id] == [job.id for job in await queue.dequeue("work")]
-
-
-async def test_the_won_claims_of_a_batch_are_handed_out(shelf, queue):
-    jobs = [await queue.enqueue("work", b"1") for _ in range(3)]
-    gone = jobs[1].id
-    shelf.before = once(lambda change: shelf.put(gone, None) if change.job_id == gone else False)
-    claimed = await queue.dequeue("work", batch_size=3)
-    assert {jobs[0].id, jobs[2].id} == {job.id for job in claimed}
-    await queue.ack_many(claimed)
-    assert {} == shelf.kept
-
-
-async def test_an_ack_of_a_job_that_another_program_took_is_a_lost_claim(shelf, queue):
-    await queue.enqueue("work", b"1")
-    [job] = await queue.dequeue("work")
-    shelf.before = once(lambda change: shelf.put(job.id, None) if change.step is Step.REMOVE else False)
-    with pytest.raises(ClaimLostError):
-        await queue.ack(job)
-
-
 async def test_an_ack_that_lost_its_race_does_not_affect_others_in_its_commit(shelf, queue):
     jobs = [await queue.enqueue("work", b"1") for _ in range(5)]
     claimed = await queue.dequeue("work", batch_size=5)
@@ -140,27 +110,6 @@ async def test_an_ack_that_lost_its_race_does_not_affect_others_in_its_commit(sh
     assert [type(None), type(None), ClaimLostError, type(None), type(None)] == [type(answer) for answer in answers]
     assert {} == shelf.kept
     assert 5 + 5 + 5 == len(shelf.steps), "a step was carried out twice"
-
-
-async def test_each_operation_of_apply_each_has_its_own_answer(shelf, queue):
-    waiting = await queue.enqueue("work", b"1", priority=9)
-    for payload in (b"2", b"3"):
-        await queue.enqueue("work", payload)
-    lost, done = await queue.dequeue("work", batch_size=2)
-    robbed = {waiting.id, lost.id}
-
-    def rob(change):
-        if change.job_id in robbed:
-            robbed.remove(change.job_id)
-            shelf.put(change.job_id, None)
-
-    shelf.before = rob
-    answers = await queue.apply_each(Cancel(waiting.id), Ack(lost), Ack(done))
-    assert [JobNotFoundError, ClaimLostError, type(None)] == [type(answer) for answer in answers]
-    assert {} == shelf.kept
-    with pytest.raises(ClaimLostError):
-        await queue.ack(lost)
-    await queue.ack(done)
 
 
 async def test_a_failed_change_is_retried_without_affecting_other_calls(shelf, queue):
@@ -199,19 +148,6 @@ async def test_a_lasting_failure_is_named_in_the_deadline_error(shelf, queue):
     assert {} == shelf.kept
 
 
-async def test_a_refusal_is_raised_at_once_without_a_retry(shelf, queue):
-    tried = []
-
-    def refuse(change):
-        tried.append(change.job_id)
-        raise StorageFatalError("this folder may not be written")
-
-    shelf.before = refuse
-    with pytest.raises(StorageFatalError, match="may not be written"):
-        await queue.enqueue("work", b"1")
-    assert 1 == len(tried)
-
-
 async def test_a_refusal_of_one_job_is_not_the_error_of_others(shelf, queue):
     def refuse(change):
         if change.after.payload == b"2":
@@ -237,24 +173,6 @@ async def test_a_store_that_cannot_be_read_for_a_while_is_read_again(shelf, queu
     assert [job.id] == list(shelf.kept)
 
 
-async def test_a_call_that_is_closed_during_its_change_has_an_unknown_outcome(shelf, queue):
-    entered, go_on = threading.Event(), threading.Event()
-
-    def block(change):
-        entered.set()
-        assert go_on.wait(20)
-
-    shelf.before = block
-    async with asyncio.timeout(30):
-        call = asyncio.create_task(queue.enqueue("work", b"1"))
-        await asyncio.to_thread(entered.wait)
-        closing = asyncio.create_task(queue._writer.close("closed", 0.05))
-        with pytest.raises(UnknownOutcomeError):
-            await call
-        go_on.set()
-        await closing
-
-
 async def test_an_idle_queue_scans_only_after_a_change(shelf, queue):
     await queue.enqueue("work", b"1")
     [job] = await queue.dequeue("work")
@@ -266,37 +184,6 @@ async def test_an_idle_queue_scans_only_after_a_change(shelf, queue):
     assert before == (shelf.scans, len(shelf.steps))
 
 
-async def test_changes_of_another_queue_are_seen(shelf, queue):
-    other = StoreQueue(Shelf(shelf))
-    assert [] == await queue.dequeue("work")
-    job = await other.enqueue("work", b"1")
-    assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
-    assert [] == await other.dequeue("work")
-
-
-async def test_a_job_seen_by_read_state_can_still_be_claimed(shelf, queue):
-    other = StoreQueue(Shelf(shelf))
-    assert [] == await queue.dequeue("work")
-    job = await other.enqueue("work", b"1")
-    assert [job.id] == [seen.id for seen in (await queue.read_state()).jobs]
-    assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
-
-
-async def test_no_scan_runs_while_a_change_is_under_way(shelf, queue):
-    inside = []
-
-    def enter(*_):
-        inside.append(threading.get_ident())
-        assert 1 == len(inside)
-        threading.Event().wait(0.01)
-        inside.pop()
-
-    shelf.before = shelf.reading = enter
-    calls = [queue.enqueue("work", b"1"), queue.read_state(), queue.stats(), queue.enqueue("work", b"2")]
-    await asyncio.gather(*calls)
-    assert 2 == len((await queue.read_state()).jobs)
-
-
 async def test_a_batch_with_lost_claims_is_filled_up_with_other_jobs(shelf, queue):
     jobs = [await queue.enqueue("work", b"1") for _ in range(5)]
     gone = jobs[1].id
@@ -305,29 +192,3 @@ async def test_a_batch_with_lost_claims_is_filled_up_with_other_jobs(shelf, queu
     assert {jobs[0].id, jobs[2].id, jobs[3].id} == {job.id for job in claimed}
     assert [jobs[4].id] == [job.id for job in await queue.dequeue("work", batch_size=3)]
     assert [] == await queue.ack_many(claimed)
-
-
-async def test_claims_of_a_cancelled_batch_are_handed_back(shelf, queue):
-    jobs = [await queue.enqueue("work", b"1") for _ in range(3)]
-    gone, entered, go_on = jobs[1].id, threading.Event(), threading.Event()
-
-    def lose_then_block(change):
-        if change.job_id == gone:
-            shelf.put(gone, None)
-            shelf.reading = block
-
-    def block():
-        entered.set()
-        assert go_on.wait(20)
-
-    shelf.before = lose_then_block
-    call = asyncio.create_task(queue.dequeue("work", batch_size=3))
-    await asyncio.to_thread(entered.wait)
-    call.cancel()
-    await asyncio.wait([call])
-    shelf.before = lambda change: None
-    go_on.set()
-    async with asyncio.timeout(20):
-        claimed = await queue.dequeue("work", batch_size=3, wait=15)
-    assert {jobs[0].id, jobs[2].id} == {job.id for job in claimed}
-    assert {1} == {job.failures for job in claimed}, "it was charged, or the claim ran out"
