@@ -29,10 +29,6 @@ class TestBrokerQueueOnTwoMethods(OnTwoMethods, QueueContract):
     kind = BrokerQueue
 
 
-class TestDirectQueueOnAFile(OnAFile, QueueContract):
-    kind = DirectQueue
-
-
 class TestBrokerQueueOnAFile(OnAFile, QueueContract):
     kind = BrokerQueue
 
@@ -45,7 +41,7 @@ def test_both_queues_are_job_queues_with_all_capabilities():
 
 
 def test_every_capability_has_a_test_of_its_refusal():
-    from tests.contract.queue.refusals import USES
+    from tests.contract.queue.wrong_calls import USES
 
     names = {field.name for field in dataclasses.fields(Capabilities)}
     through_apply = {"staged", "holders"}  # operations, which only `apply` takes: `transactions` has its refusal

@@ -9,8 +9,6 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import InvalidJobError
-from jqueue.formats.queue import StoreQueue
-from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.places import without_waiting
@@ -66,25 +64,4 @@ class TestASetOfBlobs(OfBlobs, QueueContract):
 
 @without_waiting
 class TestAWorkerOnASetOfBlobs(OfBlobs, WorkerContract):
-    pass
-
-
-class OfFolders:
-    @pytest.fixture
-    def make_queue(self, tmp_path):
-        def make(**options):
-            options.pop("clock", None)
-            folders = [VsqsFolder(tmp_path / name, fsync=False) for name in ("home", "other")]
-            return SetWithHomeQueue(*(StoreQueue(folder, **options) for folder in folders), **options)
-
-        return make
-
-
-@pytest.mark.wide
-class TestASetOfFolders(OfFolders, QueueContract):
-    pass
-
-
-@pytest.mark.wide
-class TestAWorkerOnASetOfFolders(OfFolders, WorkerContract):
     pass

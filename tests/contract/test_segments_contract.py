@@ -18,7 +18,7 @@ from jqueue.domain.selection import Phase, phase_of
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.places import OnAServer, on, without
-from tests.contract.queue.order import OrderContract
+from tests.contract.queue.serving import OrderContract
 from tests.contract.test_queue_contract import InVirtualTime
 from tests.simulation.planted_segments import tombstone_lost
 from tests.tiny_segments import segments_of

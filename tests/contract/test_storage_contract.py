@@ -10,12 +10,6 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.storage import (
     Listed,
-    ObjectStoragePort,
-    SupportsListing,
-    SupportsObjects,
-    SupportsReadIfChanged,
-    SupportsRelease,
-    SupportsStoreTime,
 )
 from jqueue.testing import StorageContract
 from tests.two_methods import TwoMethods
@@ -43,20 +37,6 @@ class TestTwoMethods(StorageContract):
             return storage
 
         return open_storage
-
-
-@pytest.mark.parametrize("make", [InMemoryStorage, lambda: LocalFileSystemStorage("queue.json"), TwoMethods])
-def test_a_storage_is_known_by_its_methods(make):
-    assert isinstance(make(), ObjectStoragePort)
-
-
-def test_optional_ports_are_known_by_their_methods():
-    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsListing, SupportsObjects)
-    for storage in (InMemoryStorage(), LocalFileSystemStorage("queue.json")):
-        assert [True] * 4 == [isinstance(storage, port) for port in optional]
-        assert not isinstance(storage, SupportsRelease)
-    assert [False] * 4 == [isinstance(TwoMethods(), port) for port in optional]
-    assert not isinstance(TwoMethods(), SupportsRelease)
 
 
 class Careless(TwoMethods):

@@ -122,23 +122,3 @@ class RangesContract(QueueContractBase):
             assert await self.in_range(operator, jobs[1]) is None
             is_there = await self.in_range(operator, jobs[0]) is not None
             assert is_there == (ending == "nothing done"), "the other jobs end as the call says"
-
-    async def test_a_cancelled_job_of_a_range_that_is_not_named_is_done(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, NEEDS, **DEEP) as [opened, operator]:
-            queue, claim, jobs = await self.range_of(opened)
-            await operator.cancel(jobs[1].id, running=True)
-            await queue.end_range(claim)
-            totals = (await operator.stats()).totals
-            assert totals is not None
-            assert (totals.done, await self.in_range(operator, jobs[1])) == (claim.rows, None)
-
-    async def test_a_cancelled_job_that_is_kept_leaves_when_its_own_claim_ends(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, NEEDS, **DEEP) as [opened, operator]:
-            queue, claim, jobs = await self.range_of(opened)
-            await operator.cancel(jobs[1].id, running=True)
-            await queue.end_range(claim, kept=[jobs[1].id])
-            [told] = await queue.heartbeat_many([jobs[1]])
-            assert isinstance(told, JobCancelledError)
-            assert (told.job_id, told.range_id) == (jobs[1].id, None)
-            await queue.nack(jobs[1])
-            assert await self.in_range(operator, jobs[1]) is None

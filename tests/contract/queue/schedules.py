@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Enqueue, SetSchedule
+from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import (
     HOURLY,
@@ -18,7 +16,6 @@ from jqueue.testing.queue_contract import (
     SCHEDULED_FOR,
     QueueContractBase,
     QueueFactory,
-    ids,
     occurrence,
 )
 
@@ -77,29 +74,6 @@ class SchedulesContract(QueueContractBase):
                 assert after != first, f"a changed {name} was ignored: it is not {value!r}"
                 assert first == await other.schedule("the-name", HOURLY, "work", **options)
 
-    async def test_an_equal_entry_set_again_keeps_its_time_also_when_it_is_due(self, make_queue: QueueFactory) -> None:
-        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
-            await queue.schedule("the-name", HOURLY, "work")
-            clock.time = NOON + timedelta(minutes=5)
-            assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON, (
-                "setting the entry again skipped its due time"
-            )
-            [job] = await other.dequeue("work", batch_size=9)
-            assert occurrence(job) == NOON
-            assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON + timedelta(hours=1)
-
-    async def test_another_entry_of_that_name_replaces_it(self, make_queue: QueueFactory) -> None:
-        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
-            await queue.schedule("the-name", HOURLY, "work", b"old")
-            new = await other.schedule("the-name", "30 * * * *", "work", b"new")
-            assert new.next_at == NOON + timedelta(minutes=30)
-            assert [new] == await queue.schedules()
-            clock.time = NOON + timedelta(minutes=10)
-            assert await queue.dequeue("work") == [], "the replaced entry fired"
-            clock.time = NOON + timedelta(minutes=40)
-            [job] = await queue.dequeue("work", batch_size=9)
-            assert (job.payload, occurrence(job)) == (b"new", NOON + timedelta(minutes=30))
-
     async def test_an_entry_removed_fires_no_more_and_its_jobs_stay(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue, 2) as (clock, [queue, other]):
             await queue.schedule("the-name", HOURLY, "work")
@@ -109,16 +83,6 @@ class SchedulesContract(QueueContractBase):
             clock.time = NOON + timedelta(hours=5)
             [job] = await other.dequeue("work", batch_size=9)
             assert occurrence(job) == NOON
-
-    async def test_entries_are_set_together_with_other_things_or_not_at_all(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["schedules", "transactions"]) as [queue]:
-            schedule, job = await queue.apply(SetSchedule("the-name", HOURLY, "work"), Enqueue("work", b"payload"))
-            assert [schedule] == await queue.schedules()
-            before = await self.fingerprint(queue)
-            with pytest.raises(InvalidJobError):
-                await queue.apply(SetSchedule("another", HOURLY, "work"), Enqueue("work", b"payload", 2**40))
-            assert before == await self.fingerprint(queue)
-            assert [job.id] == ids(await queue.dequeue("work", batch_size=9))
 
     # Firing
 
@@ -169,41 +133,3 @@ class SchedulesContract(QueueContractBase):
             clock.time += timedelta(hours=1)
             [job] = await queue.dequeue("work", batch_size=9)
             assert occurrence(job) == NOON + timedelta(hours=2)
-
-    async def test_an_entry_fires_although_its_entrypoint_is_paused_or_not_asked_for(
-        self, make_queue: QueueFactory
-    ) -> None:
-        async with self.clocked(make_queue) as (clock, [queue]):
-            await queue.schedule("the-name", HOURLY, "work")
-            if queue.capabilities.limits:
-                await queue.pause("work")
-            clock.time = NOON
-            assert await queue.dequeue("nobody") == []
-            [job] = await self.fired(queue)
-            assert (job.status, occurrence(job)) == (JobStatus.QUEUED, NOON)
-
-    async def test_looking_before_an_entry_is_due_writes_nothing(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["schedules"]) as queues:
-            await queues[0].schedule("the-name", "0 0 1 1 *", "work")
-            before = await self.fingerprint(queues[0])
-            for queue in queues:
-                assert await queue.dequeue() == []
-                assert len(await queue.schedules()) == 1
-            assert before == await self.fingerprint(queues[0])
-
-    async def test_a_waiting_dequeue_is_answered_when_an_entry_is_due(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["schedules", "wait"]) as [queue, other]:
-            waiting = asyncio.create_task(other.dequeue("work", wait=self.patience))
-            await queue.schedule("the-name", EVERY_SECOND, "work")
-            for jobs in (await waiting, await queue.dequeue("work", wait=self.patience)):
-                [job] = jobs
-                assert job.heartbeat_at is not None
-                assert job.heartbeat_at >= occurrence(job)
-
-    async def test_an_entry_outlasts_the_queue_object_that_set_it(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["schedules", "wait"]) as [first]:
-            entry = await first.schedule("the-name", EVERY_SECOND, "work", b"payload")
-        async with self.queues(make_queue, 1) as [second]:
-            assert [entry] == await second.schedules()
-            [job] = await second.dequeue("work", wait=self.patience)
-            assert job.payload == b"payload"

@@ -1,10 +1,11 @@
-"""Large payloads and results, each in an object of its own beside the queue."""
+"""Results, and large payloads and results, each in an object of its own beside the queue."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from datetime import timedelta
 from hashlib import shake_128
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,146 @@ from typing import Any
 import pytest
 
 from jqueue.domain.errors import (
+    ClaimLostError,
     InvalidJobError,
+    JobFailedError,
+    JobNotFoundError,
     ObjectDamagedError,
     ObjectMissingError,
     ResultNotKeptError,
-    StorageFatalError,
+    ResultTimeoutError,
 )
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Ack, Dequeue, Enqueue
+from jqueue.domain.operations import Ack, Enqueue
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
-from jqueue.ports.storage import SupportsObjects, SupportsObjectURLs
-from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
+from jqueue.ports.storage import SupportsObjects
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
+
+RESULTS: list[Any] = [
+    None,
+    True,
+    0,
+    -1.5,
+    2**53,
+    "",
+    "größe \n\0 日本 \u2028",
+    [],
+    {},
+    [1, [2, {"three": None}], "four"],
+    {"a": {"b": [1.25, False]}, "": "empty", "日本": '"}]},\n'},
+]
+
+
+class ResultsContract(QueueContractBase):
+    """The result given to an ack is returned to every caller that asks, in any program, before or after the ack."""
+
+    @pytest.mark.parametrize("result", RESULTS, ids=lambda value: repr(value)[:30])
+    async def test_a_result_comes_back_as_it_was(self, make_queue: QueueFactory, result: object) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            await queue.ack(job, result=result)
+            for asked, reference in ((queue, job), (other, job.id)):
+                found = await asked.result(reference, timeout=self.patience)
+                assert (type(found), found) == (type(result), result)
+
+    async def test_a_result_kept_for_nobody_is_not_kept(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await self.one_job(queue)
+            await queue.ack(job, result="done")
+            assert await self.find(queue, job) is None
+            for asked in (queue, other):
+                with pytest.raises(ResultNotKeptError) as raised:
+                    await asked.result(job)
+                assert raised.value.job_id == job.id
+
+    async def test_a_wait_for_a_result_ends_when_it_is_over(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["results"]) as [queue]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            before = await self.fingerprint(queue)
+            for timeout in (0, self.moment, timedelta(seconds=self.moment)):
+                with pytest.raises(ResultTimeoutError, match=job.id) as raised:
+                    await queue.result(job, timeout=timeout)
+                assert isinstance(raised.value, TimeoutError)
+                assert raised.value.job_id == job.id
+            assert before == await self.fingerprint(queue), "waiting for a result must not write"
+            await queue.ack(job, result=1)
+            assert await queue.result(job, timeout=0) == 1
+
+    async def test_a_wait_ends_with_the_error_when_the_job_is_dead(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results", "dead_letters", "errors"]) as [queue, other]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            waiting = asyncio.create_task(other.result(job))
+            await asyncio.wait([waiting], timeout=self.moment)
+            await queue.nack(job, error="not yet")
+            await asyncio.wait([waiting], timeout=self.moment)
+            assert not waiting.done(), "the wait ended although the job will be tried again"
+            [job] = await queue.dequeue("work")
+            await queue.nack(job, dead=True, error="no such image")
+            with pytest.raises(JobFailedError, match="no such image") as raised:
+                await waiting
+            assert (raised.value.job_id, raised.value.error) == (job.id, "no such image")
+
+    async def test_a_wait_ends_when_the_job_leaves(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await queue.enqueue("work", b"payload", keep_result=HOUR)
+            waiting = asyncio.create_task(other.result(job))
+            await asyncio.wait([waiting], timeout=self.moment)
+            await queue.cancel(job.id)
+            with pytest.raises(JobNotFoundError, match=job.id):
+                await waiting
+            with pytest.raises(JobNotFoundError, match="no-such-job"):
+                await queue.result("no-such-job")
+
+    async def test_an_ack_repeated_keeps_the_first_result(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results", "fencing"]) as [queue, other]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            await queue.ack(job, result="first")
+            before = await self.fingerprint(queue)
+            for asked in (queue, other):
+                await asked.ack(job, result="second")
+                with pytest.raises(ClaimLostError):
+                    await asked.nack(job)
+            assert before == await self.fingerprint(queue)
+            assert await other.result(job) == "first"
+
+    async def test_only_the_current_claim_says_the_result(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results", "fencing"]) as [queue, other]:
+            lost = await self.lost_claim(queue, other, keep_result=HOUR)
+            [job] = await other.dequeue("work")
+            with pytest.raises(ClaimLostError):
+                await queue.ack(lost, result="of the lost one")
+            await other.ack(job, result="of the current one")
+            with pytest.raises(ClaimLostError):
+                await queue.ack(lost, result="of the lost one")
+            assert await queue.result(lost.id) == "of the current one"
+
+    async def test_a_result_that_is_too_large_or_no_json_is_refused_before_anything_happens(
+        self, make_queue: QueueFactory
+    ) -> None:
+        endless: list[Any] = []
+        endless.append(endless)
+        bad: list[Any] = [b"bytes", {1, 2}, object(), float("nan"), [float("inf")], {"a": b"b"}, "x" * 200, endless]
+        bad += ["a lone \udc80", {("a", "b"): 1}]
+        async with self.queues(make_queue, 1, ["results"], limits=Limits(result_bytes=200)) as [queue]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            before = await self.fingerprint(queue)
+            for value in bad:
+                with pytest.raises(InvalidJobError, match="result"):
+                    await queue.ack(job, result=value)
+                [refused] = await queue.apply_each(Ack(job, value))
+                assert isinstance(refused, InvalidJobError)
+            assert before == await self.fingerprint(queue)
+            await queue.ack(job, result="x" * 198)
+            assert len(await queue.result(job)) == 198
+
 
 NEEDS = ("objects",)
+
+
 TINY = Limits(object_bytes=100)
+
+
 SMALL, LARGE, LARGER = b"s" * 100, bytes(range(256)) * 10, b"\0" * 3000
 
 
@@ -93,19 +219,6 @@ class LargeValuesContract(QueueContractBase):
                 await other.ack(job)
             assert (await queue.read_state()).jobs == ()
 
-    async def test_large_payloads_of_one_commit_are_all_kept(self, make_queue: QueueFactory) -> None:
-        payloads = [b"%d" % number * 200 for number in range(20)] + [SMALL]
-        async with self.queues(make_queue, 2, (*NEEDS, "transactions"), limits=TINY) as [queue, other]:
-            jobs = await queue.enqueue_many([Enqueue("work", payload) for payload in payloads])
-            assert [job.payload for job in jobs] == payloads
-            assert len(await self.suffixes(queue)) == 20
-            claimed = await other.dequeue("work", batch_size=50)
-            assert [job.payload for job in claimed] == payloads
-            first, *rest = claimed
-            _, following, [last] = await other.apply(Ack(first), Enqueue("next", LARGE), Dequeue("next"))
-            await other.ack_many(rest)
-            assert (following.payload, last.payload) == (LARGE, LARGE)
-
     async def test_a_large_payload_survives_retries_and_changes_of_its_job(self, make_queue: QueueFactory) -> None:
         needs = (*NEEDS, "dead_letters", "reschedule", "delay")
         async with self.queues(make_queue, 2, needs, limits=TINY) as [queue, other]:
@@ -121,14 +234,6 @@ class LargeValuesContract(QueueContractBase):
             [claimed] = await other.dequeue("work")
             assert claimed.payload == LARGE
             assert claimed.payload_object == job.payload_object
-
-    async def test_an_enqueue_repeated_with_its_id_keeps_the_first_payload(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, (*NEEDS, "job_ids"), limits=TINY) as [queue, other]:
-            first = await queue.enqueue("work", LARGE, job_id="the-id")
-            again = await other.enqueue("work", LARGER, job_id="the-id")
-            assert again.payload_object == first.payload_object
-            [job] = await other.dequeue("work", batch_size=5)
-            assert job.payload == LARGE
 
     async def test_a_missing_object_fails_its_own_job_alone(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, (*NEEDS, "dead_letters", "errors"), limits=TINY) as [queue, other]:
@@ -151,26 +256,6 @@ class LargeValuesContract(QueueContractBase):
                 await self.objects_of(queue).create_object(lost.payload_object.suffix, content)
                 await self.assert_lost(other, lost, words)
 
-    async def test_without_a_threshold_nothing_is_kept_beside_the_queue(self, make_queue: QueueFactory) -> None:
-        none = Limits(object_bytes=None)
-        async with self.queues(make_queue, 1, NEEDS, limits=none) as [queue]:
-            job = await queue.enqueue("work", LARGE * 100)
-            assert job.payload_object is None
-            assert await self.suffixes(queue) == []
-            with pytest.raises(InvalidJobError, match="object_bytes=None"):
-                await queue.enqueue("work", pieces_of(b"piece"))
-            [claimed] = await queue.dequeue("work")
-            assert claimed.payload == LARGE * 100
-
-    async def test_a_queue_without_a_threshold_reads_the_objects_of_others(self, make_queue: QueueFactory) -> None:
-        async with (
-            self.queues(make_queue, 1, NEEDS, limits=TINY) as [queue],
-            self.queues(make_queue, 1, NEEDS, limits=Limits(object_bytes=None)) as [other],
-        ):
-            await queue.enqueue("work", LARGE)
-            [job] = await other.dequeue("work")
-            assert job.payload == LARGE
-
     async def test_payloads_stream_in_and_out_in_pieces(self, make_queue: QueueFactory, tmp_path: Path) -> None:
         content = random_bytes(9_000_000)
         file = tmp_path / "payload"
@@ -186,20 +271,6 @@ class LargeValuesContract(QueueContractBase):
                 assert b"".join(found) == content
                 assert max(map(len, found)) <= 4 << 20
                 await other.ack(job)
-
-    async def test_a_small_payload_opens_like_a_large_one(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, NEEDS, limits=TINY) as [queue]:
-            for payload in (b"", SMALL, LARGE):
-                await queue.enqueue("work", payload)
-                [job] = await queue.dequeue("work")
-                assert b"".join([piece async for piece in self.large(queue).open_payload(job)]) == payload
-
-    async def test_a_stream_of_a_few_bytes_is_loaded_like_any_payload(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, NEEDS) as [queue]:
-            for pieces in ((), (b"a", b"b")):
-                await queue.enqueue("work", pieces_of(*pieces))
-                [job] = await queue.dequeue("work")
-                assert (job.payload, job.payload_apart) == (b"".join(pieces), False)
 
     async def test_a_stream_that_fails_enqueues_nothing(self, make_queue: QueueFactory, tmp_path: Path) -> None:
         async def failing() -> AsyncIterator[bytes]:
@@ -234,35 +305,6 @@ class LargeValuesContract(QueueContractBase):
                     assert [piece async for piece in self.large(queue).open_payload(job)]
                 await queue.ack(job)
 
-    async def test_a_payload_in_the_queue_or_on_a_simple_store_has_no_url(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, (*NEEDS, "results"), limits=TINY) as [queue]:
-            small = await queue.enqueue("work", SMALL, keep_result=3600)
-            with pytest.raises(InvalidJobError, match="queue itself"):
-                await self.large(queue).payload_url(small, 60)
-            with pytest.raises(InvalidJobError, match="no result yet"):
-                await self.large(queue).result_url(small.id, 60)
-            [job] = await queue.dequeue("work")
-            await queue.ack(job, result=1)
-            with pytest.raises(InvalidJobError, match="queue itself"):
-                await self.large(queue).result_url(small.id, 60)
-            large = await queue.enqueue("work", LARGE)
-            if isinstance(self.objects_of(queue), SupportsObjectURLs):
-                with suppress(StorageFatalError):  # not all credentials can sign a URL
-                    assert await self.large(queue).payload_url(large.id, 60)
-                return
-            with pytest.raises(InvalidJobError, match="cannot make URLs"):
-                await self.large(queue).payload_url(large, 60)
-
-    async def test_objects_that_are_young_or_named_are_not_removed(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, (*NEEDS, "results"), limits=TINY) as [queue]:
-            job = await self.one_job(queue, keep_result=3600)
-            await queue.enqueue("work", LARGE)
-            await queue.ack(job, result="x" * 1000)
-            await self.objects_of(queue).create_object(f".payloads/{'0' * 32}", b"of a dead process")
-            before = await self.suffixes(queue)
-            assert await self.large(queue).collect() == 0
-            assert await self.suffixes(queue) == before
-
     async def test_a_large_result_is_kept_beside_the_queue(self, make_queue: QueueFactory) -> None:
         value = {"text": "é\u2028" * 200, "numbers": [1, 2.5, None, True]}
         async with self.queues(make_queue, 2, (*NEEDS, "results"), limits=TINY) as [queue, other]:
@@ -276,11 +318,3 @@ class LargeValuesContract(QueueContractBase):
                 assert json.loads(content) == value
                 assert await other.result(job) == value
                 assert await queue.result(job.id) == value
-
-    async def test_a_large_result_that_nobody_keeps_is_not_stored(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, (*NEEDS, "results"), limits=TINY) as [queue]:
-            job = await self.one_job(queue)
-            await queue.ack(job, result="x" * 1000)
-            assert await self.suffixes(queue) == []
-            with pytest.raises(ResultNotKeptError):
-                await queue.result(job)

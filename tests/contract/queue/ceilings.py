@@ -1,17 +1,15 @@
-"""Limits of one entrypoint, common to all consumers: pauses, ceilings of running jobs, rates."""
+"""Limits common to all consumers: pauses, ceilings, rates, concurrency keys."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Enqueue, SetLimits
+from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
@@ -36,6 +34,7 @@ ENDINGS: dict[str, tuple[list[str], Ending]] = {
 }
 """Ways in which a claim ends, each with the capabilities that it needs."""
 
+
 SOUGHT: dict[str, str | Sequence[str] | None] = {
     "all": None,
     "one name": "work",
@@ -43,7 +42,10 @@ SOUGHT: dict[str, str | Sequence[str] | None] = {
     "several names as a tuple": ("work", "nobody"),
 }
 
+
 by_every_ending = pytest.mark.parametrize("ending", ENDINGS)
+
+
 by_everything_sought = pytest.mark.parametrize("sought", SOUGHT.values(), ids=SOUGHT)
 
 
@@ -64,29 +66,6 @@ class LimitsContract(QueueContractBase):
             await operator.resume("work")
             assert enqueued == ids(await queue.dequeue(sought, batch_size=9))
 
-    async def test_a_pause_holds_back_no_other_entrypoint_and_no_job_in_progress(
-        self, make_queue: QueueFactory
-    ) -> None:
-        async with self.queues(make_queue, 1, ["limits"]) as [queue]:
-            claimed = await self.one_job(queue)
-            await queue.pause("work")
-            await self.several(queue, 1)
-            others = await self.several(queue, 2, "other")
-            assert others[:1] == ids(await queue.dequeue())
-            assert others[1:] == ids(await queue.dequeue(["work", "other"], batch_size=9))
-            await queue.ack(claimed)
-            assert await queue.dequeue() == []
-
-    async def test_a_waiting_dequeue_is_answered_when_its_entrypoint_is_resumed(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits", "wait"]) as [queue, operator]:
-            await operator.pause("work")
-            enqueued = await self.several(queue, 1)
-            waiting = asyncio.create_task(queue.dequeue("work", wait=self.patience))
-            await asyncio.wait([waiting], timeout=self.moment)
-            assert not waiting.done(), "the dequeue ignored the pause"
-            await operator.resume("work")
-            assert enqueued == ids(await waiting)
-
     async def test_what_is_set_already_is_not_written_again(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["limits"]) as [queue, operator]:
             await queue.pause("work")
@@ -101,15 +80,6 @@ class LimitsContract(QueueContractBase):
                 assert (await asked.configure(aging=timedelta(minutes=1))).aging == 60
                 assert (await asked.configure()).aging == 60
             assert before == await self.fingerprint(queue)
-
-    async def test_a_pause_outlasts_a_change_of_limits(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["limits"]) as [queue]:
-            enqueued = await self.several(queue, 3)
-            await queue.pause("work")
-            await queue.limit("work", running=2)
-            assert await queue.dequeue("work", batch_size=9) == []
-            await queue.resume("work")
-            assert enqueued[:2] == ids(await queue.dequeue("work", batch_size=9)), "the resume removed the limits"
 
     # Ceilings
 
@@ -126,25 +96,6 @@ class LimitsContract(QueueContractBase):
             await operator.ack(claimed[0])
             assert enqueued[2:3] == ids(await operator.dequeue(sought, batch_size=9))
 
-    async def test_workers_that_come_and_go_never_pass_a_ceiling(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 3, ["limits", "wait"]) as [observer, *queues]:
-            await observer.limit("work", running=3)
-            left = set(await self.several(observer, 12))
-
-            async def work(queue: JobQueue) -> None:
-                while left:
-                    for job in await queue.dequeue("work", batch_size=2, wait=self.moment):
-                        left.discard(job.id)
-                        await queue.ack(job)
-
-            async def observe() -> None:
-                while left:
-                    running = (await observer.read_state()).in_progress_jobs()
-                    assert len(running) <= 3, "more jobs ran than the limit allows"
-                    await asyncio.sleep(0)
-
-            await asyncio.gather(observe(), *(work(queue) for queue in queues for _ in range(2)))
-
     @by_every_ending
     async def test_a_place_under_a_ceiling_is_free_when_a_claim_ends(
         self, make_queue: QueueFactory, ending: str
@@ -159,13 +110,6 @@ class LimitsContract(QueueContractBase):
             await end(queue, job)
             assert ids(await other.dequeue(batch_size=9)) == [enqueued[0 if ending == "hand back" else 1]]
             assert await queue.dequeue(batch_size=9) == []
-
-    async def test_a_place_under_a_ceiling_is_free_when_a_claim_gets_stale(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits", "claim_timeout", "wait"]) as [queue, other]:
-            await queue.limit("work", running=1)
-            _, second = await self.several(queue, 2)
-            [_] = await queue.dequeue("work", batch_size=9, claim_timeout=timedelta(seconds=self.moment))
-            assert [second] == ids(await other.dequeue("work", batch_size=9, wait=self.patience))
 
     async def test_jobs_at_their_ceiling_hold_back_no_others_and_keep_their_order(
         self, make_queue: QueueFactory
@@ -206,37 +150,6 @@ class LimitsContract(QueueContractBase):
             )
             await operator.limit("work")
             assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[5:]
-
-    async def test_jobs_in_progress_before_a_limit_was_set_count(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits"]) as [queue, operator]:
-            enqueued = await self.several(queue, 4)
-            claimed = await queue.dequeue("work", batch_size=2)
-            await operator.limit("work", running=2)
-            assert await queue.dequeue(batch_size=9) == []
-            await queue.ack(claimed[1])
-            assert ids(await queue.dequeue(batch_size=9)) == enqueued[2:3]
-
-    async def test_a_purge_of_waiting_jobs_leaves_a_limit_as_it_is(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["limits", "dead_letters"]) as [queue]:
-            await queue.limit("work", running=1)
-            await self.several(queue, 3)
-            [job] = await queue.dequeue("work", batch_size=9)
-            assert await queue.purge(status=JobStatus.QUEUED) == 2
-            new = await self.several(queue, 2)
-            assert await queue.dequeue(batch_size=9) == []
-            await queue.ack(job)
-            assert ids(await queue.dequeue(batch_size=9)) == new[:1]
-
-    async def test_limits_are_set_together_with_other_things_or_not_at_all(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["limits", "transactions", "unique_keys"]) as [queue]:
-            await queue.enqueue("work", b"payload", unique_key="the-key")
-            taken = Enqueue("work", b"payload", unique_key="the-key", on_conflict="raise")
-            before = await self.fingerprint(queue)
-            with pytest.raises(Exception, match="the-key"):
-                await queue.apply(SetLimits("work", running=1), taken)
-            assert before == await self.fingerprint(queue)
-            await self.several(queue, 2)
-            assert len(await queue.dequeue("work", batch_size=9)) == 3, "a refused limit held jobs back"
 
     # Rates
 
@@ -281,12 +194,66 @@ class LimitsContract(QueueContractBase):
             for first, last in zip(times, times[rate:], strict=False):
                 assert last - first >= per, f"more than {rate} claims within {per}"
 
-    async def test_a_rate_and_a_ceiling_hold_together(self, make_queue: QueueFactory) -> None:
+
+class ConcurrencyContract(QueueContractBase):
+    """A job is claimed while fewer jobs with its key are in progress than it allows. Until then others go first."""
+
+    async def test_jobs_that_share_a_key_run_one_after_another_over_all_entrypoints(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["limits"]) as [queue, other]:
+            names = ["a", "b", "a", "c"]
+            enqueued = [await self.keyed(queue, name) for name in names]
+            for number, name in enumerate(names):
+                [job] = await queue.dequeue(batch_size=9)
+                assert (job.id, job.entrypoint, job.concurrency_key) == (enqueued[number], name, "the-key")
+                for sought in (None, "a", ["a", "b", "c"]):
+                    assert await other.dequeue(sought, batch_size=9) == []
+                await other.ack(job)
+
+    async def test_of_differing_limits_each_job_goes_by_its_own(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["limits"]) as [queue]:
-            await queue.limit("work", running=2, rate=3, per=HOUR)
-            enqueued = await self.several(queue, 9)
-            others = await self.several(queue, 2, "other")
+            limits = [1, 3, 1, 3, 3, 2]
+            enqueued = [await self.keyed(queue, limit=limit) for limit in limits]
             claimed = await queue.dequeue(batch_size=9)
-            assert ids(claimed) == [*enqueued[:2], *others]
-            await queue.ack_many(claimed)
-            assert Counter(job.entrypoint for job in await queue.dequeue(batch_size=9)) == {"work": 1}
+            assert ids(claimed) == [enqueued[0], enqueued[1], enqueued[3]]
+            await queue.ack(claimed[0])
+            [fifth] = await queue.dequeue(batch_size=9)
+            assert fifth.id == enqueued[4], "with two in progress, only the limit of 3 has room"
+            await queue.ack_many([claimed[1], claimed[2]])
+            [last] = await queue.dequeue(batch_size=9)
+            assert last.id == enqueued[5], "with one in progress, the limit of 2 has room"
+            await queue.ack_many([fifth, last])
+            assert ids(await queue.dequeue(batch_size=9)) == [enqueued[2]]
+
+    async def test_jobs_held_back_keep_their_order(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["limits", "priority"]) as [queue, other]:
+            running = await self.keyed(queue)
+            [job] = await queue.dequeue(batch_size=9)
+            assert job.id == running
+            priorities = [3, 1, 2, 1, 3, -1]
+            held = []
+            for number, priority in enumerate(priorities):
+                held.append(await self.keyed(queue, "ab"[number % 2], priority=priority))
+                assert await other.dequeue(batch_size=9) == [], "a held-back job was served"
+            served = []
+            for _ in held:
+                await queue.ack(job)
+                [job] = await queue.dequeue(batch_size=9)
+                served.append(job.id)
+            assert served == [held[number] for number in sorted(range(len(held)), key=lambda one: priorities[one])]
+
+    async def test_keys_and_limits_of_entrypoints_hold_together(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["limits"]) as [queue]:
+            await queue.limit("a", running=1)
+            await queue.pause("b")
+            first = await self.keyed(queue, "b")
+            second, third = [await self.keyed(queue, "a", limit=2) for _ in range(2)]
+            fourth = await self.keyed(queue, "c", limit=2)
+            claimed = await queue.dequeue(batch_size=9)
+            assert ids(claimed) == [second, fourth], "a paused job used up a place of its key"
+            await queue.resume("b")
+            await queue.ack(claimed[1])
+            assert await queue.dequeue(batch_size=9) == []
+            await queue.ack(claimed[0])
+            assert ids(await queue.dequeue(batch_size=9)) == [first, third], "two jobs must run under a limit of 2"

@@ -11,18 +11,30 @@ import pytest
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations import Enqueue, SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 
 NAIVE = datetime(2030, 1, 1)
+
+
 WEST = timezone(timedelta(hours=-1))
+
+
 SURROGATE = "a lone \udc80"
+
+
 LONG = "x" * 600
 
-BAD_DURATIONS: list[Any] = [-1, -0.001, timedelta(seconds=-1), float("nan"), float("inf"), 1e300, "soon", True, b"1"]
-BAD_NAMES: list[Any] = ["", "a\nb", "a\0b", SURROGATE, LONG, 5, b"bytes", True]
-BAD_REFERENCES: list[Any] = [5, None, b"id", 1.5, True, [], ["id"], {}, ("id", 1, 2), object()]
+
+BAD_DURATIONS: list[Any] = [-0.001, timedelta(seconds=-1), float("nan"), 1e300, "soon", True]
+
+
+BAD_NAMES: list[Any] = ["", "a\nb", SURROGATE, LONG, 5, b"bytes"]
+
+
+BAD_REFERENCES: list[Any] = [5, None, b"id", True, ["id"], ("id", 1, 2), object()]
+
 
 BAD_ENQUEUES: dict[str, list[Any]] = {
     "entrypoint": [*BAD_NAMES, None, ["work"]],
@@ -33,19 +45,7 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "run_at": [NAIVE, "2030-01-01T00:00:00Z", 5, datetime.max.replace(tzinfo=WEST)],
     "expires_at": [NAIVE, "2030-01-01T00:00:00Z", 5, datetime.max.replace(tzinfo=WEST)],
     "max_attempts": [0, -1, 1.5, True, "3", 2**64],
-    "headers": [
-        ["a"],
-        {"a": 1},
-        {"a": None},
-        {"a": b"b"},
-        {1: "b"},
-        {"": "b"},
-        {"a": SURROGATE},
-        {SURROGATE: "b"},
-        {"a": "b" * 20_000},
-        {str(number): "b" * 100 for number in range(200)},
-        "a text",
-    ],
+    "headers": [["a"], {"a": 1}, {1: "b"}, {"": "b"}, {SURROGATE: "b"}, {"a": "b" * 20_000}, "a text"],
     "unique_key": BAD_NAMES,
     "unique_for": [5, *BAD_DURATIONS],
     "on_conflict": ["ignore", "", None, 5, ["raise"]],
@@ -54,8 +54,11 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "keep_result": BAD_DURATIONS,
     "deadline": BAD_DURATIONS,
 }
+
+
 OF_A_KEY = {"unique_for": "unique_key", "concurrency_limit": "concurrency_key"}
 """Options that depend on a key, each with that key: without it, even the good value 5 is refused."""
+
 
 BAD_DEQUEUES: dict[str, list[Any]] = {
     "entrypoint": [b"work", 5, [], [5], ["work", None]],
@@ -64,12 +67,17 @@ BAD_DEQUEUES: dict[str, list[Any]] = {
     "claim_timeout": BAD_DURATIONS,
     "deadline": BAD_DURATIONS,
 }
+
+
 BAD_NACKS: dict[str, list[Any]] = {"delay": BAD_DURATIONS, "deadline": BAD_DURATIONS}
+
+
 BAD_PURGES: dict[str, list[Any]] = {
     "status": [JobStatus.IN_PROGRESS, "nonsense", None, 5],
     "entrypoint": BAD_NAMES,
     "older_than": BAD_DURATIONS,
 }
+
 
 Use = Callable[[JobQueue, Job], Awaitable[object]]
 
@@ -184,12 +192,6 @@ class RefusalsContract(QueueContractBase):
                 bad = [value for value in bad if value != 5]
             assert await self.refuse(queue, self.calls(queue.enqueue, good, {argument: bad})) == ""
 
-    async def test_a_delay_and_a_time_together_are_refused(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["delay"]) as [queue]:
-            good = {"entrypoint": "work", "payload": b"payload", "delay": 5}
-            bad: dict[str, list[Any]] = {"run_at": [datetime(2030, 1, 1, tzinfo=UTC)]}
-            assert await self.refuse(queue, self.calls(queue.enqueue, good, bad)) == ""
-
     async def test_the_ends_of_every_range_are_taken(self, make_queue: QueueFactory) -> None:
         needs = ["priority", "headers", "unique_keys", "delay", "dead_letters"]
         async with self.queues(make_queue, 1, needs, limits=Limits(payload_bytes=2000)) as [queue]:
@@ -220,15 +222,6 @@ class RefusalsContract(QueueContractBase):
             await self.one_job(queue)
             bad = [value for value in BAD_REFERENCES if verb != "redrive" or value is not None]
             assert await self.refuse(queue, self.calls(getattr(queue, verb), {}, {"job_id": bad})) == ""
-
-    @pytest.mark.parametrize("verb", ["ack_many", "nack_many", "heartbeat_many"])
-    async def test_of_many_what_is_no_job_is_refused_before_the_others_are_touched(
-        self, make_queue: QueueFactory, verb: str
-    ) -> None:
-        async with self.queues(make_queue, 1, ["heartbeat"]) as [queue]:
-            job = await self.one_job(queue)
-            bad = [[value, job] for value in BAD_REFERENCES]
-            assert await self.refuse(queue, self.calls(getattr(queue, verb), {}, {"jobs": bad})) == ""
 
     async def test_a_nack_with_bad_input_is_refused(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["delay", "dead_letters", "uncharged"]) as [queue]:
@@ -298,21 +291,6 @@ class RefusalsContract(QueueContractBase):
             with pytest.raises(QueueFullError, match="of the 18000 bytes"):
                 await other.enqueue("work", b"")
 
-    async def test_a_limit_that_is_no_size_is_refused(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["size_limit"]) as [queue]:
-            bad = [0, -1, 1.5, "1 MB", True]
-            assert await self.refuse(queue, self.calls(queue.configure, {}, {"blob_bytes": bad})) == ""
-
-    async def test_a_full_queue_keeps_the_job_that_was_to_be_replaced(self, make_queue: QueueFactory) -> None:
-        needs = ["size_limit", "unique_keys"]
-        async with self.queues(make_queue, 1, needs, limits=Limits(blob_bytes=20_000)) as [queue]:
-            old = await queue.enqueue("work", b"old", unique_key="the-key")
-            before = await self.fingerprint(queue)
-            with pytest.raises(QueueFullError):
-                await queue.enqueue("work", b"x" * 30_000, unique_key="the-key", on_conflict="replace")
-            assert before == await self.fingerprint(queue)
-            assert old == await queue.enqueue("work", b"new", unique_key="the-key")
-
     async def test_a_capability_that_is_missing_is_refused_by_name(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue) as [queue]:
             missing = [name for name in queue.capabilities.missing if name in USES]
@@ -325,3 +303,89 @@ class RefusalsContract(QueueContractBase):
                     with pytest.raises(InvalidJobError, match=name):
                         await use(queue, job)
             assert before == await self.fingerprint(queue)
+
+
+BAD_COUNTS: list[Any] = [0, -1, 1.5, True, "3", 2**64, [1]]
+
+
+BAD_CRONS: list[Any] = ["", "* * * *", "60 * * * *", "0 0 30 2 *", "*/0 * * * *", "5-1 * * * *", "a\nb * * * *", None]
+
+
+BAD_ZONES: list[Any] = ["", "Europe/Nowhere", "/etc/passwd", "\0", None, b"UTC"]
+
+
+BAD_ENTRIES: dict[str, list[Any]] = {
+    "name": [*BAD_NAMES, None, "x" * 449],
+    "cron": BAD_CRONS,
+    "timezone": BAD_ZONES,
+    "entrypoint": BAD_NAMES,
+    "payload": BAD_ENQUEUES["payload"],
+    "priority": BAD_ENQUEUES["priority"],
+    "max_attempts": BAD_COUNTS,
+    "headers": BAD_ENQUEUES["headers"],
+    "unique_key": BAD_NAMES,
+    "concurrency_key": BAD_NAMES,
+    "concurrency_limit": [5],
+    "keep_result": BAD_DURATIONS,
+    "deadline": BAD_DURATIONS,
+}
+
+
+class RefusedRulesContract(RefusalsContract, QueueContractBase):
+    """An invalid limit, setting or entry is refused, and leaves every byte of the queue unchanged."""
+
+    async def test_bad_limits_are_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["limits"]) as [queue]:
+            await queue.enqueue("work", b"payload")
+            calls = self.calls(queue.limit, {"entrypoint": "work"}, {"running": BAD_COUNTS, "rate": [5], "per": [5]})
+            calls += self.calls(queue.limit, {"entrypoint": "work", "per": 5}, {"rate": [*BAD_COUNTS, None]})
+            calls += self.calls(queue.limit, {"entrypoint": "work", "rate": 5}, {"per": [*BAD_DURATIONS, 0, None]})
+            calls += self.calls(queue.limit, {}, {"entrypoint": [*BAD_NAMES, None]})
+            for verb in (queue.pause, queue.resume):
+                calls += self.calls(verb, {}, {"entrypoint": [*BAD_NAMES, None]})
+            calls += self.calls(queue.configure, {}, {"aging": [*BAD_DURATIONS, 0]})
+            assert await self.refuse(queue, calls) == ""
+
+    async def test_bad_changes_of_jobs_are_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["reschedule"]) as [queue]:
+            job = await queue.enqueue("work", b"payload")
+            good, time = {"job_id": job.id}, datetime(2030, 1, 1, tzinfo=UTC)
+            calls = self.calls(queue.reschedule, good, {"delay": [*BAD_DURATIONS, None], "run_at": [NAIVE, "now", 5]})
+            calls += self.calls(queue.reschedule, {**good, "delay": 5}, {"run_at": [time]})
+            calls += self.calls(queue.reprioritise, good, {"priority": BAD_ENQUEUES["priority"]})
+            calls += self.calls(queue.reschedule, {"delay": 5}, {"job_id": [*BAD_NAMES, None, job]})
+            calls += self.calls(queue.reprioritise, {"priority": 5}, {"job_id": [*BAD_NAMES, None, job]})
+            assert await self.refuse(queue, calls) == ""
+            assert job == await self.held(queue, job)
+
+    @pytest.mark.parametrize("argument", BAD_ENTRIES)
+    async def test_a_bad_cron_entry_is_refused(self, make_queue: QueueFactory, argument: str) -> None:
+        async with self.queues(make_queue, 1, ["schedules"], limits=Limits(payload_bytes=2000)) as [queue]:
+            await queue.enqueue("work", b"payload")
+            good = {"name": "the-name", "cron": "* * * * *", "entrypoint": "work"}
+            assert await self.refuse(queue, self.calls(queue.schedule, good, {argument: BAD_ENTRIES[argument]})) == ""
+            if argument == "name":
+                assert await self.refuse(queue, self.calls(queue.unschedule, {}, {"name": [*BAD_NAMES, None]})) == ""
+            assert await queue.schedules() == []
+
+    async def test_a_full_queue_takes_no_cron_entry(self, make_queue: QueueFactory) -> None:
+        needs = ["schedules", "size_limit"]
+        async with self.queues(make_queue, 1, needs, limits=Limits(blob_bytes=20_000)) as [queue]:
+            with pytest.raises(QueueFullError, match="room"):
+                for number in range(20):
+                    await queue.schedule(f"entry {number}", "0 0 1 1 *", "work", b"x" * 1000)
+            before = await self.fingerprint(queue)
+            entries = await queue.schedules()
+            assert 5 <= len(entries) <= 17
+            assert entries[0] == await queue.schedule(entries[0].name, "0 0 1 1 *", "work", b"x" * 1000)
+            assert before == await self.fingerprint(queue)
+
+    async def test_bad_operations_are_refused_before_the_good_ones_are_done(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["limits", "schedules", "transactions"]) as [queue]:
+            await queue.enqueue("work", b"payload")
+            good, wrong = SetLimits("work", running=3), "ack"
+            bad: list[Any] = [SetLimits("work", rate=5), SetSchedule("the-name", "never", "work"), wrong]
+            calls = self.calls(lambda operation: queue.apply(good, operation), {}, {"operation": bad})
+            calls += self.calls(lambda operation: queue.apply_each(good, operation), {}, {"operation": [wrong]})
+            assert await self.refuse(queue, calls) == ""
+            assert (await queue.read_state()).entrypoints == {}

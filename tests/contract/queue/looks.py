@@ -1,28 +1,31 @@
-"""The blob and the values returned: values are immutable, lines are kept as they are, payloads stay hidden."""
+"""Looking at a queue: its state, its jobs one by one, its history; payloads stay private."""
 
 from __future__ import annotations
 
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
+from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.queue_contract import (
     PAYLOAD,
     SPOKEN,
     QueueContractBase,
     QueueFactory,
+    events_of,
+    ids,
     in_a_line,
 )
-
-"""Parts of the payload as they would look in a text."""
 
 
 class ContentContract(QueueContractBase):
@@ -56,16 +59,6 @@ class ContentContract(QueueContractBase):
             assert expected == await queue.read_state()
             [job] = await queue.dequeue("work")
             assert (job.payload, dict(job.headers)) == (b"payload", {"name": "text"})
-
-    async def test_the_state_reads_as_it_was_when_it_was_read(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue) as [queue]:
-            await queue.enqueue("work", b"payload")
-            before = await queue.read_state()
-            kept = before.model_dump_json()
-            [job] = await queue.dequeue()
-            await queue.ack(job)
-            assert kept == before.model_dump_json()
-            assert (await queue.read_state()).version > before.version
 
     async def test_the_id_of_a_job_that_cannot_be_read_is_not_given_again(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["job_ids"]) as [queue]:
@@ -157,3 +150,110 @@ class ContentContract(QueueContractBase):
             lambda: model(entrypoint="work", payload=wrong),
             lambda: model(entrypoint="work", payload=[PAYLOAD]),
         ]
+
+
+NUMBER = 12
+"""Number of jobs that a test looks at."""
+
+
+class LookingContract(QueueContractBase):
+    """An iteration over jobs shows what the state shows, and changes nothing."""
+
+    async def test_iterate_jobs_yields_each_job_once_as_the_state_has_it(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            for number in range(NUMBER):
+                await queue.enqueue("work", b"%d" % number)
+            await queue.dequeue("work")
+            before = await self.fingerprint(queue)
+            state = await other.read_state()
+            found = [job async for job in other.iterate_jobs()]
+            assert sorted(ids(state.jobs)) == sorted(ids(found))
+            assert all(state.find(job.id) == job for job in found)
+            assert before == await self.fingerprint(queue)
+
+    async def test_iterate_jobs_yields_only_jobs_that_fit_all_filters(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            for number in range(NUMBER):
+                await queue.enqueue("work", b"%d" % number)
+            [held, *_] = await queue.dequeue("work", batch_size=2)
+            jobs = (await queue.read_state()).jobs
+            name = jobs[0].entrypoint  # a format without entrypoints has a name of its own
+
+            async def found(*statuses: JobStatus, **options: Any) -> list[str]:
+                return sorted(ids([job async for job in queue.iterate_jobs(*statuses, **options)]))
+
+            def fitting(*statuses: JobStatus) -> list[str]:
+                return sorted(job.id for job in jobs if job.status in statuses)
+
+            assert fitting(JobStatus.IN_PROGRESS) == await found(JobStatus.IN_PROGRESS)
+            assert fitting(JobStatus.QUEUED) == await found(JobStatus.QUEUED, entrypoint=[name, "another"])
+            assert fitting(*JobStatus) == await found(JobStatus.QUEUED, JobStatus.IN_PROGRESS, entrypoint=name)
+            assert [held.id] == await found(id_prefix=held.id)
+            for other in ({"entrypoint": "another"}, {"id_prefix": "no id begins like this"}):
+                assert await found(**other) == []
+            assert await found(JobStatus.QUEUED, id_prefix=held.id) == []
+
+    async def test_an_iteration_shows_the_version_with_which_it_began(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            known = {(await queue.enqueue("work", b"%d" % number)).id for number in range(NUMBER)}
+            async with aclosing(queue.iterate_jobs()) as jobs:
+                seen = [await anext(jobs)]
+                for job in await other.dequeue("work", batch_size=NUMBER):
+                    await other.ack(job)
+                await other.enqueue("work", b"later")
+                seen += [job async for job in jobs]
+            assert (NUMBER, known) == (len(seen), set(ids(seen)))
+            assert {JobStatus.QUEUED} == {job.status for job in seen}
+
+
+NEEDS = ("history", "transactions", "errors")
+
+
+QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
+
+
+class HistoryContract(QueueContractBase):
+    """A queue that is told to keeps the history of its jobs."""
+
+    async def test_the_history_can_be_searched(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+            await queue.configure(history=3600, history_payloads=True)
+            first = await queue.enqueue("mail", b"payload")
+            second = await queue.enqueue("resize", b"")
+            [claimed] = await queue.dequeue("mail")
+            every = await events_of(queue)
+            assert await events_of(queue, job_id=first.id) == [every[1], every[3]]
+            assert await events_of(queue, entrypoint="resize") == [every[2]]
+            time = every[2].at
+            assert await events_of(queue, since=time) == [event for event in every if event.at >= time]
+            assert await events_of(queue, until=time) == [event for event in every if event.at < time]
+            assert await events_of(queue, job_id="unknown") == []
+            assert [event.payload for event in every] == [None, b"payload", b"", None]
+            assert "payload=" not in repr(every[1])
+            assert (second.id, claimed.id) == (every[2].job_id, every[3].job_id)
+
+    async def test_a_damaged_object_hides_nothing_else(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, NEEDS) as [queue]:
+            storage = self.storage_of(queue)
+            assert isinstance(storage, SupportsObjects)
+            await queue.configure(history=3600)
+            for count in range(1, 4):
+                await queue.enqueue_many([Enqueue("work", b"") for _ in range(EVENTS_PER_OBJECT + 1)])
+                await self.until_moved(queue, count)
+            _, second, third = [each.suffix for each in await storage.list_beside(".history/")]
+            content = await storage.read_object(second)
+            await storage.remove_object(second)
+            await storage.create_object(second, content[:-5])
+            await storage.remove_object(third)
+            await queue.enqueue("work", b"")
+            found = []
+            assert isinstance(queue, SupportsHistory)
+            with pytest.raises(HistoryDamagedError) as refused:
+                async for event in queue.history():
+                    found.append(event.number)
+            assert found == [3 * EVENTS_PER_OBJECT + 5, *range(EVENTS_PER_OBJECT + 2, 0, -1)]
+            numbers = range(2, 3 * EVENTS_PER_OBJECT + 6, EVENTS_PER_OBJECT + 1)
+            spans = [f"(events {first} to {first + EVENTS_PER_OBJECT})" for first in numbers[1:3]]
+            damaged, missing = sorted(refused.value.objects)
+            assert damaged.startswith(f"{second} {spans[0]}: its checksum does not match")
+            assert missing == f"{third} {spans[1]}: it is missing"

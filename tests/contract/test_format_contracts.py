@@ -1,0 +1,53 @@
+"""Queues of older programs keep the queue contract as far as their format allows."""
+
+from typing import Any
+
+import pytest
+
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
+from jqueue.formats.vsqs.store import VsqsFolder
+from jqueue.testing.queue_contract import QueueContract
+from tests.contract.queue.wrong_calls import RefusalsContract
+from tests.contract.worker_contract import WorkerContract
+
+
+class OnAFormat:
+    """A queue on a store of jobs, which uses the clock of the machine."""
+
+    make_store: Any
+
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        def make(**options):
+            options.pop("clock", None)
+            return StoreQueue(self.make_store(tmp_path / "queue", fsync=False), **options)
+
+        return make
+
+
+class TestDirqSimple(OnAFormat, RefusalsContract, QueueContract):
+    make_store = DirqSimple
+
+
+class TestDirqElements(OnAFormat, RefusalsContract, QueueContract):
+    make_store = DirqElements
+
+
+class TestVsqs(OnAFormat, RefusalsContract, QueueContract):
+    make_store = VsqsFolder
+
+
+class TestTextQueue(OnAFormat, RefusalsContract, QueueContract):
+    make_store = TextQueueFile
+
+
+class TestAWorkerOnVsqs(OnAFormat, WorkerContract):
+    make_store = VsqsFolder
+
+
+@pytest.mark.wide
+class TestAWorkerOnTextQueue(OnAFormat, WorkerContract):
+    make_store = TextQueueFile
