@@ -25,14 +25,12 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.operations.drop_rows import DropRows
-from jqueue.domain.range_jobs import RangeFailure
 from jqueue.domain.segment_index import HashTable, SegmentIndex
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
     change_row,
-    in_segments,
     remove_segment,
     restore_segment,
     segments_of,
@@ -204,21 +202,6 @@ async def test_jobs_of_a_missing_segment_wait_and_those_of_others_are_done_with_
     assert names(0, JOBS) == ids(await DirectQueue(store).dequeue("a", batch_size=JOBS))
 
 
-async def test_a_job_that_failed_waits_uncharged_if_its_row_can_no_longer_be_read():
-    """The row is needed to note the failure with it. All other jobs of the range are done."""
-    storage = InMemoryStorage()
-    name = await filled(storage)
-    queue = DirectQueue(storage)
-    claim = await queue.claim_range("a", JOBS)
-    whole = await remove_segment(storage, name)
-    await queue.end_range(claim, failed={"17": RangeFailure("boom", dead=True)})
-    stats = await queue.stats()
-    await restore_segment(storage, name, whole)
-    left = await DirectQueue(storage).dequeue("a", batch_size=JOBS)
-    assert JOBS == stats.totals.done + len(left)
-    assert ("17", 2, 1) in [(job.id, job.attempt, job.failures) for job in left]
-
-
 async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on():
     clock = VirtualClock()
     storage = InMemoryStorage(clock=clock)
@@ -241,25 +224,6 @@ async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on
     await segment.write(whole, etag)
     try_again_at_once(queue)
     assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
-
-
-async def test_a_lost_claim_on_a_job_that_cannot_be_read_is_lost_by_the_job_and_by_its_id():
-    storage = InMemoryStorage(clock=VirtualClock())
-    deep = tiny_queue(storage)
-    await deep.enqueue("a", b"")
-    [job] = await deep.dequeue("a")
-    await deep.requeue_stale(0)
-    await spilled(deep)
-    [name] = (await deep.read_state()).segments
-    segment = storage.beside(f".segments/{name}")
-    whole, etag = await segment.read()
-    for damaged in (whole.replace(b"queued", b"QUEUED", 1), whole[:-1]):
-        etag = await segment.write(damaged, etag)
-        queue = DirectQueue(storage)
-        for end in (queue.ack, queue.nack, queue.heartbeat):
-            for reference in (job, job.id):
-                with pytest.raises(ClaimLostError):
-                    await end(reference)
 
 
 async def test_claims_on_a_damaged_segment_are_neither_ended_wrongly_nor_in_the_way_of_others():
@@ -325,27 +289,6 @@ def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(fail
             assert ["deep 1", "deep 2"] == [job.id for job in await queue.dequeue("deep", batch_size=9)]
 
     run()
-
-
-@in_virtual_time
-async def test_a_segment_that_cannot_be_read_stops_no_merge_of_other_segments():
-    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
-    deep = tiny_queue(storage)
-    for number in range(6):
-        await deep.enqueue("deep", job_id=f"{number}")
-        await spilled(deep)
-    names = [*(await deep.read_state()).segments]
-    storage.unreadable[f".segments/{names[0]}"] = FAILURES["silent"]
-    queue = in_segments(DirectQueue(storage, clock=VirtualClock()), merged=3)
-    async with queue:
-        for _ in range(40):
-            await queue.pause("nothing")
-            await queue.resume("nothing")
-            await asyncio.sleep(2)
-        left = [*(await queue.read_state()).segments]
-    assert names[0] in left
-    assert 3 > len(left), "the five others are one or two by now"
-    assert storage.object_calls.count(("read_object", f".segments/{names[0]}")) < 6
 
 
 @in_virtual_time
@@ -437,11 +380,3 @@ async def test_each_row_that_contradicts_the_index_or_the_manifest_is_named():
     assert "chunk 1: row 3 belongs before" in of(segment, changed(other, chunks=firsts, ids=ids, keys=keys), swapped)
     assert "chunk 1 has 1 rows, and not 2" in of(segment, *with_chunk(index, chunks, 1, lines[0]))
     assert "the checksum does not match" in of(segment, index, {**chunks, 2: chunks[2].replace(b"\2", b"\1")})
-
-
-async def test_chunks_whose_rows_have_all_left_are_not_checked():
-    segment, index, chunks = await read()
-    left = segment.model_copy(update={"next": 3, "taken": ((4, 6),)})
-    check = SegmentCheck(left, index, ())
-    assert [[1, 3]] == check.pieces
-    assert [1, 2] == [check.chunk(number, chunks[number]).jobs for number in (1, 3)]

@@ -213,22 +213,6 @@ async def test_the_oldest_object_is_missed_by_name_and_numbers():
 
 
 @in_virtual_time
-async def test_events_that_are_missing_between_others_are_named():
-    memory = InMemoryStorage(clock=VirtualClock())
-    queue = queue_on(memory)
-    await queue.configure(history=3600)
-    for _ in range(3):
-        await add(queue, 1)
-    content, etag = await memory.read()
-    lines = content.split(b",\t")
-    await memory.write(b",\t".join([*lines[:1], *lines[3:]]), etag)
-    queue = queue_on(memory)
-    with pytest.raises(HistoryDamagedError, match="events 2 to 3 are missing"):
-        await numbers(queue)
-    await add(queue, 1)
-
-
-@in_virtual_time
 async def test_a_store_without_objects_refuses_to_keep_a_history():
     queue = queue_on(FaultyStorage(InMemoryStorage()))
     with pytest.raises(InvalidJobError, match="FaultyStorage can only read and write the queue's own"):

@@ -109,18 +109,6 @@ async def test_pieces_that_end_early_leave_no_file(storage, path):
     assert [] == on_disk(path)
 
 
-@pytest.mark.parametrize("suffix", [".beside.1", ONE])
-async def test_writers_take_no_object_on_its_way_for_a_leftover(storage, path, suffix):
-    async def pieces():
-        yield b"first, "
-        for writer in (LocalFileSystemStorage(path), storage.beside(".beside")):
-            await writer.write(b"a first write removes the leftovers of killed writers")
-        yield b"last"
-
-    await storage.create_object_from(suffix, pieces())
-    assert b"first, last" == await storage.read_object(suffix)
-
-
 @pytest.mark.parametrize("linked", ["queue.json.history", "queue.json.history/1"])
 async def test_links_are_not_followed(storage, path, tmp_path, linked):
     precious = tmp_path / "precious"

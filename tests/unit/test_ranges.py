@@ -18,7 +18,6 @@ from jqueue import (
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import HandBack, RequeueStale
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
@@ -81,15 +80,6 @@ async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
             job.id: (job.attempt, job.failures) for job in left
         }
         assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
-
-
-@in_virtual_time
-async def test_a_heartbeat_in_the_commit_of_the_end_of_a_range_is_no_loss():
-    async with queue_on(store(), stale_timeout=30) as queue:
-        await with_rows(queue, 4)
-        claim = await claimed(queue, 4)
-        _, [lost] = await asyncio.gather(queue.end_range(claim), queue.heartbeat_many([claim.claim]))
-        assert lost.ended_here
 
 
 @in_virtual_time
@@ -202,19 +192,6 @@ async def test_jobs_that_need_care_one_by_one_are_never_in_a_range():
 
 
 @in_virtual_time
-async def test_a_job_that_is_not_in_the_range_refuses_its_end():
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 6)
-        claim = await claimed(queue, 3)
-        with pytest.raises(JobNotFoundError):
-            await queue.end_range(claim, failed={ids[4]: "boom"})
-        with pytest.raises(JobNotFoundError):
-            await queue.end_range(claim, returned=[ids[4]])
-        await queue.end_range(claim)
-        assert 3 == (await queue.stats()).depth
-
-
-@in_virtual_time
 async def test_the_claim_of_a_caller_who_left_goes_back():
     async with queue_on(store(), stale_timeout=timedelta(days=1)) as queue:
         ids = await with_rows(queue, 4)
@@ -225,33 +202,6 @@ async def test_the_claim_of_a_caller_who_left_goes_back():
             await task
         await asyncio.sleep(1)
         assert ids == [job.id for job in await queue.dequeue("t", batch_size=9)]
-
-
-@in_virtual_time
-async def test_a_row_that_was_in_a_range_meanwhile_is_claimed_with_the_next_attempt():
-    storage = store()
-    async with queue_on(storage) as one, queue_on(storage) as two:
-        ids = await with_rows(one, 4)
-        assert 0 == (await two.find(ids[1])).attempt  # its row is loaded
-        await one.end_range(await claimed(one, 4), nothing_done=True)
-        assert [2, 2, 2, 2] == [job.attempt for job in await two.dequeue(batch_size=4)]
-
-
-@in_virtual_time
-async def test_a_cancelled_job_leaves_with_a_claim_that_reached_nobody_or_became_stale():
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 9)
-        for cancelled, end in ((ids[1], lambda claim: HandBack((claim.claim,))), (ids[2], lambda _: RequeueStale(0))):
-            claim = await claimed(queue, 8)
-            await queue.cancel(cancelled, running=True)
-            await queue.apply(end(claim))
-        stats = await queue.stats()
-        assert (2, {}) == (stats.totals.cancelled, (await queue.read_state()).ranges)
-        assert (7, 6) == (stats.totals.failed, stats.totals.retried), "a cancelled job is not tried again"
-        jobs = await queue.dequeue("t", batch_size=9)
-        assert [ids[0], *ids[3:]] == [job.id for job in jobs]
-        assert {1} == {job.failures for job in jobs if job.id == ids[8]}
-        assert {2} == {job.failures for job in jobs if job.id != ids[8]}
 
 
 @in_virtual_time
@@ -284,22 +234,6 @@ async def test_a_range_ends_before_a_job_that_was_tried_less_often():
         await queue.end_range(await claimed(queue, 4), returned=ids[:4:2])
         assert ids[:4:2] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
         assert ids[4:] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
-
-
-@in_virtual_time
-async def test_a_kept_job_stays_in_progress_with_a_claim_of_its_own():
-    async with queue_on(store(), stale_timeout=30) as queue:
-        ids = await with_rows(queue, 5)
-        claim = await claimed(queue, 5)
-        jobs = await jobs_of(queue, claim)
-        await queue.cancel(ids[4], running=True)
-        await queue.end_range(claim, kept=[ids[1], ids[4]])
-        assert (3, 2) == ((stats := await queue.stats()).totals.done, stats.in_progress)
-        assert [ids[4]] == [error.job_id for error in await queue.heartbeat_many(jobs[1::3])]
-        await queue.nack(jobs[1], error="boom")
-        await queue.nack(jobs[4])
-        [left] = await queue.dequeue("t", batch_size=9)
-        assert (ids[1], 2, 2, "boom") == (left.id, left.attempt, left.failures, left.error)
 
 
 @in_virtual_time

@@ -8,18 +8,16 @@ import pytest
 from jqueue import (
     DeadlineExceededError,
     DirectQueue,
-    DuplicateJobError,
     InMemoryStorage,
     InvalidJobError,
     Limits,
     StorageError,
-    UnknownOutcomeError,
 )
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.limits import TRANSACTIONS_KEPT
 from jqueue.domain.limits import Limits as DomainLimits
-from jqueue.domain.operations import EnqueueStaged, LastTransaction, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations import EnqueueStaged, NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -154,25 +152,6 @@ async def test_the_first_of_two_rows_gets_their_unique_key_whatever_their_priori
 
 
 @in_virtual_time
-async def test_a_taken_key_refuses_the_whole_write_if_that_was_asked_for():
-    async with deep_queue(objects()) as queue:
-        await queue.enqueue("work", b"there", unique_key="b")
-        task = await stage(queue, b"1", b"2", unique_key=["a", "b"])
-        with pytest.raises(DuplicateJobError):
-            await queue.enqueue_staged([task], FIRST, on_conflict="raise")
-        assert ([b"there"], {}) == (await claimed(queue), (await queue.read_state()).transactions)
-
-
-@in_virtual_time
-async def test_rows_with_a_concurrency_key_are_limited_and_make_older_readers_refuse_the_queue():
-    async with deep_queue(objects()) as queue:
-        task = await stage(queue, b"a", b"b", b"c", concurrency_key=["k", "k", None])
-        assert StagedReceipt(3) == await queue.enqueue_staged([task], FIRST)
-        assert {"limits", "segments"} <= set((await queue.read_state()).critical)
-        assert [b"a", b"c"] == await claimed(queue)
-
-
-@in_virtual_time
 async def test_a_missing_segment_is_not_named():
     storage = objects()
     async with deep_queue(storage) as queue:
@@ -201,20 +180,6 @@ async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_
         await queue.enqueue_staged([task], FIRST)
         kept = {FOLDER + each.segments[0].name for each in (task, other)}
         assert (sorted(kept), 1) == (await left(storage), len(lost.segments))
-
-
-@in_virtual_time
-async def test_a_queue_that_is_closed_while_segments_are_removed_still_says_what_was_added():
-    storage = objects()
-    queue = deep_queue(storage, deadline=5)
-    await stage(queue, b"a")
-    task = await stage(queue, b"a", task=1)
-    storage.on_object(Fault.NONE, Fault.HANGS)  # the listing, and the removal
-    call = asyncio.create_task(queue.enqueue_staged([task], FIRST, deadline=1000))
-    await asyncio.sleep(1)
-    assert "remove_object" == storage.object_calls[-1][0]
-    await queue.aclose()
-    assert 1 == (await call).added
 
 
 @in_virtual_time
@@ -308,25 +273,6 @@ async def test_staged_jobs_are_added_once_under_every_fault_of_the_write(kind, f
         await queue.enqueue("work", b"", job_id="after")
         assert ["before", "a", "b", "after"] == await ids_in(storage)
         assert ["before", "a", "b", "after"] == [job.id for job in await queue.dequeue(batch_size=9)]
-
-
-@both
-@pytest.mark.parametrize("lands", [True, False])
-@in_virtual_time
-async def test_a_deadline_during_the_write_leaves_an_outcome_that_can_be_resolved(kind, lands):
-    storage = store()
-    async with queue_on(kind, storage) as queue:
-        await queue.enqueue("work", b"", job_id="before")
-        storage.on_write(Fault.HANGS_AFTER if lands else Fault.HANGS)
-        with pytest.raises(UnknownOutcomeError) as raised:
-            await queue.apply(EnqueueStaged([block("a")], transaction=("app", 4)), deadline=2)
-        if lands:
-            assert [StagedReceipt(added=1)] == await raised.value.resolve(timeout=60)
-        else:
-            with pytest.raises(DeadlineExceededError):
-                await raised.value.resolve(timeout=60)
-        [last] = await queue.apply(LastTransaction("app"))
-        assert (["before", "a"], 4) == (await ids_in(storage), last) if lands else (["before"], None)
 
 
 def test_the_repr_shows_no_payloads():
