@@ -57,6 +57,7 @@ def test_a_writer_of_a_loop_that_runs_again_changes_nothing():
 
     task = old.run_until_complete(begin())
     gate, storage.gate = storage.gate, None
+    assert gate is not None
     new = asyncio.new_event_loop()
     new.run_until_complete(queue.enqueue("t", b"", job_id="a"))
     answered = storage.answered
