@@ -1,4 +1,4 @@
-"""Both queues keep the queue contract with their waiting jobs in small segments, on each kind of store.
+"""A broker keeps the queue contract with its waiting jobs in small segments, in memory and on a store.
 
 With `InSegments`, jobs move to segments between commits, whenever the writer gets to it. With `AllInSegments`, every
 commit moves all of them.
@@ -8,21 +8,15 @@ from typing import Any
 
 import pytest
 
-from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import perform
 from jqueue.domain.selection import Phase, phase_of
 from jqueue.testing.queue_contract import QueueContract
-from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.places import OnAServer, on, without
-from tests.contract.queue.serving import OrderContract
 from tests.contract.test_queue_contract import InVirtualTime
-from tests.simulation.planted_segments import tombstone_lost
 from tests.tiny_segments import segments_of
-from tests.virtual_world import in_virtual_time
 
 
 class InSegments(BlobQueue):
@@ -54,7 +48,7 @@ class AllInSegments(InSegments):
     def __init__(self, storage, **options):
         super().__init__(storage, **options)
         segments_of(self).writer.sizes.hot_bytes = None  # nothing else spills
-        engine: Any = self._engine
+        engine: Any = self._engine  # private: no port stands between a commit and its write
         self._write_version, engine._write = engine._write, self._spill_and_write
 
     async def _spill_and_write(self, outcomes):
@@ -70,31 +64,12 @@ class AllInSegments(InSegments):
         await self._write_version(outcomes)
 
 
-class DirectInSegments(InSegments, DirectQueue):
-    pass
-
-
 class BrokerInSegments(InSegments, BrokerQueue):
-    pass
-
-
-class DirectAllInSegments(AllInSegments, DirectQueue):
     pass
 
 
 class BrokerAllInSegments(AllInSegments, BrokerQueue):
     pass
-
-
-@pytest.mark.parametrize("kind", [DirectInSegments, BrokerInSegments, DirectAllInSegments, BrokerAllInSegments])
-@in_virtual_time
-async def test_the_contract_finds_a_taken_row_that_comes_back(kind, monkeypatch):
-    tombstone_lost(monkeypatch)
-    storage = InMemoryStorage(clock=VirtualClock())
-    with pytest.raises(AssertionError):
-        await OrderContract().test_a_job_that_left_the_middle_of_the_line_never_comes_back(
-            lambda **options: kind(storage, **{"clock": VirtualClock(), **options})
-        )
 
 
 never_full = without(

@@ -66,16 +66,6 @@ async def test_long_errors_stay_within_the_limit_shortened_first_and_then_droppe
         assert len(short) + len(gone) == (await queue.stats()).errors_dropped
 
 
-async def test_a_new_error_replaces_the_previous_one_even_in_a_full_queue():
-    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=4000))
-    await queue.enqueue("t", b"x" * 1500)
-    for error in ("first " + "x" * 900, "second"):
-        [job] = await queue.dequeue()
-        await queue.nack(job, error=error)
-    [job] = (await queue.read_state()).jobs
-    assert ("second", 0) == (job.error, job.error_dropped)
-
-
 async def test_a_full_queue_drops_the_traceback_of_an_error_before_the_error():
     queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=4000))
     await queue.enqueue("t", b"x" * 1500)

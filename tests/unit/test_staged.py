@@ -15,7 +15,6 @@ from jqueue import (
 )
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.core.blob.segment_writer import SegmentSizes
-from jqueue.domain.limits import TRANSACTIONS_KEPT
 from jqueue.domain.limits import Limits as DomainLimits
 from jqueue.domain.operations import EnqueueStaged, NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
@@ -241,21 +240,6 @@ async def test_a_transaction_is_forgotten_with_a_commit_after_its_time(kind):
         await queue.enqueue("work", b"")
         assert {"long"} == set((await queue.read_state()).transactions)
         assert [StagedReceipt(added=1)] == await queue.apply(EnqueueStaged([block("a")], transaction=("short", 1)))
-
-
-@both
-@in_virtual_time
-async def test_the_transactions_nearest_their_expiry_go_first_if_there_are_too_many(kind):
-    async with queue_on(kind, store()) as queue:
-        for number in range(TRANSACTIONS_KEPT + 10):
-            keep = timedelta(days=1 + (number + 100) % (TRANSACTIONS_KEPT + 10))
-            await queue.apply(EnqueueStaged([], transaction=Transaction(f"app {number}", number, keep)))
-        kept = (await queue.read_state()).transactions
-        assert TRANSACTIONS_KEPT == len(kept)
-        least = min(record.until for record in kept.values())
-        assert least > VirtualClock().now().timestamp() + 10 * 86400
-        newest = f"app {TRANSACTIONS_KEPT + 9}"
-        assert newest in kept
 
 
 @both

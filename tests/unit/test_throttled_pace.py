@@ -164,20 +164,6 @@ async def test_a_queue_is_at_full_speed_sixty_commits_after_the_last_refusal(kin
 
 @both
 @in_virtual_time
-async def test_leaving_a_queue_does_not_wait_for_its_turn(kind):
-    storage = ThrottledStorage()
-    async with open_queue(kind, storage) as queue:
-        await held_back(queue, storage)
-        last = asyncio.create_task(queue.enqueue("last", b"payload"))
-        await asyncio.sleep(1)
-        assert not last.done()
-        began = now()
-    assert now() - began < 0.1
-    assert "last" == (await last).entrypoint
-
-
-@both
-@in_virtual_time
 async def test_a_call_whose_deadline_passes_before_its_turn_is_not_done(kind):
     storage = ThrottledStorage()
     async with open_queue(kind, storage) as queue:
