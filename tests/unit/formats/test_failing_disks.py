@@ -1,148 +1,207 @@
-"""A change whose folder cannot be flushed to the disk is not made twice."""
+"""A disk that fails at any write or flush of a step loses and doubles no job: once, or from then on, in each format."""
 
+import asyncio
 import errno
 import os
 import stat
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections import Counter
 
 import pytest
 
-from jqueue import DeadlineExceededError, UnknownOutcomeError
-from jqueue.formats.dirq.elements import DirqElements
-from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.port import JobStorePort
-from jqueue.formats.queue import StoreQueue
-from jqueue.formats.textqueue.store import TextQueueFile
-from jqueue.formats.vsqs.store import VsqsFolder
-from tests.unit.until_deadline import run_until_deadline
+from jqueue import JobNotFoundError, JobStateError, JobStatus, StorageError
+from tests.unit.formats.places import clock_of, in_each_format, open_queue
 
-STORES: dict[str, Callable[[Path], JobStorePort]] = {
-    "simple": DirqSimple,
-    "elements": DirqElements,
-    "vsqs": VsqsFolder,
+PAYLOAD = b"payload" * 100
+CALLS = ("fsync", "pwrite", "write")
+
+STEPS = {
+    "enqueue": (None, JobStatus.QUEUED),
+    "claim": (JobStatus.QUEUED, JobStatus.IN_PROGRESS),
+    "heartbeat": (JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS),
+    "ack": (JobStatus.IN_PROGRESS, None),
+    "nack": (JobStatus.IN_PROGRESS, JobStatus.QUEUED),
+    "bury": (JobStatus.IN_PROGRESS, JobStatus.DEAD),
+    "redrive": (JobStatus.DEAD, JobStatus.QUEUED),
+    "cancel": (JobStatus.QUEUED, None),
 }
+"""The status of the job before and after each step."""
 
-
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> JobStorePort:
-    return STORES[request.param](tmp_path / "queue")
+BETWEEN = {"cancel": JobStatus.IN_PROGRESS, "bury": JobStatus.QUEUED, "redrive": JobStatus.QUEUED}
+"""Status that a failed step may leave between the old and the new one: locked for a cancel, or being moved."""
 
 
 class Disk:
-    """A disk that flushes files, and fails the next `failures` flushes of folders that other programs see."""
+    """The disk, as the operating system shows it: its calls from one number to another fail.
 
-    def __init__(self, queue: Path) -> None:
-        self.failures = 0
-        self._queue = queue
-        self.and_then: Callable[[], Any] = lambda: None
-        self._sync = os.fsync
+    A failed write has written half of its content. Each failure takes 1,000 seconds of the loop, so that deadlines
+    pass without waiting.
+    """
 
-    def sync(self, descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        hidden = any(os.path.samestat(found, os.stat(part)) for part in self._queue.glob("temporary/*"))
-        if self.failures and stat.S_ISDIR(found.st_mode) and not hidden:
-            self.failures -= 1
-            self.and_then()
-            raise OSError(5, "Input/output error")
-        self._sync(descriptor)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.fails_from, self.fails_to = 0, 0
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._failing(name))
+        loop, self._late = asyncio.get_running_loop(), 0.0
+        time = loop.time
+        monkeypatch.setattr(loop, "time", lambda: time() + self._late)
 
+    def break_down(self, number: int, *, times: int) -> None:
+        self.calls, self.fails_from, self.fails_to = 0, number, number + times
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
-    disk = Disk(tmp_path / "queue")
-    monkeypatch.setattr(os, "fsync", disk.sync)
-    return disk
+    def repair(self) -> bool:
+        """Return True if a call has failed."""
+        failed = self.fails_from <= self.calls
+        self.fails_from = self.fails_to = 0
+        return failed
 
+    def _failing(self, name):
+        real = getattr(os, name)
 
-async def test_a_job_is_added_once_if_its_folder_is_flushed_at_the_second_attempt(
-    store: JobStorePort, disk: Disk
-) -> None:
-    queue = StoreQueue(store)
-    await queue.enqueue("work", b"1")
-    disk.failures = 1
-    job = await queue.enqueue("work", b"2")
-    assert [b"1", b"2"] == [found.payload for found in (await queue.read_state()).jobs]
-    assert job.id in {found.id for found in (await queue.read_state()).jobs}
+        def call(*arguments, **options):
+            if not _is_of_the_disk(arguments[0]):
+                return real(*arguments, **options)
+            self.calls += 1
+            if not self.fails_from <= self.calls < self.fails_to:
+                return real(*arguments, **options)
+            if name != "fsync":
+                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2], *arguments[2:])
+            self._late += 1000
+            code = errno.EIO if name == "fsync" else errno.ENOSPC
+            raise OSError(code, os.strerror(code))
 
-
-async def test_a_job_whose_folder_is_never_flushed_is_not_added(store: JobStorePort, disk: Disk) -> None:
-    queue = StoreQueue(store)
-    await queue.enqueue("work", b"1")
-    disk.failures = -1
-    with pytest.raises(DeadlineExceededError, match="Input/output"):
-        await run_until_deadline(queue, queue.enqueue("work", b"2"))
-    assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
+        return call
 
 
-async def test_a_job_that_another_program_took_meanwhile_is_not_added_again(
-    store: JobStorePort, disk: Disk, tmp_path: Path
-) -> None:
-    queue = StoreQueue(store)
-    [first] = [await queue.enqueue("work", b"1")]
-    taken: list[Any] = []
-
-    def take() -> None:
-        other = type(store)(tmp_path / "queue", fsync=False)  # type: ignore[call-arg]
-        taken.extend(kept for kept in other.scan(first.created_at) if kept.job.id != first.id)
-        for kept in taken:
-            take_away(tmp_path / "queue" / kept.place)
-
-    disk.failures, disk.and_then = 1, partial(take)
-    await queue.enqueue("work", b"2")
-    assert 1 == len(taken)
-    assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
+def _is_of_the_disk(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
-def take_away(path: Path) -> None:
-    """Finish a job as a program of the format does."""
-    if path.is_dir():
-        path.rename(path.parent.parent / "obsolete" / path.name)
+async def prepared(form, folder, clock, status):
+    """Make a job in a status, beside another one, and return it."""
+    queue = open_queue(form, folder, clock, more="fsync=true")
+    await queue.enqueue("work", b"another", headers={"large": "x" * 3000})
+    [job] = await queue.dequeue(claim_timeout=3600)
+    if status is not None:
+        job = await queue.enqueue("work", PAYLOAD)
+    if status in (JobStatus.IN_PROGRESS, JobStatus.DEAD):
+        [job] = await queue.dequeue(claim_timeout=3600)
+    if status is JobStatus.DEAD:
+        await queue.nack(job, dead=True)
+    return job
+
+
+async def step(queue, name, job):
+    calls = {
+        "enqueue": lambda: queue.enqueue("work", PAYLOAD),
+        "claim": lambda: queue.dequeue(claim_timeout=3600),
+        "heartbeat": lambda: queue.heartbeat(job),
+        "ack": lambda: queue.ack(job),
+        "nack": lambda: queue.nack(job, error="it failed"),
+        "bury": lambda: queue.nack(job, dead=True),
+        "redrive": lambda: queue.redrive(job.id),
+        "cancel": lambda: queue.cancel(job.id),
+    }
+    return await calls[name]()
+
+
+async def check(form, folder, clock, allowed):
+    """Check that the job is there once, in an allowed status, and can be finished as the one beside it."""
+    async with open_queue(form, folder, clock) as queue:
+        found = Counter((job.payload, job.status) for job in (await queue.read_state()).jobs)
+        assert 1 == found.pop((b"another", JobStatus.IN_PROGRESS))
+        assert found in [Counter([(PAYLOAD, status)] if status else []) for status in allowed]
+        await queue.requeue_stale(0)
+        await queue.redrive()
+        assert [] == await queue.ack_many(await queue.dequeue(batch_size=9))
+        assert () == (await queue.read_state()).jobs
+
+
+CASES = [(number, times) for number in range(1, 100) for times in (1, 10**6)]
+
+
+@pytest.mark.parametrize("name", STEPS)
+@in_each_format
+async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job(form, name, tmp_path, monkeypatch):
+    if (form, name) == ("text", "enqueue"):
+        pytest.skip("see the test of its flush below")
+    before, after = STEPS[name]
+    disk = Disk(monkeypatch)
+    for number, times in CASES:
+        if form == "text" and times > 1:
+            continue
+        folder, clock = tmp_path / f"{number}-{times}", clock_of(form)
+        folder.mkdir()
+        job = await prepared(form, folder, clock, before)
+        queue = open_queue(form, folder, clock, more="fsync=true", deadline=3600)
+        await queue.read_state()
+        disk.break_down(number, times=times)
+        allowed = {before, after, BETWEEN.get(name, after)}
+        try:
+            await step(queue, name, job)
+            allowed = {after}
+        except (StorageError, JobNotFoundError, JobStateError):
+            pass
+        failed = disk.repair()
+        assert failed or allowed == {after}
+        await check(form, folder, clock, allowed)
+        if not failed:
+            break
+
+
+async def test_a_message_of_a_text_file_is_not_confirmed_before_it_is_on_the_disk(tmp_path, monkeypatch):
+    async with open_queue("text", tmp_path, more="fsync=true") as queue:
+        await queue.enqueue("work", b"1")
+        failures = [3]
+        flush = os.fsync
+
+        def fail(descriptor):
+            if failures[0]:
+                failures[0] -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            flush(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fail)
+        await queue.enqueue("work", b"2")
+        assert [0] == failures, "it was confirmed without another try"
+        assert [b"1", b"2"] == [job.payload for job in (await queue.read_state()).jobs]
+
+
+@in_each_format
+async def test_no_answer_comes_before_its_change_is_flushed(form, tmp_path, monkeypatch):
+    """Each file that other programs see has been flushed when the enqueues return, and so has its folder."""
+    flushed: list[int] = []
+    flush = os.fsync
+
+    def noted(descriptor):
+        flush(descriptor)
+        flushed.append(os.fstat(descriptor).st_ino)
+
+    root = tmp_path / "queue"
+    async with open_queue(form, tmp_path, more="fsync=true") as queue:
+        await queue.enqueue("work", b"before")
+        monkeypatch.setattr(os, "fsync", noted)
+        await asyncio.gather(*(queue.enqueue("work", b"%d" % number) for number in range(30)))
+    files = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() != b"before"]
+    visible = [root] if form == "text" else [path for path in files if ".jqueue" not in str(path)]
+    assert (1 if form == "text" else 30) == len(visible)
+    assert {path.stat().st_ino for path in visible} <= set(flushed)
+    if form == "text":
+        assert 1 == len(flushed), "concurrent calls share one flush"
     else:
-        path.unlink()
+        assert {path.parents[form == "elements"].stat().st_ino for path in visible} <= set(flushed)
 
 
-async def test_a_message_is_not_confirmed_before_it_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = StoreQueue(TextQueueFile(tmp_path / "queue.tq"))
-    await queue.enqueue("work", b"1")
-    failures = [3]
-    sync = os.fsync
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not show what is open")
+@in_each_format
+async def test_a_closed_queue_leaves_no_file_open(form, tmp_path):
+    def still_open() -> list[str]:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if os.path.lexists(link) and str(tmp_path) in os.readlink(link)]
 
-    def fail(descriptor: int) -> None:
-        if failures[0]:
-            failures[0] -= 1
-            raise OSError(5, "Input/output error")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fail)
-    await queue.enqueue("work", b"2")
-    assert [0] == failures, "it was confirmed without another try"
-    failures[0] = -1
-    with pytest.raises(UnknownOutcomeError):
-        await queue.enqueue("work", b"3", deadline=0.5)
-
-
-async def test_a_claim_on_a_full_disk_fails_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = StoreQueue(TextQueueFile(tmp_path / "queue.tq"))
-    await queue.enqueue("work", b"1")
-    await queue.nack((await queue.dequeue())[0])
-    journal = tmp_path / ".queue.tq.jq"
-    before = journal.read_bytes()
-
-    def write_half(descriptor: int, content: bytes) -> None:
-        os.write(descriptor, content[: len(content) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as full:
-        full.setattr("jqueue.formats.textqueue.journal.write_all", write_half)
-        with pytest.raises(DeadlineExceededError, match="No space left on device"):
-            await run_until_deadline(queue, queue.dequeue())
-    assert before == journal.read_bytes()
-    [job] = await queue.dequeue()
-    assert (b"1", 2) == (job.payload, job.attempt)
+    for _ in range(2):
+        async with open_queue(form, tmp_path) as queue:
+            await asyncio.gather(*(queue.enqueue("work", b"%d" % number) for number in range(30)))
+            await queue.ack_many(await queue.dequeue(batch_size=30))
+        assert [] == still_open()

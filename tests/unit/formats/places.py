@@ -1,0 +1,64 @@
+"""The older formats by their URLs, and the files in their folders."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jqueue import connect
+from jqueue.formats.queue import StoreQueue
+from jqueue.runtime.system import SystemClock
+from jqueue.testing.fake_clock import FakeClock
+
+FORMATS = {
+    "vsqs": "vsqs://{}/queue?entrypoint=work",
+    "simple": "dirq://{}/queue?kind=simple&entrypoint=work",
+    "elements": "dirq://{}/queue?kind=queue&entrypoint=work",
+    "text": "textq://{}/queue?entrypoint=work&settle=0.01",
+}
+
+in_each_format = pytest.mark.parametrize("form", FORMATS)
+
+
+def clock_of(form: str) -> FakeClock | SystemClock:
+    """Return a clock that stands still, unless the format compares it with the times of files."""
+    return SystemClock() if form == "text" else FakeClock()
+
+
+def open_queue(
+    form: str, folder: Path, clock: FakeClock | SystemClock | None = None, *, more: str = "fsync=false", **settings: Any
+) -> StoreQueue:
+    """Return a queue called `queue` in a folder, with further options in its URL."""
+    url = f"{FORMATS[form].format(folder)}&{more}"
+    queue: StoreQueue = connect(url, clock=clock or clock_of(form), **settings)
+    return queue
+
+
+def filled(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write these files into a folder, and return it."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Return the content of each file below a folder, and None for each folder; without files of jqueue's own."""
+    return {
+        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if not any(part.startswith(".jqueue") for part in path.relative_to(folder).parts)
+    }
+
+
+def open_vsqs(folder: Path, clock: FakeClock | None = None, **options: Any) -> StoreQueue:
+    """Return a queue on a folder of vsqs."""
+    chosen = "&".join(f"{name}={value}" for name, value in {"fsync": "false", **options}.items())
+    queue: StoreQueue = connect(f"vsqs://{folder}?{chosen}", clock=clock or FakeClock(), create=True)
+    return queue
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder that do not begin with a dot."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
