@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,11 @@ from jqueue import (
     DirectQueue,
     Job,
     JobNotFoundError,
-    JobStatus,
     LocalFileSystemStorage,
-    QueueState,
     UnknownOutcomeError,
 )
-from jqueue.core.codec import decode, encode
+from jqueue.core.codec import decode
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.operations import Enqueue
 
 pytestmark = pytest.mark.wide
 
@@ -90,13 +86,6 @@ async def test_1_0_0_refuses_a_blob_of_jqueue_2_and_changes_no_byte(state, real,
     assert before == path.read_bytes()
     assert (status.st_ino, status.st_mtime_ns) == (path.stat().st_ino, path.stat().st_mtime_ns)
     assert names == sorted(entry.name for entry in folder.iterdir())
-
-
-def test_1_0_0_refuses_a_state_without_jobs_and_without_a_commit(real, folder, path):
-    folder.mkdir()
-    path.write_bytes(encode(QueueState()))
-    assert "returned" not in real.run(HERE / "refusals.py", "a job", folder=folder)
-    assert encode(QueueState()) == path.read_bytes()
 
 
 # This version on a blob of 1.0.0
@@ -173,29 +162,6 @@ async def test_claims_of_1_0_0_are_recovered_once_they_are_stale(kind, written, 
             await queue.ack(job.id)
 
 
-async def test_claims_of_1_0_0_are_recovered_by_requeue_stale(written, queue):
-    assert 0 == await queue.requeue_stale(timedelta(hours=1))
-    assert 2 == await queue.requeue_stale(timedelta(0))
-    recovered = [(await queue.read_state()).find(job_id) for job_id in written["in progress"]]
-    assert [JobStatus.QUEUED] * 2 == [job.status for job in recovered if job]
-
-
-async def test_concurrent_conversions_of_a_queue_of_1_0_0_lose_no_job(written, path):
-    queues = [DirectQueue(LocalFileSystemStorage(path)) for _ in range(5)]
-    await asyncio.gather(*(queue.enqueue_many([Enqueue("added", b"")] * 2) for queue in queues))
-    assert len(written["jobs"]) + 10 == len((await queues[0].read_state()).jobs)
-
-
-async def test_an_empty_file_left_by_1_0_0_is_refused_and_kept(queue, folder, path):
-    """1.0.0 creates or empties the file before each write, so that a kill in between leaves an empty file."""
-    folder.mkdir()
-    path.touch()
-    for call in (queue.read_state(), queue.enqueue("task", b""), queue.dequeue()):
-        with pytest.raises(InvalidBlobError, match="is empty"):
-            await call
-    assert b"" == path.read_bytes()
-
-
 ENQUEUES_INVALID_JOBS = """
 import asyncio
 from jqueue import *
@@ -213,18 +179,6 @@ async def test_jobs_of_1_0_0_beyond_the_limits_of_jqueue_2_are_served(real, queu
     assert [b"a", b"b", b"c", b"d" * (2 << 20)] == [job.payload for job in served]
     for job in served:
         await queue.ack(job.id)
-
-
-async def test_priorities_of_1_0_0_beyond_32_bits_are_served(real, queue, folder):
-    jobs = [("late", b"", 2**40), ("early", b"", -(2**40))]
-    real.run(ENQUEUES_INVALID_JOBS.format(jobs=jobs), folder=folder)
-    assert ["early", "late"] == [job.entrypoint for job in await queue.dequeue(batch_size=2)]
-
-
-@pytest.mark.parametrize("entrypoint", ["", "line\nbreak", "x" * 600])
-async def test_invalid_entrypoints_of_1_0_0_can_be_dequeued_by_name(entrypoint, real, queue, folder):
-    real.run(ENQUEUES_INVALID_JOBS.format(jobs=[(entrypoint, b"", 0)]), folder=folder)
-    assert [entrypoint] == [job.entrypoint for job in await queue.dequeue(entrypoint)]
 
 
 # Both at once

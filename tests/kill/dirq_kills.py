@@ -22,9 +22,9 @@ from jqueue.formats.dirq.disk import NOTES
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.port import StoredJob
+from tests.kill.dirq_steps import Steps
 from tests.kill.ledger import ViolationError
 from tests.kill.tracing import START, Point, Trace, trace_call, why_not
-from tests.unit.formats.dirq_steps import Steps
 
 UNAVAILABLE = 2
 SECONDS = 60.0

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue import connect
-from jqueue.formats.dirq.names import decode_table, encode_table
 from tests.interop.formats.conftest import ORIGINALS
-from tests.interop.formats.dirq_original import SCHEMA, Dirq
+from tests.interop.formats.dirq_original import Dirq
 
 pytestmark = pytest.mark.wide
 
@@ -25,20 +24,6 @@ payloads = st.one_of(st.binary(max_size=300), st.sampled_from([b"", b"\0", b"\r\
 several = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-
-
-@given(tables)
-def test_a_table_is_read_as_it_was_written(table):
-    assert table == decode_table(encode_table(table))
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_table_or_refused(content):
-    try:
-        table = decode_table(content)
-    except ValueError:
-        return
-    assert table == decode_table(encode_table(table))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +77,3 @@ def test_elements_that_the_original_program_adds_are_read(folder, elements, file
     files.add(payload)
     assert payload == asyncio.run(take(f"dirq://{folder}/simple?fsync=false")).payload
     assert [] == elements.names() + files.names()
-
-
-def test_our_schema_equals_that_of_the_original_program():
-    assert {"body": "binary", "header": "table?"} == SCHEMA

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobNotFoundError, JobStateError
 from jqueue.formats.queue import StoreQueue
-from jqueue.formats.textqueue.records import Records
 from jqueue.formats.textqueue.store import TextQueueFile
-from tests.property.text_lines import ENDS, Message, edited, edits, files, read
+from tests.property.text_lines import ENDS, edited, edits, files, read
 
 pytestmark = pytest.mark.wide
 
@@ -42,15 +41,14 @@ programs = st.lists(st.one_of(actions, actions, edits(), st.just("restart")), ma
 class Life:
     """A file, the queues and programs on it, and the bytes that each step may change."""
 
-    def __init__(self, path: Path, content: bytes, hide: bool) -> None:
+    def __init__(self, path: Path, content: bytes) -> None:
         self.path = path
-        self.hide = hide
         path.write_bytes(content)
         self.held: list[Job] = []
         self.open()
 
     def open(self) -> None:
-        self.queue = StoreQueue(TextQueueFile(self.path, fsync=False, settle=0.0, hide=self.hide))
+        self.queue = StoreQueue(TextQueueFile(self.path, fsync=False, settle=0.0))
 
     async def step(self, step: Any) -> None:
         before = self.path.read_bytes()
@@ -71,8 +69,7 @@ class Life:
             with suppress(JobNotFoundError, JobStateError):
                 await self.do(*step)
             self.check(before, self.path.read_bytes(), step[0])
-        if not self.hide:
-            await self.look()
+        await self.look()
 
     async def do(self, verb: str, number: int, payload: bytes) -> None:
         queue, held = self.queue, self.held
@@ -106,9 +103,6 @@ class Life:
         assert OURS.sub(b"", tail) == b"", "the appended bytes are not a whole message of ours"
         messages = {message.offset: message for message in read(before)}
         changed = [offset for offset in range(len(before)) if before[offset] != after[offset]]
-        if self.hide:
-            assert all(offset in messages for offset in changed)
-            return
         for offset in changed:
             assert offset in messages, f"{verb} has changed a byte that is no first byte of a message"
             flip = messages[offset].control, after[offset : offset + 1]
@@ -119,27 +113,22 @@ class Life:
         """Check that the queue shows every message of the file, and nothing else."""
         jobs = (await self.queue.read_state()).jobs
         texts = Counter(message.text for message in read(self.path.read_bytes()) if message.control in (b"-", b"!"))
-        records = Records()
-        records.update(bytearray(self.path.read_bytes()), 0)
-        ours = Counter(records.text(record) for record in records.alive.values())
-        assert texts == ours
         assert len(jobs) == sum(texts.values())
         assert len({job.id for job in jobs}) == len(jobs)
 
 
-def live(content: bytes, program: list[Any], *, hide: bool = False) -> None:
+def live(content: bytes, program: list[Any]) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            life = Life(Path(folder) / "queue.tq", content, hide)
+            life = Life(Path(folder) / "queue.tq", content)
             for step in program:
                 await life.step(step)
-            if not hide:
-                held = {job.id for job in life.held}
-                os.utime(life.path, (0, 0))
-                await life.queue.requeue_stale(0)
-                left = await life.queue.dequeue(batch_size=100)
-                waiting = [message for message in read(life.path.read_bytes()) if message.control == b"-"]
-                assert len(waiting) == len(left), f"not all was handed out in the end; {len(held)} were held"
+            held = {job.id for job in life.held}
+            os.utime(life.path, (0, 0))
+            await life.queue.requeue_stale(0)
+            left = await life.queue.dequeue(batch_size=100)
+            waiting = [message for message in read(life.path.read_bytes()) if message.control == b"-"]
+            assert len(waiting) == len(left), f"not all was handed out in the end; {len(held)} were held"
             await life.queue.aclose()
 
     asyncio.run(run())
@@ -149,42 +138,6 @@ def live(content: bytes, program: list[Any], *, hide: bool = False) -> None:
 @given(files(), programs)
 def test_bytes_of_other_programs_do_not_change(content, program):
     live(content, program)
-
-
-@settings(max_examples=30, deadline=None)
-@given(files(), programs)
-def test_bytes_of_other_programs_do_not_change_if_claims_are_hidden(content, program):
-    live(content, program, hide=True)
-
-
-@settings(max_examples=200, deadline=None)
-@given(files())
-@example(b'#jq {"id":"x"}\n#').via("a message of ours that somebody has made a comment")
-def test_the_records_equal_those_of_a_plain_reader(content):
-    records = Records()
-    records.update(bytearray(content), 0)
-    ours = [Message(record.offset, bytes((record.control,)), records.text(record)) for record in records._in_order]
-    notes = re.compile(rb'jq \{.*"id".*')
-    assert [m for m in read(content) if not (m.control == b"#" and notes.match(m.text))] == [
-        m for m in ours if not (m.control == b"#" and notes.match(m.text))
-    ]
-
-
-@settings(max_examples=100, deadline=None)
-@given(files(), st.lists(edits(), max_size=4))
-def test_rereading_a_file_after_each_edit_equals_reading_it_once(content, program):
-    known = Records()
-    known.update(bytearray(content), 0)
-    for edit in program:
-        content = edited(content, edit)
-        known.update(bytearray(content), 0)
-        fresh = Records()
-        fresh.update(bytearray(content), 0)
-        assert {record.id: record.offset for record in fresh.by_id.values()} == {
-            record.id: record.offset for record in known.by_id.values()
-        }
-        assert set(fresh.alive) == set(known.alive)
-        assert (fresh.ended, fresh.open_note, fresh.ends_a_line) == (known.ended, known.open_note, known.ends_a_line)
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jqueue.formats.queue import StoreQueue
-from jqueue.formats.vsqs.names import Name, parse, parse_written
+from jqueue.formats.vsqs.names import parse
 from jqueue.formats.vsqs.store import VsqsFolder
 
 pytestmark = pytest.mark.wide
@@ -43,17 +43,3 @@ def test_payload_and_headers_come_back_and_the_file_is_the_payload(payload, head
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(round_trip(Path(folder)))
-
-
-@given(number=st.integers(0, 10**20), until=st.none() | st.integers(0, 10**20))
-def test_every_name_is_read_as_it_was_written(number, until):
-    assert Name(number, until) == parse(str(Name(number, until)))
-
-
-@given(st.text(alphabet="0123456789.new+-_ jq\n", max_size=20))
-def test_a_name_is_of_a_message_or_of_an_unfinished_file_or_of_neither(name):
-    read = parse(name)
-    assert read is None or parse_written(name) is None
-    if read is not None:
-        first = name.partition(".")[0]
-        assert (first, read.number) == (str(int(first)), int(first))

@@ -1,13 +1,11 @@
 """The contract of jqueue and dirq, in Python or Perl, on one folder: each reads the other's elements and locks."""
 
-import asyncio
 import os
 import random
 
 import pytest
 
 from jqueue import connect
-from jqueue.worker import Context, Worker
 
 of_both_kinds = pytest.mark.parametrize("kind", ["simple", "queue"])
 
@@ -42,23 +40,6 @@ class DirqContract:
         return make
 
     @of_both_kinds
-    async def test_each_program_takes_elements_of_the_other_in_order(self, kind, ours, theirs):
-        original = theirs(kind)
-        async with ours(kind) as queue:
-            for number in range(20):
-                if number % 2:
-                    await queue.enqueue("messages", b"%d" % number)
-                else:
-                    original.add(element(kind, b"%d" % number))
-            for number in range(0, 20, 4):
-                assert [b"%d" % number, b"%d" % (number + 1)] == [payload_of(got) for _, got in original.take(2)]
-                jobs = await queue.dequeue(batch_size=2)
-                assert [b"%d" % (number + 2), b"%d" % (number + 3)] == [job.payload for job in jobs]
-                assert await queue.ack_many(jobs) == []
-            assert 0 == original.count()
-            assert () == (await queue.read_state()).jobs
-
-    @of_both_kinds
     async def test_elements_of_the_original_are_served_even_if_jobs_of_jqueue_are_always_ready(
         self, kind, ours, theirs
     ):
@@ -75,28 +56,6 @@ class DirqContract:
                     break
                 await queue.nack(job, error="it failed")
             assert b"theirs" == job.payload
-
-    @of_both_kinds
-    async def test_elements_of_the_original_are_served_even_if_jobs_always_enqueue_jobs(self, kind, ours, theirs):
-        original, left = theirs(kind), {b"%d" % number for number in range(40)}
-        worker = Worker(concurrency=1)
-
-        @worker.handler("messages")
-        async def work(payload: bytes, context: Context) -> None:
-            if payload == b"first":
-                for text in sorted(left):
-                    original.add(element(kind, text))
-            left.discard(payload)
-            await context.queue.enqueue("messages", b"another")
-            if not left:
-                worker.stop()
-
-        async with ours(kind) as queue:
-            for payload in (b"first", b"another"):
-                await queue.enqueue("messages", payload)
-            async with asyncio.timeout(30):
-                await worker.run(queue)
-        assert set() == left
 
     @of_both_kinds
     async def test_neither_program_takes_an_element_locked_by_the_other(self, kind, ours, theirs):

@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -84,76 +83,6 @@ def test_purge_of_dirq_fails_over_a_killed_process_until_jqueue_removes_its_left
     assert re.search(STUMBLES, dirq.run(PURGE, str(folder), folder=tmp_path).strip())
     DirqElements(folder).purge(datetime.now(UTC) + timedelta(hours=1))
     assert "" == dirq.run(PURGE, str(folder), folder=tmp_path)
-
-
-PAUSED_ADD = r"""
-import sys
-from dirq.queue import Queue
-folder = sys.argv[1]
-queue = Queue(folder, schema={"body": "binary"}, maxelts=2)
-
-def hear(heard, arguments):
-    if heard == "os.rename":
-        print("about to rename", flush=True)
-        sys.stdin.readline()
-
-sys.addaudithook(hear)
-queue.add({"body": b"late"})
-print("added", flush=True)
-"""
-
-PAUSED_PURGE = r"""
-import sys
-from dirq.queue import Queue
-folder = sys.argv[1]
-queue = Queue(folder, schema={"body": "binary"}, maxelts=2)
-names = [queue.add({"body": b"1"})]
-print("one is there", flush=True)
-sys.stdin.readline()
-names += [queue.add({"body": b"2"}), queue.add({"body": b"3"})]
-for name in names[:2]:
-    queue.lock(name)
-    queue.remove(name)
-
-def hear(heard, arguments):
-    if heard == "os.rmdir":
-        print("about to remove", flush=True)
-        sys.stdin.readline()
-
-sys.addaudithook(hear)
-try:
-    queue.purge()
-except OSError as error:
-    print(error, flush=True)
-"""
-
-
-def test_purge_of_dirq_fails_over_a_folder_that_gets_a_late_element(original, tmp_path):
-    dirq, folder = original("dirq"), tmp_path / "queue"
-    with ExitStack() as stack:
-
-        def start(program):
-            command = dirq.command(program, str(folder))
-            process = subprocess.Popen(
-                command, env=dirq.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
-
-        def says(process, go_on=False):
-            if go_on:
-                process.stdin.write("\n")
-                process.stdin.flush()
-            return process.stdout.readline().strip()
-
-        purging = start(PAUSED_PURGE)
-        assert "one is there" == says(purging)
-        adding = start(PAUSED_ADD)
-        assert "about to rename" == says(adding)
-        assert "about to remove" == says(purging, go_on=True)
-        assert "added" == says(adding, go_on=True)
-        assert re.search(STUMBLES, says(purging, go_on=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)

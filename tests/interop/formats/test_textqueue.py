@@ -14,13 +14,12 @@ from typing import IO, Any
 
 import pytest
 
-from jqueue import JobStatus
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from tests.interop.environments import Interpreter
 from tests.interop.formats.textqueue_programs import APPENDER, ENDLESS_READER, OURS, READ_ALL, READER
 from tests.interop.formats.waiting import wait_until
-from tests.unit.formats.text_files import MESSAGES, messages
+from tests.unit.formats.test_textqueue import MESSAGES, messages
 
 pytestmark = pytest.mark.wide
 
@@ -57,7 +56,7 @@ def test_a_file_of_textqueue_is_read_and_finished_as_textqueue_does(unpacked, or
     path = unpacked(f"textqueue-{version}") / "before.tq"
     os.utime(path, (0, 0))
     expected = [b"first\ntwo lines", b"  padded  ", "größe".encode(), b"", b"last without newline"]
-    assert expected == [payload for _, payload in messages(path)]
+    assert expected == [payload for _, payload in asyncio.run(messages(path))]
 
     async def finish() -> None:
         async with queue_on(path) as queue:
@@ -68,29 +67,6 @@ def test_a_file_of_textqueue_is_read_and_finished_as_textqueue_does(unpacked, or
     asyncio.run(finish())
     assert after == path.read_bytes()
     assert read_by(original("textqueue-1.1"), path) == [([text.decode() for text in expected[2:]], 0)]
-
-
-def test_a_file_with_variables_is_read_and_finished_as_textqueue_1_1_does(unpacked):
-    folder = unpacked("textqueue-1.1")
-    path, after = folder / "variables-before.tq", folder / "variables-after.tq"
-    found = [(payload, job.model_extra, job.status) for job, payload in messages(path)]
-    state = ["state=     ", "x"]
-    assert found == [
-        (b"first\nsecond line", {"variables": state}, JobStatus.QUEUED),
-        (b"failed", {"variables": ["code"]}, JobStatus.DEAD),
-        (b"second", {"variables": [""]}, JobStatus.QUEUED),
-        (b"third", {}, JobStatus.QUEUED),
-    ]
-
-    async def finish() -> None:
-        async with queue_on(path) as queue:
-            first, second = await queue.dequeue(batch_size=2)
-            path.write_bytes(path.read_bytes().replace(b"state=     ", b"state=run  "))  # as set_variable of 1.1 does
-            await queue.ack(first)
-            await queue.nack(second, dead=True)
-
-    asyncio.run(finish())
-    assert after.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("single_lines", [False, True])
@@ -149,33 +125,6 @@ def reader_on(interpreter: Interpreter, path: Path) -> Iterator[Reader]:
         for pipe in (reader.process.stdin, reader.process.stdout):
             assert pipe is not None
             pipe.close()
-
-
-async def among_ours(path: Path, reader: Reader, text: str) -> None:
-    """Let two jobs of jqueue fail in turns until the message of another program is served."""
-    queue = queue_on(path)
-    for _ in range(2):
-        await queue.enqueue("queue", b"ours")
-    await queue.nack((await queue.dequeue())[0])
-    append(path, text)
-    append(path, f"{text}, too")
-    assert 4 == (await queue.stats()).depth
-    for _ in range(500):
-        [job] = await queue.dequeue()
-        if job.payload == text.encode():
-            break
-        await queue.nack(job, error="it failed")
-    assert text.encode() == job.payload
-    await queue.ack(job)
-    await queue.aclose()
-    assert ["ours", "ours", f"{text}, too"] == reader.take(9)
-
-
-def test_appended_messages_are_served_even_if_jobs_of_jqueue_are_always_ready(original, tmp_path):
-    path = tmp_path / "queue.tq"
-    path.touch()
-    with reader_on(original("textqueue-1.1"), path) as reader:
-        asyncio.run(among_ours(path, reader, "theirs"))
 
 
 async def in_turns(path: Path, reader: Reader, turns: int, seed: int) -> None:

@@ -56,15 +56,6 @@ async def test_jobs_that_vsqs_no_longer_sees_are_found(unpacked):
     assert 1 == len([name for name in os.listdir(folder / "other") if name.endswith(".new")])
 
 
-async def test_milliseconds_are_read(unpacked):
-    queue = connect(f"vsqs://{unpacked('vsqs-ms-by-hand')}/queue?unit=ms")
-    jobs = await queue.dequeue(batch_size=9)
-    assert ["1415776871123", "1415776871124", "1415776871127"] == [job.id for job in jobs]
-    assert [2014] * 3 == [job.created_at.year for job in jobs]
-    [held] = [job for job in (await queue.read_state()).jobs if job.id == "1415776871125"]
-    assert (JobStatus.IN_PROGRESS, 2099) == (held.status, held.heartbeat_at.year)
-
-
 # In turns
 
 
@@ -153,16 +144,6 @@ async def test_vsqs_ignores_dead_jobs_and_notes(theirs, queue):
     assert b"payload" == theirs.receive(timeout=0)[1]
     [job] = await queue.dequeue()
     assert {"large": "x" * 4000} == dict(job.headers)
-
-
-async def test_a_publish_of_vsqs_wakes_a_waiting_dequeue(theirs, tmp_path):
-    async with StoreQueue(VsqsFolder(tmp_path / "queue"), poll_interval=3600) as queue:
-        waiting = asyncio.create_task(queue.dequeue(wait=30))
-        while not queue._writer._files.active:
-            await asyncio.sleep(0.01)
-        theirs.publish(b"payload")
-        async with asyncio.timeout(10):
-            assert b"payload" == (await waiting)[0].payload
 
 
 async def test_capacity_counts_the_same_in_jqueue_and_vsqs(theirs, tmp_path):
