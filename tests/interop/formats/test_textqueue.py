@@ -19,7 +19,7 @@ from jqueue.formats.textqueue.store import TextQueueFile
 from tests.interop.environments import Interpreter
 from tests.interop.formats.textqueue_programs import APPENDER, ENDLESS_READER, OURS, READ_ALL, READER
 from tests.interop.formats.waiting import wait_until
-from tests.unit.formats.test_textqueue import MESSAGES, messages
+from tests.unit.formats.test_textqueue_files import MESSAGES, messages
 
 pytestmark = pytest.mark.wide
 
