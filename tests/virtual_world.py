@@ -35,12 +35,28 @@ def now():
     return asyncio.get_running_loop().time()
 
 
+class Breakable(FaultyStorage):
+    """A storage that can be unreachable for a while."""
+
+    down = False
+
+    async def read(self):
+        if self.down:
+            self.on_read(Fault.LOST_REQUEST)
+        return await super().read()
+
+    async def write(self, content, if_match=None):
+        if self.down:
+            self.on_write(Fault.LOST_REQUEST)
+        return await super().write(content, if_match)
+
+
 class World:
     """A queue whose network can fail, and an operator's queue whose network does not."""
 
     def __init__(self, kind):
         self.memory = InMemoryStorage(clock=VirtualClock())
-        self.storage = FaultyStorage(self.memory)
+        self.storage = Breakable(self.memory)
         self.queue = kind(self.storage, clock=VirtualClock(), call_timeout=5)
         self.operator = DirectQueue(self.memory, clock=VirtualClock())
 
@@ -79,10 +95,8 @@ class World:
 
     def break_down(self):
         """Make the store unreachable."""
-        self.storage.on_write(*[Fault.LOST_REQUEST] * 10_000)
-        self.storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
+        self.storage.down = True
 
     def come_back(self):
         """Make the store reachable again."""
-        self.storage._write_faults.clear()
-        self.storage._read_faults.clear()
+        self.storage.down = False

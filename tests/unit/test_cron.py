@@ -1,22 +1,26 @@
-"""Times of cron entries: the due times, also when clocks change, and the jobs that they become."""
+"""Times of cron entries: the due times, also when clocks change, and the jobs of clocks that disagree."""
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from jqueue.core.calls.claim_registry import ClaimRegistry
+from jqueue.core.blob.codec import decode, encode
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Dequeue, Preparation, SetSchedule, perform
+from jqueue.domain.occurrences import SPANS_KEPT
+from jqueue.domain.operations import Dequeue, SetSchedule, Unschedule
 
+ROOT = Path(__file__).parents[2]
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
-MICROSECOND, MINUTE = timedelta(microseconds=1), timedelta(minutes=1)
-PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
+MICROSECOND, MINUTE, HOUR, YEAR = (timedelta(microseconds=us) for us in (1, 6e7, 36e8, 365 * 864e8))
 CHANGES = {
     # The local days on which clocks change: in Berlin at 01:00 UTC, in New York at 07:00 and at 06:00 UTC.
     "spring in Berlin": (BERLIN, datetime(2026, 3, 29)),
@@ -40,29 +44,33 @@ DUE = {
 
 A time that the change skips is due at the change; a time that comes twice is due once.
 """
+EXPRESSIONS = ["30 2 * * *", "0 1-3 * * *", "*/30 * * * *", "0 0 1 * *", "15 4 * * MON-FRI", "*/10 9-17 * * *"]
 
 
 def window(change):
     """Return the zone, the start of the local day before the change and the end of the day of the change, in UTC."""
     zone, day = CHANGES[change]
-    first = (day - timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-    last = (day + timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    first, last = ((day + timedelta(days=days)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC) for days in (-1, 1))
     return zone, first, last
 
 
 def due_times(expression, zone, first, last):
     """Return the due times of an entry within [first, last), each computed from the one before."""
-    found = []
-    moment = first - MICROSECOND
+    times, moment = [], first - MICROSECOND
     while (moment := next_after(expression, zone, moment)) < last:
-        found.append(moment)
-    return found
+        times.append(moment)
+    return times
 
 
 @pytest.mark.parametrize(("expression", "change"), DUE, ids=lambda value: value)
 def test_an_entry_with_fixed_times_is_due_once_a_day_even_when_clocks_change(expression, change):
     zone, first, last = window(change)
-    assert DUE[expression, change] == [f"{due:%d %H:%M}" for due in due_times(expression, zone, first, last)]
+    times = due_times(expression, zone, first, last)
+    assert DUE[expression, change] == [f"{due:%d %H:%M}" for due in times]
+    for moment in (first + 45 * MINUTE * number for number in range((last - first) // (45 * MINUTE))):
+        later = [due for due in times if due > moment]
+        assert not later or later[0] == next_after(expression, zone, moment)
+        assert moment < times[0] or last_until(expression, zone, times[0], moment) == times[-len(later) - 1]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -70,60 +78,12 @@ def test_an_entry_with_fixed_times_is_due_once_a_day_even_when_clocks_change(exp
 def test_an_entry_with_stars_follows_elapsed_time_when_clocks_change(expression, minutes, change):
     zone, first, last = window(change)
     step = timedelta(minutes=minutes)
-    assert [first + step * number for number in range((last - first) // step)] == due_times(
-        expression, zone, first, last
-    )
+    every_step = [first + step * number for number in range((last - first) // step)]
+    assert every_step == due_times(expression, zone, first, last)
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
-def test_the_next_time_is_the_first_due_time_after_any_moment(expression, change):
-    zone, first, last = window(change)
-    expected = due_times(expression, zone, first, last + timedelta(days=2))
-    moment = first
-    while moment < last:
-        assert min(due for due in expected if due > moment) == next_after(expression, zone, moment), moment
-        moment += timedelta(minutes=45)
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
-def test_the_last_missed_time_is_the_latest_due_time_up_to_any_moment(expression, change):
-    zone, first, last = window(change)
-    expected = due_times(expression, zone, first, last)
-    moment = expected[0]
-    while moment < last:
-        last_due = max(due for due in expected if due <= moment)
-        assert last_due == last_until(expression, zone, expected[0], moment), moment
-        moment += timedelta(minutes=45)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
-@pytest.mark.parametrize("away", [0, 55])
-def test_no_time_fires_twice_and_frequent_dequeues_miss_none(expression, change, away):
-    """No time fires twice even if no dequeue runs for `away` minutes after each due time."""
-    zone, first, last = window(change)
-    draft, moment = Draft(), first - MICROSECOND
-    perform(SetSchedule("the-name", expression, "work", timezone=zone), draft, moment)
-    expected = due_times(expression, zone, first, last)
-    looks = [first + 5 * MINUTE * number for number in range((last - first) // (5 * MINUTE))]
-    if away:
-        looks = [look for look in looks if not any(timedelta() <= look - due < away * MINUTE for due in expected)]
-    for look in looks:
-        assert perform(Dequeue(None, batch_size=0).prepared(PREPARATION), draft, look) == []
-    fired = [datetime.fromisoformat(job.headers["jqueue-scheduled-for"]) for job in draft.jobs.values()]
-    assert len(set(fired)) == len(fired)
-    assert set(fired) <= set(expected), "it fired at a time at which it was not due"
-    if not away:
-        assert fired == expected
-
-
-@settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["30 2 * * *", "0 1-3 * * *", "*/30 * * * *", "0 0 1 * *", "15 4 * * MON-FRI", "*/10 9-17 * * *"]),
+    st.sampled_from(EXPRESSIONS),
     st.sampled_from(["UTC", BERLIN, NEW_YORK, "Asia/Kolkata", "Australia/Lord_Howe"]),
     st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)),
     st.timedeltas(timedelta(), timedelta(days=40)),
@@ -137,57 +97,162 @@ def test_the_last_time_missed_is_the_one_before_the_next(expression, zone, began
     assert next_after(expression, zone, last) > moment, "one between the two was passed over"
 
 
+def test_a_time_is_due_strictly_after_the_moment_and_six_fields_begin_with_seconds():
+    noon, day = datetime(2026, 5, 6, 12, tzinfo=UTC), timedelta(days=1)
+    assert noon + day == next_after("0 12 * * *", "UTC", noon)
+    assert noon == next_after("0 12 * * *", "UTC", noon - MICROSECOND)
+    assert noon == last_until("0 12 * * *", "UTC", noon - 9 * day, noon)
+    assert noon - day == last_until("0 12 * * *", "UTC", noon - 9 * day, noon - MICROSECOND)
+    assert noon + timedelta(seconds=20) == next_after("*/20 * * * * *", "UTC", noon)
+
+
+NEVER_DUE = "is a cron expression that is never due, as none of its months has such a day: change the day or the month"
+
+
 @pytest.mark.parametrize(
-    ("expression", "reason"),
+    ("expression", "zone", "reason"),
     [
-        ("@daily", 'is not a cron expression, as names are not understood: write "0 0 * * *"'),
-        (
-            "0 0 30 2 *",
-            "is a cron expression that is never due, as none of its months has such a day: change the day or the month",
-        ),
-        (
-            "0 0 31 2,4,11 *",
-            "is a cron expression that is never due, as none of its months has such a day: change the day or the month",
-        ),
-        ("0 0 32 2 *", "is not a cron expression (bad day-of-month): write one such as"),
-        ("61 * * * *", "is not a cron expression (bad minute): write one such as"),
-        ("0 0 1", "is not a cron expression (wrong number of fields): write one such as"),
+        ("@daily", "UTC", 'is not a cron expression, as names are not understood: write "0 0 * * *"'),
+        ("0 0 30 2 *", "UTC", NEVER_DUE),
+        ("0 0 31 2,4,11 *", "UTC", NEVER_DUE),
+        ("0 0 32 2 *", "UTC", "is not a cron expression (bad day-of-month): write one such as"),
+        ("61 * * * *", "UTC", "is not a cron expression (bad minute): write one such as"),
+        ("0 0 1", "UTC", "is not a cron expression (wrong number of fields): write one such as"),
+        (None, "UTC", "cron expression"),
+        ("* * * * *", "Europe/Nowhere", "time zone"),
+        ("* * * * *", "../../etc/passwd", "time zone"),
+        ("* * * * *", None, "time zone"),
     ],
 )
-def test_the_error_of_a_cron_expression_says_its_reason(expression, reason):
+def test_an_impossible_expression_or_unknown_zone_is_refused_with_the_reason(expression, zone, reason):
     with pytest.raises(InvalidJobError) as raised:
-        check_cron(expression, "UTC")
-    assert str(raised.value).startswith(f"{expression!r} {reason}")
-
-
-def test_a_time_is_due_strictly_after_the_moment():
-    noon = datetime(2026, 5, 6, 12, tzinfo=UTC)
-    assert next_after("0 12 * * *", "UTC", noon) == noon + timedelta(days=1)
-    assert next_after("0 12 * * *", "UTC", noon - MICROSECOND) == noon
-    assert last_until("0 12 * * *", "UTC", noon - timedelta(days=9), noon) == noon
-    assert last_until("0 12 * * *", "UTC", noon - timedelta(days=9), noon - MICROSECOND) == noon - timedelta(days=1)
-
-
-def test_six_fields_begin_with_seconds():
-    noon = datetime(2026, 5, 6, 12, tzinfo=UTC)
-    assert next_after("*/20 * * * * *", "UTC", noon) == noon + timedelta(seconds=20)
-    assert last_until("*/20 * * * * *", "UTC", noon, noon + timedelta(seconds=59.5)) == noon + timedelta(seconds=40)
-
-
-@pytest.mark.parametrize(
-    ("expression", "zone"),
-    [
-        ("* * * *", "UTC"),
-        ("60 * * * *", "UTC"),
-        ("0 0 30 2 *", "UTC"),
-        ("", "UTC"),
-        ("* * * * *", "Europe/Nowhere"),
-        ("* * * * *", "../../etc/passwd"),
-        ("* * * * *", ""),
-        (None, "UTC"),
-        ("* * * * *", None),
-    ],
-)
-def test_an_impossible_cron_expression_or_unknown_zone_is_refused(expression, zone):
-    with pytest.raises(InvalidJobError, match=r"cron expression|time zone"):
         check_cron(expression, zone)
+    assert reason in str(raised.value)
+
+
+NEXT = """
+from datetime import *; from jqueue.domain.cron import next_after
+print(next_after("0 3 * * *", "Europe/Berlin", datetime(2026, 7, 1, tzinfo=UTC)))
+"""
+
+
+def test_cron_works_without_the_time_zones_of_the_system_and_says_what_to_install():
+    def run(code):
+        environment = {**os.environ, "PYTHONTZPATH": ""}
+        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True)
+
+    assert b"2026-07-01 01:00:00+00:00\n" == run(NEXT).stdout
+    error = run(f"import sys; sys.modules['tzdata'] = None\n{NEXT}").stderr
+    assert error.rstrip().endswith(b"this machine has no time zone data: pip install tzdata")
+
+
+# Clocks that disagree: none stops an entry or fires an occurrence twice
+
+THREE = datetime(2026, 1, 1, 3, tzinfo=UTC)
+HOURLY, MINUTELY = "0 * * * *", "* * * * *"
+LOOK = Dequeue(("nothing",), batch_size=1, claim_timeout=30.0)
+
+
+def a_draft(now=THREE, expression=MINUTELY, zone="UTC"):
+    draft = Draft()
+    SetSchedule("n", expression, "x", timezone=zone).change(draft, now)
+    draft.settle()
+    return draft
+
+
+def fire(draft, now):
+    """Return the occurrences that a dequeue at this time fires."""
+    before = set(draft.jobs)
+    LOOK.change(draft, now)
+    draft.settle()
+    return [datetime.fromisoformat(job_id.split(":", 2)[2]) for job_id in draft.jobs if job_id not in before]
+
+
+@pytest.mark.parametrize("away", [0, 55])
+def test_no_time_fires_twice_on_the_day_of_a_change_and_frequent_dequeues_miss_none(away):
+    """Not even if no dequeue runs for `away` minutes after each due time."""
+    for change in CHANGES:
+        zone, first, last = window(change)
+        for expression in ("30 2 * * *", "0 1-3 * * *", "15 * * * *"):
+            expected = due_times(expression, zone, first, last)
+            draft, fired = a_draft(first - MICROSECOND, expression, zone), []
+            for look in (first + 5 * MINUTE * number for number in range((last - first) // (5 * MINUTE))):
+                if not any(timedelta() <= look - due < away * MINUTE for due in expected):
+                    fired += fire(draft, look)
+            assert len(set(fired)) == len(fired)
+            assert fired == expected if not away else set(fired) <= set(expected)
+
+
+@pytest.mark.parametrize("ahead", [HOUR, YEAR])
+def test_an_entry_fired_or_set_by_a_clock_that_is_ahead_fires_for_the_others_at_its_next_time(ahead):
+    draft = a_draft()
+    assert [THREE + ahead] == fire(draft, THREE + ahead)
+    assert THREE + MINUTE == SetSchedule("n", MINUTELY, "x").change(draft, THREE).next_at
+    for now, due in ((THREE, THREE + MINUTE), (THREE + ahead, THREE + ahead + MINUTE)):
+        LOOK.change(draft, now)
+        assert due == draft.next_due(), "a waiting dequeue wakes by its own clock"
+    assert [] == fire(draft, THREE + MINUTE / 2)
+    assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
+    assert [THREE + 2 * MINUTE] == fire(draft, THREE + 2.5 * MINUTE)
+    draft = a_draft(THREE + 10 * MINUTE + ahead, HOURLY)
+    assert [] == fire(draft, THREE + 10 * MINUTE) + fire(draft, THREE + 59 * MINUTE), "it was set after three"
+    assert [THREE + HOUR] == fire(draft, THREE + HOUR)
+
+
+def test_two_clocks_an_hour_apart_fire_each_occurrence_once():
+    draft, fired = a_draft(), []
+    for minute in range(1, 100):
+        fired += fire(draft, THREE + minute * MINUTE + HOUR) + fire(draft, THREE + minute * MINUTE)
+    assert [THREE + minute * MINUTE for minute in range(1, 160)] == sorted(fired)
+    assert 1 == len(draft.header.schedules["n"].fired)
+
+
+def test_an_entry_changed_by_a_clock_that_is_ahead_keeps_its_record_and_one_removed_begins_anew():
+    draft = a_draft()
+    fire(draft, THREE + MINUTE)
+    SetSchedule("n", MINUTELY, "y").change(draft, THREE + HOUR)
+    assert [] == fire(draft, THREE + MINUTE)
+    assert [THREE + 2 * MINUTE] == fire(draft, THREE + 2 * MINUTE)
+    fire(draft, THREE + HOUR)
+    Unschedule("n").change(draft, THREE)
+    SetSchedule("n", MINUTELY, "x").change(draft, THREE)
+    assert 1 == len(draft.header.schedules["n"].fired)
+    draft.settle()
+    assert draft.freeze() == decode(encode(draft.freeze()))
+
+
+def test_looks_of_a_clock_that_is_behind_and_settings_repeated_by_any_clock_write_nothing():
+    draft = a_draft()
+    LOOK.change(draft, THREE - HOUR)
+    assert draft.changed, "the first clock time that it met must be stored"
+    draft.settle()
+    for now in (THREE - HOUR, THREE + MINUTE / 2, THREE - HOUR + MINUTE / 2, THREE):
+        LOOK.change(draft, now)
+        SetSchedule("n", MINUTELY, "x").change(draft, now + YEAR)
+        assert not draft.changed
+    assert [THREE - HOUR + MINUTE] == fire(draft, THREE - HOUR + MINUTE)
+
+
+def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():
+    draft = a_draft()
+    fire(draft, THREE + YEAR)
+    for hour in range(1, 30):
+        assert [THREE + hour * HOUR] == fire(draft, THREE + hour * HOUR)
+    assert SPANS_KEPT == len(draft.header.schedules["n"].fired)
+    assert [] == fire(draft, THREE + 5 * HOUR), "the gap between the earliest spans is merged"
+    for hour in (28, 29):
+        assert [THREE + hour * HOUR + MINUTE] == fire(draft, THREE + hour * HOUR + MINUTE)
+
+
+def test_occurrences_that_an_older_version_has_fired_are_not_fired_again():
+    """An older version moves `next_at` and does not know the spans of fired occurrences."""
+    draft = a_draft()
+    fire(draft, THREE + MINUTE)
+    draft.header.schedules["n"] = draft.header.schedules["n"].model_copy(update={"next_at": THREE + 10 * MINUTE})
+    assert [] == fire(draft, THREE + 9 * MINUTE)
+    assert [THREE + 12 * MINUTE] == fire(draft, THREE + 12 * MINUTE)
+    assert [] == fire(draft, THREE + 9 * MINUTE)
+    assert [THREE + 11 * MINUTE] == fire(draft, THREE + 11 * MINUTE), "no clock has fired it"
+    draft.header.schedules["n"] = draft.header.schedules["n"].model_copy(update={"fired": (), "next_at": THREE + HOUR})
+    assert [] == fire(draft, THREE + 59 * MINUTE)
+    assert [THREE + HOUR] == fire(draft, THREE + HOUR)

@@ -1,0 +1,431 @@
+"""A broker is entered and left, bounds its buffer, ends each call by its deadline, and says what became of it."""
+
+import asyncio
+
+import pytest
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
+from jqueue.core.group_commit import GroupCommitLoop
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    QueueClosedError,
+    QueueFullError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.operations import Ack, Enqueue
+from jqueue.testing.faults import Fault
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import Breakable, in_virtual_time, now
+
+both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+
+
+@pytest.fixture
+def storage():
+    return Breakable(InMemoryStorage(clock=VirtualClock()))
+
+
+def queue_on(storage, kind=BrokerQueue, **options):
+    return kind(storage, **{"clock": VirtualClock(), "call_timeout": 3600, **options})
+
+
+async def payloads(storage):
+    """Return the payloads in the store, in the order in which they would be served."""
+    state = await DirectQueue(storage.storage).read_state()
+    return [job.payload for job in state.queued_jobs()]
+
+
+async def warm(queue):
+    """Read the state, so that the next call needs one write and no read."""
+    await queue.dequeue("nobody")
+
+
+# Entering and leaving
+
+VERBS = {
+    "enqueue": lambda queue: queue.enqueue("work", b"payload"),
+    "dequeue, waiting": lambda queue: queue.dequeue("work", wait=60),
+    "ack": lambda queue: queue.ack("an-id"),
+    "purge": lambda queue: queue.purge(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+@in_virtual_time
+async def test_calls_before_a_broker_is_entered_and_after_it_is_left_say_what_to_do(storage, verb):
+    queue = queue_on(storage)
+    for kind, remedy in ((queue, "async with"), (GroupCommitLoop(storage), r"start\(\)")):
+        with pytest.raises(QueueClosedError, match=remedy):
+            await verb(kind)
+    async with queue:
+        pass
+    with pytest.raises(QueueClosedError, match="make a new one, or start it again"):
+        await verb(queue)
+    assert (0, 0) == (storage.reads, storage.writes)
+
+
+@in_virtual_time
+async def test_a_broker_can_be_entered_again_when_it_was_left(storage):
+    queue = queue_on(storage)
+    for payload in (b"first", b"second"):
+        await queue.start()
+        with pytest.raises(RuntimeError, match="is started already"):
+            await queue.start()
+        await queue.enqueue("work", payload)
+        for _ in range(2):
+            await queue.stop()
+    assert [b"first", b"second"] == await payloads(storage)
+
+
+@in_virtual_time
+async def test_leaving_even_by_an_error_finishes_calls_answers_waiting_dequeues_and_closes_the_storage(storage):
+    storage.latency = 1.0
+    closed = []
+
+    async def release():
+        closed.append([call.done() for call in calls])
+
+    storage.release = release
+    with pytest.raises(ZeroDivisionError):
+        async with queue_on(storage) as queue:
+            calls = [asyncio.create_task(queue.dequeue("other", wait=3600))]
+            await asyncio.sleep(10)
+            calls += [asyncio.create_task(queue.enqueue("work", b"%d" % number)) for number in range(9)]
+            await asyncio.sleep(0)
+            left = now()
+            raise ZeroDivisionError
+    assert [[True] * 10] == closed
+    assert [] == await calls[0]
+    assert now() - left < 4
+    assert [b"%d" % number for number in range(9)] == await payloads(storage)
+
+
+@pytest.mark.parametrize("deadline", [None, 5])
+@in_virtual_time
+async def test_leaving_ends_by_its_deadline_and_only_sent_calls_have_unknown_outcomes(storage, deadline):
+    queue = queue_on(storage, max_pending=2)
+    await queue.start()
+    await warm(queue)
+    storage.on_write(Fault.HANGS)
+    calls = [asyncio.create_task(queue.enqueue("work", b"sent", deadline=3600))]
+    await asyncio.sleep(1)
+    calls += [asyncio.create_task(queue.enqueue("work", b"unsent", deadline=3600)) for _ in range(4)]
+    await asyncio.sleep(1)
+    left, writes = now(), storage.writes
+    await queue.stop(deadline=deadline)
+    assert now() - left == pytest.approx(deadline or 30, abs=0.5)
+    sent, *unsent = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+    assert isinstance(sent, UnknownOutcomeError)
+    assert all(isinstance(error, QueueClosedError | DeadlineExceededError) for error in unsent)
+    assert writes == storage.writes, "a queue that was left has written"
+
+
+# Deadlines
+
+
+@both
+@in_virtual_time
+async def test_a_call_not_sent_by_its_deadline_is_not_done_and_one_sent_has_an_unknown_outcome(storage, kind):
+    async with queue_on(storage, kind, deadline=4, call_timeout=8) as queue:
+        storage.on_read(Fault.HANGS)
+        with pytest.raises(DeadlineExceededError) as raised:
+            await queue.enqueue("work", b"payload", deadline=3)
+        assert isinstance(raised.value, TimeoutError)
+        assert now() == pytest.approx(3)
+        await asyncio.sleep(10)
+        await warm(queue)
+        storage.on_write(Fault.HANGS)
+        began = now()
+        sent = asyncio.create_task(queue.enqueue("work", b"payload", job_id="the-id"))
+        await asyncio.sleep(1)
+        with pytest.raises(DeadlineExceededError):
+            await queue.enqueue("work", b"payload", deadline=2)
+        assert now() - began == pytest.approx(3)
+        with pytest.raises(UnknownOutcomeError) as unknown:
+            await sent
+        assert now() - began == pytest.approx(4)
+        assert ("the-id",) == unknown.value.job_ids
+
+
+@both
+@in_virtual_time
+async def test_a_failing_store_is_asked_again_until_it_recovers_or_the_deadline(storage, kind):
+    storage.down = True
+    async with queue_on(storage, kind) as queue:
+        with pytest.raises(DeadlineExceededError, match="the connection was reset"):
+            await queue.enqueue("work", b"payload")
+        assert now() == pytest.approx(30)
+        assert 5 < storage.reads < 100
+        storage.down = False
+        await queue.enqueue("work", b"payload")
+        assert now() < 30.1, "it waited for the pause of a call that has ended"
+        storage.down = True
+        call = asyncio.create_task(queue.enqueue("work", b"more"))
+        await asyncio.sleep(20)
+        storage.down = False
+        await call
+    assert [b"payload", b"more"] == await payloads(storage)
+
+
+@both
+@pytest.mark.parametrize("error", [StorageError, StorageThrottledError])
+@in_virtual_time
+async def test_leaving_after_the_deadline_does_not_wait_for_the_next_retry(storage, kind, error):
+    storage.error = lambda: error("slow down")
+    async with queue_on(storage, kind, deadline=6) as queue:
+        await warm(queue)
+        storage.down = True
+        calls = [queue.enqueue("work", b"") for _ in range(5)]
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, DeadlineExceededError | UnknownOutcomeError)
+        began = now()
+    assert now() - began < 0.1
+
+
+@both
+@in_virtual_time
+async def test_the_wait_of_a_dequeue_does_not_count_against_its_deadline(storage, kind):
+    async with queue_on(storage, kind) as queue:
+        assert [] == await queue.dequeue("work", wait=100, deadline=3)
+        assert now() == pytest.approx(100, abs=3)
+        storage.down = True
+        with pytest.raises(DeadlineExceededError):
+            await queue.dequeue("work", wait=100, deadline=3)
+        assert now() == pytest.approx(203, abs=6)
+
+
+# Unknown outcomes
+
+CALLS = {
+    "enqueue": (lambda queue, job: queue.enqueue("work", b"payload", job_id="the-id"), lambda job: job.id == "the-id"),
+    "enqueue_many": (
+        lambda queue, job: queue.enqueue_many([Enqueue("work", b"1"), Enqueue("work", b"2")]),
+        lambda jobs: [b"1", b"2"] == [job.payload for job in jobs],
+    ),
+    "ack": (lambda queue, job: queue.ack(job), lambda result: result is None),
+    "heartbeat_many": (lambda queue, job: queue.heartbeat_many([job]), lambda result: result == []),
+    "apply": (
+        lambda queue, job: queue.apply(Ack(job), Enqueue("work", b"payload", job_id="the-id")),
+        lambda results: results[0] is None and results[1].id == "the-id",
+    ),
+    "requeue_stale": (lambda queue, job: queue.requeue_stale(0), lambda result: result == 1),
+}
+
+
+async def unknown(queue, storage, fault, call):
+    """Return the error of a call whose write met `fault` and had no answer by the deadline."""
+    await queue.enqueue("first", b"payload")
+    [job] = await queue.dequeue("first")
+    storage.on_write(fault)
+    with pytest.raises(UnknownOutcomeError) as raised:
+        await CALLS[call][0](queue, job)
+    return raised.value
+
+
+@both
+@pytest.mark.parametrize("call", CALLS)
+@in_virtual_time
+async def test_resolve_returns_the_result_of_a_call_that_took_effect_or_says_that_it_had_none(storage, kind, call):
+    async with queue_on(storage, kind, deadline=2, call_timeout=60) as queue:
+        error = await unknown(queue, storage, Fault.HANGS_AFTER, call)
+        began = now()
+        storage.down = True
+        with pytest.raises(UnknownOutcomeError) as again:
+            await error.resolve(3)
+        assert now() - began == pytest.approx(3)
+        storage.down = False
+        result = await again.value.resolve(120)
+        assert CALLS[call][1](result), result
+    without = Breakable(InMemoryStorage(clock=VirtualClock()))
+    async with queue_on(without, kind, deadline=2, call_timeout=60) as queue:
+        error = await unknown(queue, without, Fault.HANGS, call)
+        with pytest.raises(DeadlineExceededError, match="certainly not done"):
+            await error.resolve(120)
+
+
+@both
+@in_virtual_time
+async def test_a_write_that_lands_late_is_resolved_and_may_be_repeated_by_its_id(storage, kind):
+    async with queue_on(storage, kind, deadline=2) as queue:
+        await warm(queue)
+        storage.delay = 5
+        storage.on_write(Fault.LANDS_LATER)
+        call = asyncio.create_task(queue.enqueue("work", b"payload", job_id="the-id"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        storage.down = True
+        with pytest.raises(UnknownOutcomeError) as raised:
+            await call
+        storage.down = False
+        await asyncio.sleep(10)
+        assert "the-id" == (await raised.value.resolve()).id
+        assert "the-id" == (await queue.enqueue("work", b"payload", job_id="the-id")).id
+        assert [b"payload"] == await payloads(storage)
+
+
+# Errors of the store
+
+
+class Surprise(Exception):
+    """An exception that no storage should raise."""
+
+
+def certainly_not_written():
+    error = StorageFatalError("the disk is full")
+    error.nothing_written = True
+    return error
+
+
+REFUSALS = {
+    "an exception that no storage should raise": (Surprise, UnknownOutcomeError, "Surprise"),
+    "a cancellation": (asyncio.CancelledError, UnknownOutcomeError, ""),
+    "a refusal": (lambda: StorageFatalError("access denied"), StorageFatalError, "access denied"),
+    "a refusal without effect": (certainly_not_written, StorageFatalError, "the disk is full"),
+}
+
+
+@pytest.mark.parametrize(("error", "raised", "text"), REFUSALS.values(), ids=REFUSALS)
+@in_virtual_time
+async def test_an_error_that_no_retry_can_mend_reaches_the_callers_at_once(storage, error, raised, text):
+    storage.error = error
+    async with queue_on(storage) as queue:
+        await warm(queue)
+        storage.on_write(Fault.LOST_REQUEST)
+        began = now()
+        errors = await asyncio.gather(*(queue.enqueue("work", b"no") for _ in range(5)), return_exceptions=True)
+        assert began == now()
+        assert [raised] * 5 == [type(each) for each in errors]
+        assert all(text in str(each) for each in errors)
+        await queue.enqueue("work", b"next")
+    assert [b"next"] == await payloads(storage)
+
+
+@in_virtual_time
+async def test_an_unexpected_exception_in_a_read_means_that_nothing_was_done(storage):
+    storage.error = Surprise
+    storage.on_read(Fault.LOST_REQUEST)
+    async with queue_on(storage) as queue:
+        with pytest.raises(StorageError, match="Surprise") as raised:
+            await queue.enqueue("work", b"payload")
+        assert not isinstance(raised.value, UnknownOutcomeError)
+
+
+@both
+@pytest.mark.parametrize("earlier", [False, True])
+@in_virtual_time
+async def test_after_writes_that_certainly_did_not_happen_only_an_earlier_one_is_of_unknown_outcome(
+    storage, kind, earlier
+):
+    errors = iter([StorageError("the connection was reset")] if earlier else [])
+
+    def error():
+        failure = next(errors, None) or StorageError("the disk is full")
+        failure.nothing_written = "disk" in str(failure)
+        return failure
+
+    storage.error, storage.delay = error, 60
+    async with queue_on(storage, kind) as queue:
+        await queue.enqueue("work", b"1")
+        storage.on_write(Fault.LANDS_LATER if earlier else Fault.LOST_REQUEST, *[Fault.LOST_REQUEST] * 1000)
+        with pytest.raises(StorageError) as raised:
+            await queue.enqueue("work", b"2", deadline=5)
+        assert storage.writes > 2
+        assert isinstance(raised.value, UnknownOutcomeError if earlier else DeadlineExceededError)
+        assert earlier or "nothing was done (last error: the disk is full)" in str(raised.value)
+
+
+# A bounded buffer
+
+
+@pytest.mark.parametrize("leaving", ["cancelled", "too late"])
+@in_virtual_time
+async def test_callers_wait_in_order_at_a_full_buffer_and_those_who_give_up_delay_nobody(storage, leaving):
+    async with queue_on(storage, max_pending=1) as queue:
+        await warm(queue)
+        storage.latency = 5.0
+        calls, began = [], now()
+        for number in range(6):
+            deadline = 1 if leaving == "too late" and number in (2, 3) else 100
+            calls.append(asyncio.create_task(queue.enqueue("work", b"%d" % number, deadline=deadline)))
+            await asyncio.sleep(0.1)
+        if leaving == "cancelled":
+            for call in calls[2:4]:
+                call.cancel()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        expected = asyncio.CancelledError if leaving == "cancelled" else QueueFullError
+        assert [expected] * 2 == [type(result) for result in results[2:4]]
+        assert leaving == "cancelled" or "waiting for the store" in str(results[2])
+        assert now() - began < 26, "the last call waited although the buffer had space"
+    assert [b"0", b"1", b"4", b"5"] == await payloads(storage)
+
+
+# Waiters
+
+
+@both
+@in_virtual_time
+async def test_the_longest_waiting_dequeue_is_answered_first(storage, kind):
+    async with queue_on(storage, kind) as queue:
+        answered = []
+
+        async def wait(name):
+            [job] = await queue.dequeue("work", wait=600)
+            answered.append((name, job.payload))
+
+        waiting = []
+        for name in range(4):
+            waiting.append(asyncio.create_task(wait(name)))
+            await asyncio.sleep(1.7)
+        for number in range(4):
+            late = asyncio.create_task(queue.dequeue("work", wait=0.1))
+            await queue.enqueue("work", b"%d" % number)
+            assert kind is DirectQueue or [] == await late, "it was called together with the enqueue"
+            await asyncio.sleep(0.3)
+        await asyncio.gather(*waiting)
+        assert [(number, b"%d" % number) for number in range(4)] == answered
+
+
+@both
+@in_virtual_time
+async def test_a_cancelled_waiting_dequeue_costs_no_write_and_no_more_reads(storage, kind):
+    async with queue_on(storage, kind) as queue:
+        gone, waiting = (asyncio.create_task(queue.dequeue("work", wait=600)) for _ in range(2))
+        await asyncio.sleep(5)
+        gone.cancel()
+        writes = storage.writes
+        await queue.enqueue("work", b"payload")
+        [job] = await waiting
+        assert (1, 1, writes + 1) == (job.attempt, job.failures, storage.writes)
+        gone = asyncio.create_task(queue.dequeue("work", wait=600))
+        await asyncio.sleep(5)
+        gone.cancel()
+        await asyncio.wait([gone])
+        asked = storage.reads, storage.writes
+        await asyncio.sleep(60)
+        assert asked == (storage.reads, storage.writes)
+
+
+@pytest.mark.parametrize("hold", ["another entrypoint", "paused", "running"])
+@in_virtual_time
+async def test_due_jobs_that_a_waiting_dequeue_cannot_have_do_not_delay_its_poll(storage, hold):
+    async with queue_on(storage) as one, queue_on(storage) as other:
+        await other.enqueue("a", b"")
+        [running] = await other.dequeue("a")
+        if hold == "paused":
+            await other.pause("a")
+        elif hold == "running":
+            await other.limit("a", running=1)
+        name = "b" if hold == "another entrypoint" else "a"
+        await other.enqueue_many(Enqueue(name, b"", delay=number / 2) for number in range(1, 240))
+        waiting = asyncio.create_task(one.dequeue("a", wait=300))
+        await asyncio.sleep(10)
+        assert not waiting.done()
+        await {"paused": lambda: other.resume("a"), "running": lambda: other.ack(running)}.get(
+            hold, lambda: other.enqueue("a", b"")
+        )()
+        assert 1 == len(await asyncio.wait_for(waiting, 3.0)), "the poll interval is one second"
