@@ -1,124 +1,94 @@
-"""A set of queues: the order of their jobs, and the queue of each claim."""
+"""A set of queues: the jobs of all of them, the queue of each claim, and members that come, go and fail."""
 
 import asyncio
+import os
+from typing import Any
 
 import pytest
 
-from jqueue import ClaimLostError, InMemoryStorage, InvalidJobError, JobNotFoundError, JobStatus
+from jqueue import (
+    BrokerQueue,
+    ClaimLostError,
+    DirectQueue,
+    InMemoryStorage,
+    InvalidJobError,
+    JobNotFoundError,
+    JobStatus,
+    QueueClosedError,
+    QueueSet,
+    StorageError,
+    connect_queue,
+)
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.operations import Ack, Enqueue, Heartbeat, Nack
+from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from tests.sets_of_queues import Plain, all_of, blob, ids, set_of, two
-from tests.virtual_world import in_virtual_time
+from jqueue.worker import Retry, Worker
+from tests.sets_of_queues import Plain, all_of, blob, set_of, two
+from tests.virtual_world import in_virtual_time, now
+
+ONE = "call it on one queue of the set"
 
 
-class TestOrder:
+def faulty():
+    return FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+
+
+class TestJobs:
     @in_virtual_time
-    async def test_the_oldest_job_of_all_queues_is_next(self):
-        assert ["0", "1", "2", "3"] == await all_of(set_of(*await two()))
-
-    @in_virtual_time
-    async def test_a_batch_is_in_order_across_queues(self):
-        first, second = await two()
-        assert ["0", "1", "2", "3"] == await all_of(set_of(second, first), batch_size=9)
-
-    @in_virtual_time
-    async def test_priority_comes_before_age(self):
-        first, second = await two()
-        await second.enqueue("work", b"", priority=-1, job_id="urgent")
-        await first.enqueue("work", b"", priority=1, job_id="any time")
-        assert ["urgent", "0", "1", "2", "3", "any time"] == await all_of(set_of(first, second), batch_size=2)
-
-    @in_virtual_time
-    async def test_a_scheduled_job_is_as_old_as_its_time(self):
-        first, second = await two()
-        await first.enqueue("work", b"", delay=0.5, job_id="later")
-        await second.enqueue("work", b"", job_id="now")
-        await asyncio.sleep(1)
-        assert ["0", "1", "2", "3", "now", "later"] == await all_of(set_of(first, second))
-
-    @in_virtual_time
-    async def test_among_equals_the_queues_take_turns(self):
+    async def test_the_queues_take_turns_and_each_keeps_its_order(self):
         queues = [blob() for _ in range(3)]
         for number, queue in enumerate(queues):
-            await queue.enqueue_many([Enqueue("work", b"", job_id=f"{number}{letter}") for letter in "abc"])
-        found = await all_of(set_of(*queues))
-        assert [{"0", "1", "2"}] * 3 == [{name[0] for name in found[place : place + 3]} for place in (0, 3, 6)]
-        assert ["0a", "0b", "0c"] == [name for name in found if name[0] == "0"]
+            await queue.enqueue_many([Enqueue("work", job_id=f"{number}{letter}") for letter in "abc"])
+        names = await all_of(set_of(*queues))
+        assert [{"0", "1", "2"}] * 3 == [{name[0] for name in names[place : place + 3]} for place in (0, 3, 6)]
+        for number in "012":
+            assert [f"{number}{letter}" for letter in "abc"] == [name for name in names if name[0] == number]
 
     @in_virtual_time
-    async def test_a_job_that_always_fails_does_not_block_other_queues(self):
-        first, second = await two()
-        queues = set_of(first, second)
-        seen = []
-        for _ in range(4):
-            [job] = await queues.dequeue()
-            seen.append(job.id)
-            await asyncio.sleep(0.1)
-            await (queues.nack(job) if job.id == "0" else queues.ack(job))
-        assert ["0", "1", "2", "3"] == seen
+    async def test_only_jobs_that_are_handed_out_are_claimed_by_one_write_and_a_read_of_each_queue(self):
+        storages = [faulty() for _ in range(3)]
+        members = [blob(storage) for storage in storages]
+        for member in members:
+            await member.enqueue("work")
+        for storage in storages:
+            storage.reads = storage.writes = 0
+        assert 1 == len(await set_of(*members).dequeue())
+        assert [(1, 1), (1, 0), (1, 0)] == sorted(((s.reads, s.writes) for s in storages), reverse=True)
 
     @in_virtual_time
-    async def test_a_job_handed_back_unharmed_keeps_its_place(self):
-        first, second = await two()
-        queues = set_of(first, second)
-        [job] = await queues.dequeue()
-        await asyncio.sleep(9)
-        await queues.nack(job, charge=False)
-        assert ["0", "1", "2", "3"] == await all_of(queues)
-
-    @in_virtual_time
-    async def test_only_jobs_that_are_handed_out_are_claimed(self):
-        first, second = await two()
-        before = await second.read_state()
-        [job] = await set_of(first, second).dequeue()
-        assert "0" == job.id
-        assert before == await second.read_state(), "a look has changed a queue"
-
-    @in_virtual_time
-    async def test_limits_and_pauses_of_a_queue_hold(self):
+    async def test_limits_pauses_and_entrypoints_hold(self):
         first, second = await two()
         await first.limit("work", running=1)
-        await second.enqueue("other", b"", job_id="other")
-        queues = set_of(first, second)
-        jobs = await queues.dequeue(batch_size=9)
-        assert ["0", "1", "3", "other"] == [job.id for job in jobs]
+        await second.enqueue("other", job_id="other")
+        queues = set_of(first, Plain(second))
+        assert ["other"] == [job.id for job in await queues.dequeue(["other", "none"], batch_size=9)]
+        assert {"0", "1", "3"} == {job.id for job in await queues.dequeue(batch_size=9)}
         await first.pause("work")
-        await queues.ack_many(jobs)
         assert [] == await queues.dequeue()
 
     @in_virtual_time
-    async def test_only_jobs_of_the_requested_entrypoints_are_claimed(self):
-        first, second = await two()
-        await second.enqueue("mail", b"", job_id="mail")
-        assert ["mail"] == await all_of(set_of(first, second), entrypoint="mail")
-        assert ["0", "1", "2", "3"] == await all_of(set_of(first, second), entrypoint=("work", "mail"))
-
-    @in_virtual_time
-    async def test_sets_may_be_in_sets(self):
-        first, second = await two()
-        third = blob()
-        await third.enqueue("work", b"", job_id="4")
-        assert ["0", "1", "2", "3", "4"] == await all_of(set_of(third, set_of(first, second)))
-
-    @in_virtual_time
-    async def test_a_queue_that_can_only_be_read_whole_can_be_a_member(self):
-        first, second = await two()
-        queues = set_of(first, Plain(second))
-        assert ["0", "1", "2", "3"] == await all_of(queues)
-        waiting = asyncio.create_task(queues.dequeue(wait=30))
-        await asyncio.sleep(5)
-        await second.enqueue("work", b"", job_id="late")
-        assert ["late"] == [job.id for job in await waiting]
-
-    @in_virtual_time
     async def test_two_sets_share_the_jobs(self):
-        first, second, third = (InMemoryStorage(clock=VirtualClock()) for _ in range(3))
-        for storage in (first, second, third):
-            await blob(storage).enqueue_many([Enqueue("work", b"")] * 20)
-        sets = [set_of(blob(first), blob(second), blob(third)) for _ in range(4)]
-        found = await asyncio.gather(*(queues.dequeue(batch_size=15) for queues in sets))
-        assert [15] * 4 == [len(jobs) for jobs in found]
-        assert 60 == len({job.id for jobs in found for job in jobs})
+        stores = [InMemoryStorage(clock=VirtualClock()) for _ in range(3)]
+        for storage in stores:
+            await blob(storage).enqueue_many([Enqueue("work")] * 20)
+        sets = [set_of(*map(blob, stores)) for _ in range(4)]
+        claimed = await asyncio.gather(*(queues.dequeue(batch_size=15) for queues in sets))
+        assert 60 == len({job.id for jobs in claimed for job in jobs}) == sum(map(len, claimed))
+
+    @in_virtual_time
+    async def test_figures_and_iterations_are_of_all_queues(self):
+        first, second = await two()
+        await second.enqueue("mail", delay=60, job_id="mail")
+        await first.dequeue()
+        queues = set_of(first, second)
+        stats = await queues.stats()
+        assert (3, 1, 1, 5) == (stats.depth, stats.scheduled, stats.in_progress, await queues.count())
+        assert {"mail": 0, "work": 3} == {name: each.depth for name, each in (stats.entrypoints or {}).items()}
+        assert ["0", "2", "1", "3", "mail"] == [job.id async for job in queues.iterate_jobs()]
+        assert ["2", "1", "3"] == [job.id async for job in queues.iterate_jobs("queued", entrypoint="work")]
+        assert {"0": first, "1": second} == {job.id: queue async for queue, job in queues if job.id < "2"}
 
 
 class TestClaims:
@@ -126,65 +96,50 @@ class TestClaims:
     async def test_the_same_id_in_two_queues_finds_the_right_one(self):
         queues = [blob(), blob()]
         for queue in queues:
-            await queue.enqueue("work", b"", job_id="same")
+            await queue.enqueue("work", job_id="same")
             await asyncio.sleep(1)
         both = set_of(*queues)
         one, other = await both.dequeue(batch_size=2)
-        assert one.claim == other.claim
         assert [] == await both.heartbeat_many([one.claim, other.claim])
         for unclear in ("same", one.claim):
             with pytest.raises(InvalidJobError, match="several queues"):
                 await both.ack(unclear)
-        [error] = await both.ack_many(["same"])
-        assert isinstance(error, InvalidJobError)
-        await both.ack(other)
+        for _ in range(2):  # again, as after a lost answer
+            await both.ack(other)
         assert [[JobStatus.IN_PROGRESS], []] == [[job.status for job in (await q.read_state()).jobs] for q in queues]
-        await both.ack(other)  # again, as after a lost answer
         await both.ack("same")  # now it is clear which is meant
         assert 0 == await both.count()
 
     @in_virtual_time
-    async def test_a_job_claimed_elsewhere_is_found(self):
+    async def test_jobs_claimed_elsewhere_are_found_and_lost_or_unknown_ones_raise_their_errors(self):
         first, second = await two()
         jobs = [*await first.dequeue(batch_size=2), *await second.dequeue(batch_size=2)]
         queues = set_of(first, second)
-        await queues.heartbeat(jobs[0])
         await queues.nack(jobs[0], error="no")
-        assert [] == await queues.ack_many([job.claim for job in jobs[1:]])
-        assert [] == await queues.ack_many(jobs[1:]), "an ack is not repeated from another object"
-        assert ["0"] == await all_of(queues)
-
-    @in_virtual_time
-    async def test_lost_claims_and_unknown_jobs_raise_their_errors(self):
-        first, second = await two()
-        queues = set_of(first, second)
-        jobs = await queues.dequeue(batch_size=4)
-        assert 4 == await queues.requeue_stale(0)
-        errors = await queues.heartbeat_many(jobs)
-        assert {job.id for job in jobs} == {error.job_id for error in errors}
-        for job in jobs:
+        assert [] == await queues.ack_many([job.claim for job in jobs[1:3]])
+        assert 1 == await queues.requeue_stale(0)
+        for call in (queues.ack, queues.heartbeat, queues.nack):
             with pytest.raises(ClaimLostError):
-                await queues.ack(job)
-        with pytest.raises(JobNotFoundError):
-            await queues.ack("no such job")
-        with pytest.raises(JobNotFoundError):
-            await queues.cancel("no such job")
-        with pytest.raises(ClaimLostError):
-            await queues.nack(jobs[0].evolve(id="no such job"))
+                await call(jobs[3])
+        for call in (queues.ack, queues.cancel):
+            with pytest.raises(JobNotFoundError):
+                await call("no such job")
 
     @in_virtual_time
     async def test_operations_of_one_apply_must_be_of_one_queue(self):
         first, second = await two()
         queues = set_of(first, second)
         one, other = await queues.dequeue(batch_size=2)
-        with pytest.raises(InvalidJobError, match="several queues"):
-            await queues.apply(Ack(one), Ack(other))
-        with pytest.raises(InvalidJobError, match="call it on one queue of the set"):
-            await queues.apply(Enqueue("next", b""))
-        await queues.apply(Ack(other), Enqueue("next", b"", job_id="next"))
-        assert ["3", "next"] == await ids(second)
-        results = await queues.apply_each(Nack(one), Enqueue("next", b""), Heartbeat(("none",)), Ack(other))
+        for operations, text in (((Ack(one), Ack(other)), "several queues"), ((Enqueue("next"),), ONE)):
+            with pytest.raises(InvalidJobError, match=text):
+                await queues.apply(*operations)
+        await queues.apply(Ack(other), Enqueue("next", job_id="next"))
+        assert "next" in [job.id for job in (await second.read_state()).jobs]
+        results = await queues.apply_each(Nack(one), Enqueue("next"), Heartbeat(("none",)), Ack(other))
         assert [None, InvalidJobError, JobNotFoundError, None] == [result and type(result) for result in results]
+        for verb in (queues.enqueue, queues.pause, queues.limit):
+            with pytest.raises(InvalidJobError, match=ONE):
+                await verb("work")
 
     @in_virtual_time
     async def test_a_cancelled_dequeue_claims_nothing(self):
@@ -196,10 +151,167 @@ class TestClaims:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            got = [] if task.cancelled() else task.result()
+            jobs = [] if task.cancelled() else task.result()
             await asyncio.sleep(1)
             await queues.aclose()
             held = [job for queue in (first, second) for job in (await queue.read_state()).in_progress_jobs()]
-            assert len(got) == len(held), f"after {steps} steps"
-            if not got:
-                assert ([["0", "2"], ["1", "3"]]) == [await ids(first), await ids(second)]
+            assert len(jobs) == len(held), f"after {steps} steps"
+
+
+class TestMembers:
+    @in_virtual_time
+    async def test_a_waiting_dequeue_gets_jobs_of_added_queues_and_none_of_removed_ones(self):
+        leaving, late = blob(), blob()
+        queues = set_of()
+        assert [] == await queues.dequeue()
+        await queues.add(leaving)
+        waiting = asyncio.create_task(queues.dequeue(wait=60))
+        await asyncio.sleep(10)
+        queues.remove(leaving)
+        await leaving.enqueue("work")
+        await asyncio.sleep(10)
+        assert not waiting.done()
+        await late.enqueue("work", job_id="late")
+        before = now()
+        await queues.add(late)
+        assert ["late"] == [job.id for job in await waiting]
+        assert now() - before < 0.1
+
+    @in_virtual_time
+    async def test_claims_of_a_removed_queue_can_still_be_ended(self):
+        first, second = await two()
+        queues = set_of(first, second)
+        jobs = await queues.dequeue(batch_size=4)
+        queues.remove(first)
+        assert [] == await queues.ack_many(jobs)
+        assert 0 == (await first.stats()).in_progress
+        with pytest.raises(InvalidJobError, match="not in the set"):
+            queues.remove(first)
+
+    async def test_a_queue_cannot_be_added_again_under_another_spelling(self, tmp_path):
+        path, folder = tmp_path / "queue.json", tmp_path / "folder"
+        queue = connect_queue(path, DirectQueue)
+        await queue.enqueue("work")
+        folder.mkdir()
+        os.link(path, tmp_path / "linked.json")
+        os.symlink(folder, tmp_path / "symlinked")
+        queues = QueueSet(queue, StoreQueue(VsqsFolder(folder)))
+        for url in (
+            f"file://{path.parent}/folder/../queue.json",
+            tmp_path / "linked.json",
+            f"vsqs://{folder}/../symlinked",
+        ):
+            with pytest.raises(InvalidJobError, match="already"):
+                await queues.add(connect_queue(url))
+        storage: Any = InMemoryStorage()
+        for members, text in (
+            ((DirectQueue(storage), DirectQueue(storage)), "already"),
+            ((storage,), "made of queues"),
+        ):
+            with pytest.raises(InvalidJobError, match=text):
+                QueueSet(*members)
+
+    @in_virtual_time
+    async def test_a_set_opens_closed_queues_and_closes_the_queues_it_opened(self):
+        ours, theirs, late = (BrokerQueue(faulty(), clock=VirtualClock()) for _ in range(3))
+        async with theirs:
+            with pytest.raises(QueueClosedError):
+                await set_of(ours, theirs).dequeue()
+            async with set_of(ours, theirs) as queues:
+                await queues.add(late)
+                for queue in (ours, theirs, late):
+                    await queue.enqueue("work")
+                queues.remove(late)
+                assert 2 == len(await queues.dequeue(batch_size=9))
+            for queue in (ours, late):
+                with pytest.raises(QueueClosedError):
+                    await queue.enqueue("work")
+            await theirs.enqueue("work")
+
+    async def test_a_set_has_the_capabilities_that_all_its_queues_share(self, tmp_path):
+        folder = StoreQueue(VsqsFolder(tmp_path / "folder"))
+        queues = QueueSet(blob(), folder)
+        shared = queues.capabilities
+        assert (True, True, False, False) == (shared.heartbeat, shared.delay, shared.transactions, shared.schedules)
+        await folder.enqueue("work")
+        with pytest.raises(InvalidJobError, match="transactions"):
+            await queues.apply(Ack((await queues.dequeue())[0]))
+
+
+class TestFailures:
+    @pytest.mark.parametrize(("fault", "seconds"), [(Fault.LOST_REQUEST, 2), (Fault.HANGS, 2)])
+    @in_virtual_time
+    async def test_the_other_queues_go_on_when_a_store_fails_or_hangs(self, fault, seconds):
+        healthy, ill = blob(), faulty()
+        await healthy.enqueue("work", job_id="0")
+        queues = set_of(blob(ill), healthy)
+        ill.on_read(*[fault] * 1000)
+        assert ["0"] == [job.id for job in await queues.dequeue()]
+        assert now() <= seconds
+        waiting = asyncio.create_task(queues.dequeue(wait=60))
+        await asyncio.sleep(20)
+        await healthy.enqueue("work", job_id="here")
+        before = now()
+        assert ["here"] == [job.id for job in await waiting]
+        assert now() - before < 5
+        with pytest.raises((StorageError, TimeoutError)):
+            await queues.dequeue(deadline=1)
+
+    @pytest.mark.parametrize("wait", [None, 1, 60])
+    @in_virtual_time
+    async def test_a_queue_that_answers_late_is_waited_for_if_the_others_are_empty(self, wait):
+        slow = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=5)
+        queues = set_of(blob(), blob(slow))
+        before = now()
+        assert [] == await queues.dequeue()
+        assert 5 <= now() - before < 6
+        job = await blob(slow.storage).enqueue("work")
+        before = now()
+        assert [job.id] == [found.id for found in await queues.dequeue(wait=wait)]
+        assert now() - before < 17, "it was claimed only when the wait was over"
+
+    @in_virtual_time
+    async def test_removing_a_queue_during_a_search_does_not_misdirect_the_call(self):
+        slow = blob(FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=3))
+        second, third = blob(), blob()
+        queues = set_of(slow, second, third)
+        for call in (queues.cancel, queues.ack):
+            await third.enqueue("work", job_id="one")
+            job = (await third.dequeue())[0] if call == queues.ack else "one"
+            doing = asyncio.create_task(call(job))
+            await asyncio.sleep(1)
+            queues.remove(second)
+            await doing
+            await queues.add(second)
+        assert () == (await third.read_state()).jobs
+
+    @in_virtual_time
+    async def test_an_idle_set_sends_no_more_requests_than_its_queue_alone(self):
+        async def asked(make):
+            storage = faulty()
+            await storage.write(b'{"format": 2, "version": 1, "queue": "q", "jobs": {}}')
+            assert [] == await make(blob(storage)).dequeue(wait=30)
+            return storage.reads, storage.writes
+
+        assert await asked(lambda queue: queue) == await asked(lambda queue: set_of(blob(), queue, blob()))
+
+
+async def test_a_worker_works_on_a_file_and_a_folder_at_once(tmp_path):
+    file, folder = connect_queue(tmp_path / "queue.json"), connect_queue(f"vsqs://{tmp_path}/folder")
+    async with file, folder:
+        for number in range(5):
+            await file.enqueue("work", b"file %d" % number)
+            await folder.enqueue("work", b"folder %d" % number)
+    worker, done = Worker(concurrency=3), list[bytes]()
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        done.append(payload)
+        if payload == b"file 3":
+            raise Retry(after=60)
+
+    queues = QueueSet(file, folder)
+    report = await worker.run(queues, drain=True, signals=False)
+    assert (9, 1, 10) == (report.succeeded, report.failed, len(set(done)))
+    async with queues:
+        assert 1 == await queues.count(), "one job is to be tried again"

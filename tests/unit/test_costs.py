@@ -1,0 +1,337 @@
+"""The promised bounds of work: requests, writes, comparisons, timers and turns, counted and never timed."""
+
+import asyncio
+from math import log2
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import ClaimLostError, DeadlineExceededError, UnknownOutcomeError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Ack, Dequeue, Enqueue, Pause, SetLimits
+from jqueue.testing.faults import FaultyStorage
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from tests.deep_queue import DEEP, Turns, deep_queue
+from tests.virtual_world import in_virtual_time, now
+
+LATENCY = 0.02
+both = pytest.mark.parametrize("make", [DirectQueue, BrokerQueue])
+
+
+@pytest.fixture
+def storage():
+    return FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=LATENCY)
+
+
+def queue_on(storage, make=BrokerQueue, **options):
+    return make(storage, clock=VirtualClock(), **options)
+
+
+def forget(storage):
+    storage.writes = storage.reads = 0
+
+
+async def claimed(queue, count):
+    """Claim `count` jobs, and leave the state of the queue cached."""
+    await queue.enqueue_many([Enqueue("work", b"payload")] * count)
+    return await queue.dequeue(batch_size=count)
+
+
+# Requests to the store
+
+COMMITS = {
+    "enqueue": lambda queue, jobs: queue.enqueue("work", b"payload", job_id="the-id"),
+    "cancel": lambda queue, jobs: queue.cancel("the-id"),
+    "heartbeat_many": lambda queue, jobs: queue.heartbeat_many(jobs),
+    "ack": lambda queue, jobs: queue.ack(jobs[0]),
+    "nack": lambda queue, jobs: queue.nack(jobs[1], error="later"),
+    "dequeue": lambda queue, jobs: queue.dequeue("work"),
+    "apply": lambda queue, jobs: queue.apply(Ack(jobs[2]), Enqueue("next", b"payload")),
+    "ack_many": lambda queue, jobs: queue.ack_many(jobs[3:5]),
+    "nack, dead": lambda queue, jobs: queue.nack(jobs[5], dead=True),
+    "redrive": lambda queue, jobs: queue.redrive(),
+    "requeue_stale": lambda queue, jobs: queue.requeue_stale(0),
+    "enqueue_many": lambda queue, jobs: queue.enqueue_many(Enqueue("work", b"payload") for _ in range(1000)),
+}
+
+
+@both
+@in_virtual_time
+async def test_the_first_commit_is_a_read_and_a_write_and_each_later_one_a_write(storage, make):
+    async with queue_on(storage, make) as queue:
+        jobs = await claimed(queue, 500)
+        assert (2, 1) == (storage.writes, storage.reads)
+        for verb, commit in COMMITS.items():
+            forget(storage)
+            await commit(queue, jobs)
+            assert (1, 0) == (storage.writes, storage.reads), verb
+
+
+@both
+@in_virtual_time
+async def test_a_look_a_refusal_and_a_repeated_ack_are_one_read_and_a_lost_race_a_read_and_a_write_more(storage, make):
+    async with queue_on(storage, make) as queue, queue_on(storage, make) as other:
+        [job] = await claimed(queue, 1)
+        await queue.ack(job)
+        looks = [queue.read_state, queue.stats, lambda: queue.dequeue("work"), lambda: queue.ack(job)]
+        for look in looks:
+            forget(storage)
+            await look()
+            assert (0, 1) == (storage.writes, storage.reads)
+        [job] = await claimed(queue, 1)
+        await other.requeue_stale(0)
+        forget(storage)
+        with pytest.raises(ClaimLostError):
+            await other.heartbeat(job)
+        assert (0, 1) == (storage.writes, storage.reads)
+        forget(storage)
+        await queue.enqueue("work", b"payload")
+        assert (2, 1) == (storage.writes, storage.reads)
+        await queue.enqueue("late", b"payload", expires_at=job.created_at, job_id="late")
+        forget(storage)
+        for _ in range(3):
+            await queue.dequeue("nobody")
+        assert 1 == storage.writes, "an expired job is removed once"
+
+
+@both
+@pytest.mark.parametrize(("poll_interval", "least", "most"), [(1, 55, 80), (10, 6, 25)])
+@in_virtual_time
+async def test_waiting_a_minute_for_nothing_writes_nothing_and_reads_once_an_interval(
+    storage, make, poll_interval, least, most
+):
+    async with queue_on(storage, make, poll_interval=poll_interval) as queue:
+        await queue.enqueue("other", b"payload")
+        forget(storage)
+        await asyncio.gather(*(queue.dequeue("work", wait=60) for _ in range(100)))
+        assert 0 == storage.writes
+        assert least <= storage.reads <= most + (100 if make is DirectQueue else 0)
+
+
+@pytest.mark.parametrize("wait", [5, 20])
+@in_virtual_time
+async def test_an_idle_consumer_that_waits_again_and_again_reads_once_a_second(storage, wait):
+    async with queue_on(storage) as queue:
+        await queue.enqueue("other")
+        forget(storage)
+        until = now() + 600
+        while now() < until:
+            assert [] == await queue.dequeue("work", wait=wait)
+        assert 550 < storage.reads <= 600 + 15, "a quick start, and then one read a second"
+        await queue.enqueue("other")
+        forget(storage)
+        await queue.dequeue("work", wait=1)
+        assert storage.reads > 5, "the polls after a commit are quick"
+
+
+@both
+@in_virtual_time
+async def test_waiting_consumers_are_answered_by_the_one_commit_that_makes_their_jobs_ready(storage, make):
+    async with queue_on(storage, make) as queue:
+        [job] = await claimed(queue, 1)
+        waiting = [asyncio.create_task(queue.dequeue("work", wait=60)) for _ in range(50)]
+        await asyncio.sleep(10.3)
+        for ready in (lambda: queue.nack(job), lambda: queue.enqueue_many([Enqueue("work", b"payload")] * 49)):
+            forget(storage)
+            await ready()
+            assert (1, 0) == (storage.writes, storage.reads)
+        assert 50 == len({job.id for [job] in await asyncio.gather(*waiting)})
+
+
+@both
+@in_virtual_time
+async def test_revoking_a_stale_claim_and_claiming_its_job_is_one_write(storage, make):
+    async with queue_on(storage, make) as queue:
+        await queue.enqueue("work", b"payload")
+        await queue.dequeue(claim_timeout=30)
+        forget(storage)
+        [job] = await queue.dequeue(wait=60)
+        assert (2, 1) == (job.attempt, storage.writes)
+
+
+@in_virtual_time
+async def test_all_calls_in_flight_of_a_broker_share_a_commit_and_those_of_a_direct_queue_do_not(storage):
+    async with queue_on(storage) as queue:
+        jobs = await claimed(queue, 60)
+        for calls in (
+            [
+                *(queue.ack(job) for job in jobs[:20]),
+                *(queue.nack(job) for job in jobs[20:40]),
+                *(queue.heartbeat(job) for job in jobs[40:]),
+            ],
+            [queue.dequeue("new"), queue.enqueue("new", b"payload")],
+        ):
+            forget(storage)
+            await asyncio.gather(*calls)
+            assert (1, 0) == (storage.writes, storage.reads)
+        forget(storage)
+        first = asyncio.create_task(queue.enqueue("work", b"payload"))
+        await asyncio.sleep(LATENCY / 2)
+        await asyncio.gather(first, *(queue.enqueue("work", b"payload") for _ in range(100)))
+        assert (2, 0) == (storage.writes, storage.reads)
+    async with queue_on(storage, DirectQueue) as queue:
+        await queue.enqueue("work", b"payload")
+        forget(storage)
+        await asyncio.gather(*(queue.enqueue("work", b"payload") for _ in range(10)))
+        assert (10, 0) == (storage.writes, storage.reads)
+
+
+@both
+@in_virtual_time
+async def test_a_dequeue_writes_nothing_while_all_is_held_back(storage, make):
+    async with queue_on(storage, make) as queue:
+        await queue.limit("mail", rate=1, per=1000)
+        await queue.pause("resize")
+        await queue.enqueue_many([Enqueue("mail", concurrency_key="k"), Enqueue("mail"), Enqueue("resize")])
+        assert 1 == len(await queue.dequeue())
+        forget(storage)
+        for names in (None, "mail", ["mail", "resize"]):
+            assert [] == await queue.dequeue(names, batch_size=100, wait=100)
+        assert 0 == storage.writes
+
+
+# Comparisons of a claim
+
+
+class CountedNumber(int):
+    """A priority that counts its comparisons."""
+
+    times = 0
+
+    def __eq__(self, other):
+        CountedNumber.times += 1
+        return int.__eq__(self, other)
+
+    def __lt__(self, other):
+        CountedNumber.times += 1
+        return int.__lt__(self, other)
+
+    __hash__ = int.__hash__
+
+
+NAMES = ("mail", "resize", "report")
+FEW = 6 * log2(DEEP)
+"""Upper bound for a few comparisons: about eighty."""
+
+
+def claim(draft, names, count=1):
+    jobs = Dequeue(names, batch_size=count, claim_timeout=30.0).change(draft, EPOCH)
+    draft.settle()
+    return jobs
+
+
+def free(draft):
+    """Hold nothing back."""
+
+
+def held_by_a_pause(draft):
+    for name in NAMES:
+        Pause(name).change(draft, EPOCH)
+
+
+def held_by_a_rate(draft):
+    for name in NAMES:
+        SetLimits(name, rate=1, per=3600).change(draft, EPOCH)
+        claim(draft, (name,))
+
+
+def held_by_a_ceiling(draft):
+    for name in NAMES:
+        SetLimits(name, running=1).change(draft, EPOCH)
+        claim(draft, (name,))
+
+
+def held_by_a_key(draft):
+    claim(draft, None)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("hold", [free, held_by_a_pause, held_by_a_rate, held_by_a_ceiling, held_by_a_key])
+@pytest.mark.parametrize("names", [None, (*NAMES, "free")], ids=["all", "several"])
+def test_a_claim_among_ten_thousand_waiting_or_held_back_jobs_takes_a_few_comparisons(hold, names):
+    draft = Draft()
+    for number in range(DEEP + 300):
+        entrypoint, priority = (NAMES[number % 3], number * 7919 % 1000) if number < DEEP else ("free", 2000)
+        job = Job(id=f"{number}", entrypoint=entrypoint, payload=b"", created_at=EPOCH, sequence=number + 1)
+        key = "k" if hold is held_by_a_key and number < DEEP else None
+        draft.load([job.evolve(priority=CountedNumber(priority), concurrency_key=key)])
+    hold(draft)
+    claim(draft, names)  # the order of all jobs is made once, and what a key holds back is set aside once
+    for _ in range(200):
+        CountedNumber.times = 0
+        [job] = claim(draft, names)
+        assert (job.entrypoint == "free") == (hold is not free)
+        assert CountedNumber.times <= FEW * (len(NAMES) if hold is free else 1)
+    nothing = ("nobody",) if hold is free else names
+    claim(draft, ("free",), 300)
+    claim(draft, nothing)
+    CountedNumber.times = 0
+    assert [] == claim(draft, nothing)
+    assert 0 == CountedNumber.times
+
+
+# Timers, callbacks and turns of the event loop
+
+
+class Scheduled:
+    """The number of timers and of callbacks that are made on the running loop."""
+
+    def __init__(self):
+        self.timers = self.callbacks = 0
+        loop = asyncio.get_running_loop()
+        call_at, call_soon = loop.call_at, loop.call_soon
+
+        def counted_at(*args, **options):
+            self.timers += 1
+            return call_at(*args, **options)
+
+        def counted_soon(*args, **options):
+            self.callbacks += 1
+            return call_soon(*args, **options)
+
+        loop.call_at, loop.call_soon = counted_at, counted_soon
+
+
+@in_virtual_time
+async def test_a_thousand_calls_in_flight_take_a_few_timers_and_callbacks(storage):
+    async with queue_on(storage) as queue:
+        await queue.enqueue("work", b"payload")
+        calls = [asyncio.create_task(queue.enqueue("work", b"payload")) for _ in range(1000)]
+        await asyncio.sleep(0)
+        scheduled = Scheduled()
+        done, _ = await asyncio.wait(calls)
+        assert 1000 == len(done)
+        assert scheduled.timers <= 4  # one for the deadlines, one for the call to the store, one for its latency
+        assert scheduled.callbacks <= 1000 + 60  # the end of each task, and no more for each call
+
+
+@both
+@in_virtual_time
+async def test_each_deadline_holds_beside_those_of_other_calls(storage, make):
+    async with queue_on(storage, make, call_timeout=3600) as queue:
+        await queue.enqueue("work", b"payload")
+        storage.latency = 1000
+        ended: dict[float | None, set[float]] = {}
+
+        async def call(seconds, after):
+            await asyncio.sleep(after)
+            began = now()
+            with pytest.raises((DeadlineExceededError, UnknownOutcomeError)):
+                await queue.enqueue("work", b"payload", deadline=seconds)
+            ended.setdefault(seconds, set()).add(round(now() - began, 3))
+
+        deadlines = [5, None, 1, 60, 0.5, 31, 29]
+        await asyncio.gather(*(call(seconds, after) for seconds in deadlines for after in (0, 1, 2.5, 29.9, 31, 70)))
+        assert ended == {seconds: {seconds or 30} for seconds in deadlines}
+        storage.latency = 0
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("verb", ["schedules", "stats", "read_state"])
+@in_virtual_time
+async def test_reading_ten_thousand_jobs_yields_to_other_tasks(verb):
+    queue, _ = await deep_queue()
+    async with Turns(lambda: 0) as turns:
+        await getattr(queue, verb)()
+    assert turns.count >= 10
