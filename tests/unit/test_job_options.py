@@ -1,7 +1,6 @@
-"""`jqueue.domain.job_options` defines each option of a job once, and every list of options agrees with it."""
+"""Each option of a job is defined once, and every list of options, every verb and every queue agrees with it."""
 
 import copy
-import dataclasses
 import inspect
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
@@ -9,24 +8,17 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, JobQueue
-from jqueue.domain.job_options import (
-    ALL_OPTIONS,
-    OPTIONS,
-    STORED,
-    RepeatedOptions,
-    options_of,
-    options_of_plain,
-    plain_options,
-)
-from jqueue.domain.models import Job, Schedule
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobQueue, QueueSet
+from jqueue.domain.job_options import ALL_OPTIONS, OPTIONS, STORED, options_of_plain, plain_options
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
-from jqueue.ports.queue import Capabilities
+from jqueue.formats.queue import StoreQueue
+from jqueue.ports.queue import Consumer, Operator, Producer, SupportsApply, SupportsPeek
 from jqueue.sync import SyncQueue
 from jqueue.worker.handler_options import HandlerArguments, HandlerOptions
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
-VERBS = (BrokerQueue.enqueue, JobQueue.enqueue, SyncQueue.enqueue)
+QUEUES = (BrokerQueue, DirectQueue, StoreQueue, QueueSet, SyncQueue)
 GIVEN: dict[str, Any] = {
     "job_id": "a",
     "delay": timedelta(seconds=3),
@@ -43,79 +35,62 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def unset_of(field):
-    return Job.model_fields[field].default
-
-
-@pytest.mark.parametrize("option", STORED.values(), ids=STORED)
-def test_a_stored_option_is_a_field_of_the_job(option):
-    assert option.field in Job.model_fields
-    if option.field != "id":
-        assert option.unset == unset_of(option.field)
-
-
-@pytest.mark.parametrize("name", options_of(RepeatedOptions))
-def test_an_option_of_the_jobs_of_a_cron_entry_is_a_field_of_it_like_that_of_a_job(name):
-    entry, job = Schedule.model_fields[name], Job.model_fields[name]
-    assert repr(entry) == repr(job)
-
-
-@pytest.mark.parametrize("option", ALL_OPTIONS.values(), ids=ALL_OPTIONS)
-def test_the_capability_of_an_option_exists(option):
-    assert option.capability in (None, *(field.name for field in dataclasses.fields(Capabilities)))
-    assert option.description.endswith((".", '"'))
-
-
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__qualname__)
-def test_a_verb_shows_each_option_with_its_default_and_its_type(verb):
+@pytest.mark.parametrize("verb", [BrokerQueue.enqueue, JobQueue.enqueue, SyncQueue.enqueue, Enqueue])
+def test_a_verb_shows_and_describes_each_option_with_its_default_and_its_type(verb):
     parameters = inspect.signature(verb).parameters
-    own = ["entrypoint", "payload", "priority"]
-    assert ["self", *own, *OPTIONS, "deadline"] == list(parameters)
+    assert ["entrypoint", "payload", "priority", *OPTIONS] == [
+        name for name in parameters if name not in ("self", "deadline")
+    ]
     for name, option in OPTIONS.items():
-        assert (option.default, option.type) == (parameters[name].default, parameters[name].annotation)
+        assert option.default == parameters[name].default
+        assert verb is Enqueue or option.type == parameters[name].annotation
+        assert f"    {name}: {option.description}\n" in f"{inspect.getdoc(verb)}\n"
+    assert {option.unset for option in STORED.values() if option.field != "id"} == {
+        Job.model_fields[option.field].default for option in STORED.values() if option.field != "id"
+    }
 
 
-def test_the_help_of_a_verb_describes_each_option():
-    for text in (inspect.getdoc(BrokerQueue.enqueue), inspect.getdoc(Enqueue)):
-        assert text is not None
-        assert [] == [
-            name for name, option in OPTIONS.items() if f"\n    {name}: {option.description}\n" not in f"{text}\n"
-        ]
+@pytest.mark.parametrize("kind", QUEUES, ids=lambda kind: kind.__name__)
+def test_every_queue_has_every_verb_of_its_ports_with_its_documentation(kind):
+    ports = (SupportsApply, Producer, Consumer, Operator, SupportsPeek)
+    of_its_own = {"dequeue", "apply", "apply_each", "redrive", "find"} if kind is QueueSet else set()
+    for port in ports:
+        for name, verb in vars(port).items():
+            public = inspect.isfunction(verb) and not name.startswith("_")
+            if public and (name in dir(JobQueue) or hasattr(kind, name)):
+                assert getattr(kind, name) is not verb, name
+                assert name in of_its_own or inspect.getdoc(verb) == inspect.getdoc(getattr(kind, name)), name
 
 
-def test_an_enqueue_has_each_option_as_a_field():
-    fields = {field.name: field.default for field in dataclasses.fields(Enqueue)}
-    assert ["entrypoint", "payload", "priority", *OPTIONS] == list(fields)
-    assert {name: option.default for name, option in OPTIONS.items()}.items() <= fields.items()
-    assert list(fields) == list(inspect.signature(Enqueue).parameters)
-
-
-def test_an_enqueue_keeps_what_differs_from_a_default_and_is_a_value():
+def test_an_enqueue_is_a_value_whose_options_become_json_and_come_back():
     plain, rich = Enqueue("resize", delay=None), Enqueue("resize", delay=3)
-    assert (plain.has_options, plain.delay, plain) == (False, None, Enqueue("resize"))
-    assert (rich.has_options, rich.delay, hash(rich)) == (True, 3, hash(Enqueue("resize", delay=3)))
-    assert rich != plain == dataclasses.replace(rich, delay=None)  # type: ignore[call-arg]
+    assert plain == Enqueue("resize") != rich
+    assert hash(rich) == hash(Enqueue("resize", delay=3))
     assert rich == pickle.loads(pickle.dumps(rich)) == copy.deepcopy(rich)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        rich.priority = 4  # type: ignore[misc]
-    with pytest.raises(TypeError, match=r"Enqueue\(\) missing 1 required positional argument: 'entrypoint'"):
-        Enqueue()  # type: ignore[call-arg]
-
-
-def test_all_options_become_json_and_come_back():
     assert OPTIONS.keys() == GIVEN.keys()
-    said = plain_options(GIVEN)
-    assert {"2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+01:00"} == {said["run_at"], said["expires_at"]}
-    assert {**GIVEN, "delay": 3.0} == options_of_plain(said)
+    encoded = plain_options(GIVEN)
+    assert {"2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+01:00"} == {encoded["run_at"], encoded["expires_at"]}
+    assert {**GIVEN, "delay": 3.0} == options_of_plain(encoded)
     assert {} == plain_options({name: option.default for name, option in OPTIONS.items()})
 
 
 @pytest.mark.parametrize("option", BOUND, ids=lambda each: each.name)
 async def test_options_that_belong_together_or_exclude_each_other_are_checked(option):
     partners: dict[str, Any] = {option.excludes: GIVEN[option.excludes]} if option.excludes else {}
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        with pytest.raises(InvalidJobError, match=option.needs or option.excludes):
-            await queue.enqueue("work", **partners, **{option.name: GIVEN[option.name]})
+    with pytest.raises(InvalidJobError, match=option.needs or option.excludes):
+        await DirectQueue(InMemoryStorage()).enqueue("work", **partners, **{option.name: GIVEN[option.name]})
+
+
+async def test_a_wrong_option_is_refused_although_an_equal_one_was_taken_and_a_misspelled_one_is_named():
+    queue: Any = DirectQueue(InMemoryStorage())
+    await queue.dequeue("work")
+    for wrong in ({"batch_size": True}, {"batch_size": []}, {"claim_timeout": []}):
+        with pytest.raises(InvalidJobError):
+            await queue.dequeue("work", **wrong)
+    with pytest.raises(TypeError, match="delya"):
+        await queue.enqueue("work", delya=3)
+    with pytest.raises(TypeError, match=r"^enqueue\(\) missing 1 required positional argument: 'entrypoint'$"):
+        await queue.enqueue()
 
 
 async def checked_by_mypy(queue: JobQueue, broker: BrokerQueue, blocking: SyncQueue) -> None:
@@ -133,7 +108,5 @@ async def checked_by_mypy(queue: JobQueue, broker: BrokerQueue, blocking: SyncQu
 def test_a_handler_takes_its_options_by_name_with_the_types_that_they_have_for_a_job():
     types = get_type_hints(HandlerOptions)
     assert get_type_hints(HandlerArguments) == types
-    assert {field.name for field in dataclasses.fields(HandlerOptions)} == types.keys()
     shared = {"priority", "max_attempts", "concurrency_limit", "keep_result"}
-    assert shared == types.keys() & ALL_OPTIONS.keys()
     assert {name: ALL_OPTIONS[name].type for name in shared} == {name: types[name] for name in shared}

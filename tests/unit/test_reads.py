@@ -1,0 +1,189 @@
+"""Reads that claim nothing: peek, find and waiting; and what a missing queue or one that is no queue says."""
+
+import asyncio
+import copy
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from jqueue import (
+    BrokerQueue,
+    DirectQueue,
+    InMemoryStorage,
+    InvalidJobError,
+    JobStatus,
+    QueueMissingError,
+    QueueSet,
+    connect,
+    connect_queue,
+)
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
+from jqueue.runtime.threads import in_a_thread
+from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Worker
+from tests.sets_of_queues import blob
+from tests.virtual_world import in_virtual_time, now
+
+
+@in_virtual_time
+async def test_a_peek_shows_the_jobs_of_the_next_dequeue_without_payloads_and_changes_nothing():
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue, other = blob(storage), blob(storage)
+    for number in range(6):
+        await other.enqueue("work", b"secret", number % 3, job_id=f"{number}", concurrency_key="one")
+    await other.enqueue("work", b"", 2, job_id="free")
+    before = await queue.read_state()
+    shown = await queue.peek(batch_size=9)
+    assert before == await queue.read_state()
+    assert [("0", b""), ("free", b"")] == [(job.id, job.payload) for job in shown]
+    assert ["0", "free"] == [job.id for job in await queue.dequeue(batch_size=9)]
+    assert [] == await other.peek()
+
+
+@in_virtual_time
+async def test_find_returns_a_job_by_its_id_and_no_repr_shows_its_payload():
+    queue = blob()
+    await queue.enqueue("work", b"payload", job_id="here")
+    found = await queue.find("here")
+    assert (found and found.status, found and found.payload) == (JobStatus.QUEUED, b"")
+    for job in (found, *await queue.peek(), pickle.loads(pickle.dumps(found))):
+        assert "payload='<not loaded>'" in repr(job)
+    assert "payload='<7 bytes>'" in repr((await queue.read_state()).jobs[0])
+    await queue.ack((await queue.dequeue())[0])
+    finished = await queue.find("here")
+    assert (finished and finished.status) == JobStatus.COMPLETED
+    assert await queue.find("nowhere") is None
+
+
+@in_virtual_time
+async def test_a_wait_ends_with_a_cron_entry_that_is_due():
+    queue = blob()
+    await queue.schedule("often", "* * * * *", "work")
+    assert await queue.until_ready(wait=90)
+    assert now() <= 60.1
+
+
+async def test_a_peek_beside_other_calls_sees_jobs_that_another_queue_object_puts_into_a_folder(tmp_path):
+    queue, other = (StoreQueue(VsqsFolder(tmp_path / "folder", fsync=False)) for _ in range(2))
+    await queue.dequeue()
+    first = await other.enqueue("work")
+    _, seen = await asyncio.gather(queue.enqueue("work"), queue.peek(batch_size=9))
+    assert first.id in [job.id for job in seen]
+    waiting = asyncio.create_task(queue.until_ready("mail", wait=60))
+    await other.enqueue("mail")
+    assert await waiting
+
+
+async def test_running_and_new_readers_resolve_an_id_that_stands_twice_alike():
+    storage = InMemoryStorage()
+    running = DirectQueue(storage)
+    await running.enqueue("work", job_id="one")
+    content, etag = await storage.read()
+    line = next(line for line in content.split(b"\n") if line.startswith(b'"one"'))
+    twin = line.replace(b'"work"', b'"twin"').rstrip(b",")
+    await storage.write(content.replace(line, twin + b",\n" + line, 1), etag)
+    states = [await queue.read_state() for queue in (running, DirectQueue(storage))]
+    assert states[0] == states[1]
+    assert 1 == len(states[0].jobs) == len(states[0].set_aside)
+
+
+# A queue that does not exist
+
+
+async def consumed(items):
+    return [item async for item in items]
+
+
+LOOKS = {
+    "stats": lambda queue: queue.stats(),
+    "peek": lambda queue: queue.peek("work"),
+    "find": lambda queue: queue.find("an-id"),
+    "iterate_jobs": lambda queue: consumed(queue.iterate_jobs()),
+    "schedules": lambda queue: queue.schedules(),
+    "settings": lambda queue: queue.configure(),
+    "history": lambda queue: consumed(queue.history()),
+    "jobs_at": lambda queue: queue.jobs_at(datetime.now(UTC)),
+}
+"""Calls that only look at a queue."""
+
+
+async def test_a_look_at_a_queue_that_does_not_exist_names_the_place_and_creates_nothing(tmp_path):
+    async with connect(tmp_path / "mistyped.json", BrokerQueue) as queue:
+        for look in LOOKS.values():
+            with pytest.raises(QueueMissingError, match=r"no queue at .*mistyped\.json.*: check the URL"):
+                await look(queue)
+        assert ([], []) == (await queue.dequeue("work"), list(tmp_path.glob("*.json")))
+        there = connect(tmp_path / "there.json", BrokerQueue)
+        async with QueueSet(there, queue) as queues:
+            with pytest.raises(QueueMissingError):
+                await queues.stats()
+            await there.enqueue("work", job_id="an-id")
+            assert "mistyped.json" in (await queues.stats()).warnings[0]
+            assert ["an-id"] == [job.id for job in await queues.dequeue("work")]
+    for url in ("vsqs://{}/q", "dirq://{}/q?kind=simple", "textq://{}/q.tq"):
+        async with connect_queue(url.format(tmp_path)) as queue:
+            with pytest.raises(QueueMissingError):
+                await queue.stats()
+
+
+@in_virtual_time
+async def test_consumers_wait_for_a_queue_that_does_not_exist_yet():
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = blob(storage)
+    assert () == (await queue.read_state()).jobs
+    assert 0 == await queue.requeue_stale(0)
+    waiting = asyncio.create_task(queue.dequeue("work", wait=60))
+    await asyncio.sleep(10)
+    job = await blob(storage).enqueue("work")
+    assert [job.id] == [claimed.id for claimed in await waiting]
+
+
+# What is no queue
+
+REMEDY = r"`connect\(url, BrokerQueue\)`"
+
+
+@pytest.mark.parametrize(
+    "url", ["queue.json", "memory://", "s3://bucket/key", "gs://bucket/key", "az://account@container/key"]
+)
+async def test_a_storage_in_the_place_of_a_queue_names_the_remedy(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    storage: Any = connect(url)
+    for verb in ("enqueue", "dequeue", "peek"):
+        with pytest.raises(AttributeError, match=rf"^{type(storage).__name__} is a storage, not a queue.*{REMEDY}"):
+            getattr(storage, verb)
+    assert not hasattr(storage, "enqueue")
+    assert type(storage) is type(copy.copy(storage))
+    worker = Worker()
+
+    @worker.handler("mail")
+    async def mail(message: str) -> None: ...
+
+    with pytest.raises(TypeError, match=rf"got {type(storage).__name__}: {REMEDY}"):
+        await worker.run(storage)
+    with pytest.raises(InvalidJobError, match=r".*`connect_queue\(url\)`"):
+        QueueSet(storage)
+    with pytest.raises(InvalidJobError, match=REMEDY):
+        BrokerQueue(url)
+
+
+@pytest.mark.parametrize(
+    ("payload", "hint"),
+    [
+        ({"a": 1}, r"got dict: write json.dumps\(value\).encode\(\), or .*`handler.enqueue\(queue, value\)`"),
+        ("text", r"got str: write text.encode\(\), or .*handler.enqueue"),
+        (None, "leave the payload out"),
+    ],
+)
+async def test_the_error_for_a_payload_that_is_not_bytes_says_how_to_encode_it(payload, hint):
+    with pytest.raises(InvalidJobError, match=hint):
+        await DirectQueue(InMemoryStorage()).enqueue("mail", payload)
+
+
+async def test_work_in_a_thread_that_raises_stop_iteration_does_not_hang_its_caller():
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await in_a_thread(next, iter(()))
