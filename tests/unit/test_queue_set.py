@@ -24,7 +24,6 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.operations import Ack, Enqueue, Heartbeat, Nack
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import Retry, Worker
 from tests.sets_of_queues import Plain, all_of, blob, set_of, two
 from tests.virtual_world import in_virtual_time, now
 
@@ -67,15 +66,6 @@ class TestJobs:
         assert {"0", "1", "3"} == {job.id for job in await queues.dequeue(batch_size=9)}
         await first.pause("work")
         assert [] == await queues.dequeue()
-
-    @in_virtual_time
-    async def test_two_sets_share_the_jobs(self):
-        stores = [InMemoryStorage(clock=VirtualClock()) for _ in range(3)]
-        for storage in stores:
-            await blob(storage).enqueue_many([Enqueue("work")] * 20)
-        sets = [set_of(*map(blob, stores)) for _ in range(4)]
-        claimed = await asyncio.gather(*(queues.dequeue(batch_size=15) for queues in sets))
-        assert 60 == len({job.id for jobs in claimed for job in jobs}) == sum(map(len, claimed))
 
     @in_virtual_time
     async def test_figures_and_iterations_are_of_all_queues(self):
@@ -294,24 +284,3 @@ class TestFailures:
             return storage.reads, storage.writes
 
         assert await asked(lambda queue: queue) == await asked(lambda queue: set_of(blob(), queue, blob()))
-
-
-async def test_a_worker_works_on_a_file_and_a_folder_at_once(tmp_path):
-    file, folder = connect_queue(tmp_path / "queue.json"), connect_queue(f"vsqs://{tmp_path}/folder")
-    async with file, folder:
-        for number in range(5):
-            await file.enqueue("work", b"file %d" % number)
-            await folder.enqueue("work", b"folder %d" % number)
-    worker, done = Worker(concurrency=3), list[bytes]()
-
-    @worker.handler("work")
-    async def work(payload: bytes) -> None:
-        done.append(payload)
-        if payload == b"file 3":
-            raise Retry(after=60)
-
-    queues = QueueSet(file, folder)
-    report = await worker.run(queues, drain=True, signals=False)
-    assert (9, 1, 10) == (report.succeeded, report.failed, len(set(done)))
-    async with queues:
-        assert 1 == await queues.count(), "one job is to be tried again"
