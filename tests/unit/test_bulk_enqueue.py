@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -145,7 +144,7 @@ async def test_a_call_may_repeat_thousands_of_ids_and_keys_and_reads_each_row_on
     storage, count = store(), 4000
     async with queue_on(storage, batch_size=2000, chunk_rows=256, most_rows=10_000) as queue:
         jobs = [
-            Enqueue("work", **{"job_id" if number % 4 < 2 else "unique_key": f"name {number}"})
+            Enqueue("work", job_id=f"name {number}") if number % 4 < 2 else Enqueue("work", unique_key=f"name {number}")
             for number in range(count)
         ]
         await queue.enqueue_many(jobs[::2])
@@ -155,7 +154,10 @@ async def test_a_call_may_repeat_thousands_of_ids_and_keys_and_reads_each_row_on
         assert [each.id for each in again[: count // 2]] == [each.id for each in again[count:]]
         assert len([name for name, _ in storage.object_calls if name == "read_object"]) <= 20  # parts, not rows
         for taken in (17, 18):
-            refused = [replace(jobs[taken], on_conflict="raise"), *numbered(range(-3000, 0))]
+            refused = [
+                Enqueue("work", job_id=jobs[taken].job_id, unique_key=jobs[taken].unique_key, on_conflict="raise"),
+                *numbered(range(-3000, 0)),
+            ]
             with pytest.raises(DuplicateJobError, match=f"name {taken}"):
                 await queue.enqueue_many(refused)
         assert count == await depth(queue)

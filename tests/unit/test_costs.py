@@ -2,6 +2,7 @@
 
 import asyncio
 from math import log2
+from typing import Any
 
 import pytest
 
@@ -279,7 +280,7 @@ class Scheduled:
 
     def __init__(self):
         self.timers = self.callbacks = 0
-        loop = asyncio.get_running_loop()
+        loop: Any = asyncio.get_running_loop()
         call_at, call_soon = loop.call_at, loop.call_soon
 
         def counted_at(*args, **options):

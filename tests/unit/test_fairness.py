@@ -116,7 +116,7 @@ async def test_a_connection_that_opens_slowly_does_not_lengthen_the_gaps_of_a_lo
         return commits
 
     usual = await enqueued(FaultyStorage(InMemoryStorage(), latency=0.02))
-    storage = OpenedLate(InMemoryStorage(), latency=0.02)
+    storage: FaultyStorage = OpenedLate(InMemoryStorage(), latency=0.02)
     if opening == "another's":
         await DirectQueue(OpenedLate(storage.storage, latency=0.2), clock=VirtualClock()).enqueue("t")
         storage = FaultyStorage(storage.storage, latency=0.02)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_importing_jqueue_loads_few_modules_and_no_other_package_and_needs_no_fc
 def test_help_loads_no_other_command_no_queue_and_no_client_of_a_store(command):
     loaded = loaded_by(COMMAND, *command.split(), "--help")
     assert set() == loaded & (CLIENTS | {"markdown_it"})
-    names = {f"jqueue.cli.{name}" for name in app.info.cls.summaries} & loaded
+    commands: Any = app.info.cls
+    names = {f"jqueue.cli.{name}" for name in commands.summaries} & loaded
     assert {f"jqueue.cli.{name}" for name in command.split()} == names
     assert command or set() == loaded & {
         "asyncio",
@@ -70,8 +72,8 @@ def test_help_loads_no_other_command_no_queue_and_no_client_of_a_store(command):
 
 def test_help_knows_the_first_paragraph_of_each_command():
     """It is written twice, as `jqueue --help` does not import the commands."""
-    spark = importlib.import_module("jqueue.cli.spark").SparkCommands
-    for group in (app.info.cls, spark):
+    groups: list[Any] = [app.info.cls, importlib.import_module("jqueue.cli.spark").SparkCommands]
+    for group in groups:
         for name, summary in group.summaries.items():
             module = identifier(name)
             command = getattr(importlib.import_module(f"{group.package}.{module}"), module)
@@ -96,7 +98,7 @@ def test_each_public_name_is_listed_imported_pickled_and_seen_by_type_checkers()
 
 def test_a_package_has_no_other_names_and_a_module_that_cannot_be_imported_is_not_taken_for_absent(monkeypatch):
     with pytest.raises(AttributeError, match=r"module 'jqueue.domain' has no attribute 'nothing'"):
-        jqueue.domain.nothing  # noqa: B018
+        jqueue.domain.nothing  # type: ignore[attr-defined]  # noqa: B018
     monkeypatch.setitem(sys.modules, "pydantic", None)
     monkeypatch.delitem(sys.modules, "jqueue.domain.fields")
     monkeypatch.delattr(importlib.import_module("jqueue.domain"), "fields")

@@ -42,8 +42,8 @@ class TestJobs:
             await queue.enqueue_many([Enqueue("work", job_id=f"{number}{letter}") for letter in "abc"])
         names = await all_of(set_of(*queues))
         assert [{"0", "1", "2"}] * 3 == [{name[0] for name in names[place : place + 3]} for place in (0, 3, 6)]
-        for number in "012":
-            assert [f"{number}{letter}" for letter in "abc"] == [name for name in names if name[0] == number]
+        for first in "012":
+            assert [f"{first}{letter}" for letter in "abc"] == [name for name in names if name[0] == first]
 
     @in_virtual_time
     async def test_only_jobs_that_are_handed_out_are_claimed_by_one_write_and_a_read_of_each_queue(self):

@@ -49,6 +49,7 @@ async def test_the_jobs_of_every_moment_are_found_and_none_before_the_history(de
         await note()
         if deep:
             claim = await queue.claim_range("t", 6)
+            assert claim is not None
             await note()
             await queue.end_range(claim)
             await note()
