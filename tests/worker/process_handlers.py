@@ -1,18 +1,14 @@
 """Handlers that run in their own processes, where they are imported by the name of this module."""
 
 import asyncio
-import gc
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from pebble.pool.channel import WorkerChannel
 from pydantic import BaseModel
 
 from jqueue.worker import BatchContext, Context, Discard, Exponential, Retry, Snooze, Worker
@@ -33,24 +29,14 @@ def add(numbers: Numbers, ctx: Context) -> Numbers:
     return Numbers(left=numbers.left + numbers.right, right=ctx.attempt)
 
 
-@worker.handler("size", process=True, keep_result=60)
-def size(payload: bytes) -> int:
-    return len(payload)
-
-
 @worker.handler("process_id", process=True, keep_result=60)
 def process_id() -> int:
     return os.getpid()
 
 
-@worker.handler("die", process=True, max_attempts=1)
-def die() -> None:
-    os._exit(7)
-
-
-@worker.handler("leave", process=True, max_attempts=1)
-def leave() -> None:
-    os._exit(0)
+@worker.handler("end", process=True, max_attempts=1)
+def end(status: int) -> None:
+    os._exit(status)
 
 
 def start_another(port: int, code: str) -> "subprocess.Popen[bytes]":
@@ -84,22 +70,6 @@ def wait_with_another(port: int) -> None:
 @worker.handler("wait_for_another", process=True, max_attempts=1)
 def wait_for_another(port: int) -> None:
     assert start_another(port, ASKING).wait() == 0
-
-
-@worker.handler("hang", process=True, timeout=0.5, max_attempts=1)
-def hang(path: str) -> None:
-    Path(path).write_text(str(os.getpid()))
-    time.sleep(600)
-
-
-@worker.handler("discard", process=True)
-def discard() -> None:
-    raise Discard("never")
-
-
-@worker.handler("odd", process=True, max_attempts=1)
-def odd() -> None:
-    raise ValueError(lambda: "this cannot be pickled")
 
 
 class ApiError(Exception):
@@ -153,12 +123,6 @@ def raise_in_process(which: str) -> None:
     fail(which)
 
 
-@worker.handler("seconds_left", process=True, keep_result=60, timeout=60)
-def seconds_left(ctx: Context) -> float:
-    assert ctx.deadline is not None
-    return (ctx.deadline - datetime.now(UTC)).total_seconds()
-
-
 @worker.handler("resources", process=True, max_attempts=1)
 def resources(ctx: Context) -> None:
     print(ctx.resources["database"])
@@ -176,40 +140,6 @@ def traced(function: Callable[..., Any]) -> Callable[..., Any]:
 @traced
 async def hidden() -> None:
     pass
-
-
-class Breaking:
-    """A message that pebble cannot unpickle, so that it gives up its pool."""
-
-    def __init__(self, error: str) -> None:
-        self.error = error
-
-    def __reduce__(self) -> Any:
-        return (int, (b"", "")) if self.error == "TypeError" else (int, ("x",))
-
-
-@worker.handler("break_pool", process=True, max_attempts=1)
-def break_pool(how: tuple[str, str], ctx: Context) -> None:
-    """Break the pool at each attempt; at the first one, another handler is running in the pool."""
-    error, pipe = how
-    if ctx.attempt == 1:
-        Path(pipe).read_text()
-    [channel] = [each for each in gc.get_objects() if isinstance(each, WorkerChannel)]
-    channel.send(Breaking(error))
-    time.sleep(600)
-
-
-@worker.handler("beside", process=True, max_attempts=1)
-def beside(pipe: str, ctx: Context) -> None:
-    """Run long at the first attempt, during which the pool breaks."""
-    if ctx.attempt == 1:
-        Path(pipe).write_text("here")
-        time.sleep(600)
-
-
-@worker.handler("wait_for", process=True)
-def wait_for(pipe: str) -> None:
-    Path(pipe).read_text()
 
 
 @worker.handler("batch", process=True, batch=10, keep_result=60, max_attempts=1, timeout=60)

@@ -1,19 +1,21 @@
 """Queues in memory and virtual time, and functions that wait for a condition, for the tests of the worker."""
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
 
-from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core.broker import BrokerQueue
-from jqueue.core.direct import DirectQueue
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.domain.models import JobStatus
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import Exponential
+from jqueue.worker import Exponential, Worker
+from tests.virtual_world import now
 
 SECRET = "S3CR3T-MARKER"
 
 LONG = Exponential(base=1e6, cap=1e6)
 """Backoff longer than any test waits, but for one draw in a million."""
+
+DEAD, QUEUED, IN_PROGRESS, COMPLETED = JobStatus.DEAD, JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.COMPLETED
 
 
 class CountingStorage:
@@ -35,12 +37,56 @@ class CountingStorage:
         return await self.memory.write(content, if_match)
 
 
-def broker(storage=None, **options):
-    return BrokerQueue(storage or InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), **options)
+def broker(storage=None, kind=BrokerQueue, **options):
+    return kind(storage or InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), **options)
 
 
 def direct(storage=None, **options):
-    return DirectQueue(storage or InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), **options)
+    return broker(storage, DirectQueue, **options)
+
+
+class FailingQueue(BrokerQueue):
+    """A queue whose verbs fail as ordered.
+
+    Attributes:
+        calls: the times of the calls of each verb that was ordered to fail.
+    """
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.calls = {}
+        self._orders = {}
+
+    def fail(self, verb, error, *, times=math.inf, until=math.inf, after=False):
+        """Let the next calls of a verb fail, as often and as long as given; `after` they have done their work."""
+        self._orders[verb] = [error, times, until, after]
+        self.calls.setdefault(verb, [])
+
+    async def _answer(self, verb, call):
+        order = self._orders.get(verb)
+        if order is None:
+            return await call
+        self.calls[verb].append(now())
+        error, times, until, after = order
+        if times <= 0 or now() >= until:
+            return await call
+        order[1] -= 1
+        if after:
+            await call
+        call.close()
+        raise error
+
+    def dequeue(self, *arguments, **options):
+        return self._answer("dequeue", super().dequeue(*arguments, **options))
+
+    def apply_each(self, *operations, **options):
+        return self._answer("apply_each", super().apply_each(*operations, **options))
+
+    def heartbeat_many(self, *arguments, **options):
+        return self._answer("heartbeat_many", super().heartbeat_many(*arguments, **options))
+
+    def limit(self, *arguments, **options):
+        return self._answer("limit", super().limit(*arguments, **options))
 
 
 @asynccontextmanager
@@ -53,6 +99,11 @@ async def working(worker, queue, **options):
         if not task.done():
             worker.stop()
             await task
+
+
+async def drained(worker, queue):
+    """Run a worker until nothing is ready, and return its report."""
+    return await worker.run(queue, drain=True, signals=False)
 
 
 async def only_job(queue):
@@ -70,18 +121,16 @@ async def until(condition):
     raise AssertionError("the condition never became true")
 
 
-async def until_job(queue, **fields):
-    """Wait until a queue has a single job with these fields."""
-    for _ in range(10_000):
-        jobs = (await queue.read_state()).jobs
-        if len(jobs) == 1 and all(getattr(jobs[0], name) == value for name, value in fields.items()):
-            return jobs[0]
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"no such job: {fields}")
+def stubborn(timeout=10, **options):
+    """A worker whose handler of "work" ignores cancellation until an event is set, and that event."""
+    worker, over = Worker(**options), asyncio.Event()
 
+    @worker.handler("work", timeout=timeout, max_attempts=1)
+    async def work() -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
 
-def statuses(state):
-    return sorted(job.status for job in state.jobs)
-
-
-DEAD, QUEUED, IN_PROGRESS, COMPLETED = JobStatus.DEAD, JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.COMPLETED
+    return worker, over

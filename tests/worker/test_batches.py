@@ -1,34 +1,17 @@
-"""Batch handlers: how batches are filled, what their handlers may return, and the fate of each job."""
+"""Batch handlers: how batches are filled, what their handlers may return, and the fate of each job; and ranges."""
 
 import asyncio
-from datetime import datetime
-from typing import Any
 
 import pytest
 
-from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core.broker import BrokerQueue
-from jqueue.domain.errors import InvalidJobError, StorageError
-from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job
-from jqueue.operations import Ack, Enqueue
+from jqueue import BrokerQueue, InMemoryStorage, Limits, StorageError
+from jqueue.operations import Enqueue
+from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import BatchContext, Context, RunReport, Worker
-from jqueue.worker.held_jobs import HeldJob, Outcome, Work
-from jqueue.worker.run_state import RunState
+from jqueue.worker import BatchContext, Context, Discard, Retry, RunReport, Worker
+from tests.tiny_segments import remove_segment, restore_segment
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import (
-    COMPLETED,
-    DEAD,
-    IN_PROGRESS,
-    LONG,
-    QUEUED,
-    CountingStorage,
-    broker,
-    direct,
-    until,
-    working,
-)
+from tests.worker.scenes import COMPLETED, IN_PROGRESS, LONG, QUEUED, broker, direct, drained, until, working
 
 
 def recording(worker, entrypoint="work", **options):
@@ -46,49 +29,28 @@ async def enqueue(queue, *payloads, entrypoint="work"):
     return await queue.enqueue_many([Enqueue(entrypoint, payload) for payload in payloads])
 
 
-async def drained(worker, queue):
-    return await worker.run(queue, drain=True, signals=False)
-
-
 # Filling batches
 
 
+@pytest.mark.parametrize(
+    ("wait", "times", "calls"),
+    [
+        (0, [0, 4], [(0, [b"0"]), (4, [b"1"])]),  # a batch takes what is ready
+        (10, [0, 4], [(10, [b"0", b"1"])]),  # or waits for more
+        (10, [0, 4, 4], [(4, [b"0", b"1", b"2"])]),  # until it is full
+    ],
+)
 @in_virtual_time
-async def test_a_batch_takes_what_is_ready_and_does_not_wait():
+async def test_a_batch_waits_only_as_long_as_its_handler_says_or_until_it_is_full(wait, times, calls):
     worker = Worker()
-    calls = recording(worker, batch=3)
-    async with broker() as queue:
-        async with working(worker, queue):
-            await asyncio.sleep(5)
-            await queue.enqueue("work", b"1")
-            await until(lambda: calls)
-        assert [(5, [b"1"])] == calls
-
-
-@in_virtual_time
-async def test_a_batch_waits_for_more_jobs_until_its_time_is_over():
-    worker = Worker()
-    calls = recording(worker, batch=3, batch_wait=10)
+    seen = recording(worker, batch=3, **({"batch_wait": wait} if wait else {}))
     async with broker() as queue, working(worker, queue):
-        await queue.enqueue("work", b"1")
-        await asyncio.sleep(4)
-        await queue.enqueue("work", b"2")
-        await until(lambda: calls)
-    assert [(10, [b"1", b"2"])] == calls
-
-
-@in_virtual_time
-async def test_a_batch_that_is_full_waits_no_longer():
-    worker = Worker()
-    calls = recording(worker, batch=3, batch_wait=10)
-    async with broker() as queue, working(worker, queue):
-        await enqueue(queue, b"1", b"2")
-        await asyncio.sleep(4.5)
-        await enqueue(queue, b"3", b"4")
-        await until(lambda: len(calls) == 2)
-    assert [b"1", b"2", b"3"] == calls[0][1]
-    assert calls[0][0] <= 5
-    assert [b"4"] == calls[1][1]
+        for number, time in enumerate(times):
+            await asyncio.sleep(time - now())
+            await queue.enqueue("work", b"%d" % number)
+        await asyncio.sleep(20)
+    assert [payloads for _, payloads in calls] == [payloads for _, payloads in seen]
+    assert all(at <= time <= at + 1 for (at, _), (time, _) in zip(calls, seen, strict=True))
 
 
 @in_virtual_time
@@ -120,42 +82,6 @@ async def test_other_entrypoints_go_on_while_a_batch_waits():
         await until(lambda: len(calls) == 2)
     assert done[0] < 4
     assert [[b"1"], [b"2"]] == [payloads for _, payloads in calls]
-
-
-@in_virtual_time
-async def test_a_batch_beside_other_handlers_is_claimed_in_two_commits():
-    worker, storage = Worker(concurrency=1), CountingStorage()
-    calls = recording(worker, batch=500)
-    worker.handler("other")(lambda: None)
-    async with broker(storage) as queue:
-        await enqueue(queue, *[b""] * 500)
-        before = storage.writes
-        await drained(worker, queue)
-        assert 3 + 1 == storage.writes - before  # two claims, one for all acks, one to remove the worker's record
-    assert [500] == [len(payloads) for _, payloads in calls]
-
-
-@in_virtual_time
-async def test_a_batch_alone_is_claimed_in_one_commit_and_acked_with_the_next_claim():
-    worker, storage = Worker(concurrency=1), CountingStorage()
-    recording(worker, batch=100)
-    async with broker(storage) as queue:
-        await enqueue(queue, *[b""] * 500)
-        before = storage.writes
-        await drained(worker, queue)
-        assert 6 + 1 == storage.writes - before  # the last one removes the worker's record
-
-
-@in_virtual_time
-async def test_small_batches_are_claimed_together_for_all_free_slots():
-    worker, storage = Worker(concurrency=50), CountingStorage()
-    calls = recording(worker, batch=10)
-    async with broker(storage) as queue:
-        await enqueue(queue, *[b""] * 50)
-        before = storage.writes
-        await drained(worker, queue)
-        assert 2 + 1 == storage.writes - before  # the last one removes the worker's record
-    assert [10] * 5 == [len(payloads) for _, payloads in calls]
 
 
 @in_virtual_time
@@ -202,56 +128,31 @@ async def test_no_batch_has_more_jobs_than_the_entrypoint_may_run():
     assert 3 == max(sizes)
 
 
-# Results of handlers
+# The end of calls
 
 
 @pytest.mark.parametrize(
     ("value", "error"),
     [
         ([1], "ValueError: the batch handler returned 1 results for 2 jobs: return one for each"),
-        (3, "TypeError: a batch handler must return None or a list with one result for each job, got int"),
         ("ab", "TypeError: a batch handler must return None or a list with one result for each job, got str"),
+        (None, "timed out after 3 s"),
     ],
 )
 @in_virtual_time
-async def test_a_handler_that_returns_no_list_of_results_fails_all_jobs(value, error):
+async def test_a_call_that_takes_too_long_or_returns_no_list_of_results_fails_all_jobs(value, error):
     worker = Worker()
 
-    @worker.handler("work", batch=10, backoff=LONG)
-    async def work(payloads: list[bytes]):
+    @worker.handler("work", batch=10, backoff=LONG, timeout=3)
+    async def work(payloads: list[bytes], ctx: BatchContext):
+        assert 1 == len({ctx.deadline, *(each.deadline for each in ctx)})
+        await asyncio.sleep(0 if value else 60)
         return value
 
     async with broker() as queue:
         await enqueue(queue, b"1", b"2")
         assert RunReport(failed=2) == await drained(worker, queue)
         assert [error] * 2 == [job.error for job in (await queue.read_state()).jobs]
-
-
-@in_virtual_time
-async def test_a_result_that_cannot_be_kept_fails_its_job_alone():
-    worker = Worker()
-
-    @worker.handler("work", batch=10, keep_result=60)
-    async def work(numbers: list[int]) -> list[Any]:
-        return [None if number else object() for number in numbers]
-
-    async with broker() as queue:
-        await enqueue(queue, b"0", b"1")
-        assert RunReport(succeeded=1, dead=1) == await drained(worker, queue)
-
-
-@in_virtual_time
-async def test_the_handler_is_not_called_if_no_payload_validates():
-    worker, calls = Worker(), []
-
-    @worker.handler("work", batch=10)
-    async def work(numbers: list[int]) -> None:
-        calls.append(numbers)
-
-    async with broker() as queue:
-        await enqueue(queue, b"x", b"y")
-        assert RunReport(dead=2) == await drained(worker, queue)
-    assert [] == calls
 
 
 @in_virtual_time
@@ -266,25 +167,6 @@ async def test_jobs_without_attempts_left_are_dead_without_a_run():
         await enqueue(queue, b"new")
         assert RunReport(succeeded=1, dead=1) == await drained(worker, queue)
     assert [[b"new"]] == [payloads for _, payloads in calls]
-
-
-# The end of calls
-
-
-@in_virtual_time
-async def test_a_batch_that_takes_too_long_times_out_as_a_whole():
-    worker, deadlines = Worker(), list[datetime | None]()
-
-    @worker.handler("work", batch=10, timeout=3, backoff=LONG)
-    async def work(ctx: BatchContext) -> None:
-        deadlines.extend({ctx.deadline, *(each.deadline for each in ctx)})
-        await asyncio.sleep(60)
-
-    async with broker() as queue:
-        await enqueue(queue, b"1", b"2")
-        assert RunReport(failed=2) == await drained(worker, queue)
-        assert ["timed out after 3 s"] * 2 == [job.error for job in (await queue.read_state()).jobs]
-    assert 1 == len(deadlines)
 
 
 @in_virtual_time
@@ -330,56 +212,18 @@ async def test_a_cancelled_job_counts_as_running_until_its_batch_has_ended():
 
     @worker.handler("work", batch=2)
     async def work(payloads: list[bytes]) -> None:
-        await asyncio.sleep(600)
+        await asyncio.sleep(200)
 
     async with broker() as queue:
         async with working(worker, queue) as task:
             jobs = await enqueue(queue, b"1", b"2")
             await asyncio.sleep(1)
             await queue.cancel(jobs[0].id, running=True)
-            await asyncio.sleep(500)
+            await asyncio.sleep(100)
             assert [IN_PROGRESS, IN_PROGRESS] == [job.status for job in (await queue.read_state()).jobs]
-            await asyncio.sleep(110)
+            await asyncio.sleep(120)
             assert () == (await queue.read_state()).jobs
         assert RunReport(succeeded=1, cancelled=1) == task.result()
-
-
-@in_virtual_time
-async def test_the_outcome_of_a_lost_job_of_a_batch_is_not_sent():
-    worker = Worker(claim_timeout=3)
-
-    @worker.handler("work", batch=2)
-    async def work(payloads: list[bytes]) -> None:
-        await asyncio.sleep(5)
-
-    async with broker() as queue:
-        async with working(worker, queue) as task:
-            [first, _] = await enqueue(queue, b"1", b"2")
-            await asyncio.sleep(1)
-            job = (await queue.read_state()).find(first.id)
-            await queue.nack(job.claim, delay=600)  # as a thief might
-            await asyncio.sleep(10)
-        assert RunReport(succeeded=1, lost=1) == task.result()
-        assert [QUEUED] == [left.status for left in (await queue.read_state()).jobs]
-
-
-def test_outcomes_of_a_batch_that_must_be_sent_again_take_one_slot():
-    state, work = RunState(2), Work(None, None)  # type: ignore[arg-type]
-    state.hold(work)
-    jobs = [Job(entrypoint="work", payload=b"") for _ in range(3)]
-    for job in jobs:
-        state.hold(work)
-        state.outcomes.append(Outcome(HeldJob(job, work, 0.0), "succeeded", Ack(job)))
-    assert 1 == state.free
-    state.let_go(work)  # its handler has ended
-    assert 1 == state.free
-    [first, *others] = state.take_outcomes()
-    assert 2 == state.free
-    state.put_back([first])
-    state.put_back(others)
-    assert 1 == state.free
-    state.take_outcomes()
-    assert 2 == state.free
 
 
 @in_virtual_time
@@ -403,43 +247,6 @@ async def test_middleware_wraps_a_batch_once():
     assert [(BatchContext, "work", 2), (Context, "single", 1)] == seen
 
 
-# Declaring
-
-
-def test_batch_handlers_that_take_or_return_no_list_are_refused():
-    worker = Worker()
-
-    async def takes_one(payload: bytes) -> None: ...
-    async def returns_one(payloads: list[bytes]) -> int:
-        return len(payloads)
-
-    async def takes_context(payloads: list[bytes], it: Context) -> None: ...
-    async def takes_batch_context(payload: bytes, it: BatchContext) -> None: ...
-
-    with pytest.raises(TypeError, match=r"annotate its parameter 'payload' as a list .* as in `payload: list"):
-        worker.handler("a", batch=2)(takes_one)
-    with pytest.raises(TypeError, match="must return None, or a list with one result for each job"):
-        worker.handler("b", batch=2)(returns_one)
-    with pytest.raises(TypeError, match="annotate its parameter 'it' as BatchContext: it takes a batch"):
-        worker.handler("c", batch=2)(takes_context)
-    with pytest.raises(TypeError, match=r"annotate its parameter 'it' as Context: .* unless batch=\.\.\. is given"):
-        worker.handler("d")(takes_batch_context)
-    assert {} == worker.handlers
-
-
-@pytest.mark.parametrize("options", [{"batch": 0}, {"batch": 10_001}, {"batch": True}, {"batch_wait": 3}])
-def test_a_size_or_a_wait_that_makes_no_sense_is_refused(options):
-    with pytest.raises(InvalidJobError, match="batch"):
-        Worker().handler("work", **options)
-
-
-@pytest.mark.parametrize(("name", "ours"), [("batch_size", "batch"), ("flush_interval", "batch_wait")])
-def test_the_names_of_other_systems_are_known(name, ours):
-    handler: Any = Worker().handler
-    with pytest.raises(TypeError, match=f"it is '{ours}' here"):
-        handler("work", **{name: 3})
-
-
 @in_virtual_time
 async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs():
     worker = Worker()
@@ -454,29 +261,171 @@ async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs():
         await drained(worker, queue)
         assert (3, "x") == await work.result(queue, job)
         assert [COMPLETED] * 2 == [each.status for each in (await queue.read_state()).jobs]
-    several: Any = [3]
-    with pytest.raises(InvalidJobError):
-        work.operation(several)
 
 
-def test_a_scheduled_batch_handler_has_jobs_with_one_payload():
+# Ranges
+
+
+NUMBER = 3000
+LIMITS = Limits(hot_bytes=1, batch_size=1000)
+
+
+async def filled(storage=None, **options):
+    """A queue with numbered jobs in segments."""
+    queue = broker(storage, limits=LIMITS, **options)
+    async with queue:
+        await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(NUMBER))
+    return queue
+
+
+async def counts(queue):
+    """Numbers of jobs: done, waiting, scheduled, in progress, dead."""
+    stats = await queue.stats()
+    return stats.totals.done, stats.depth, stats.scheduled, stats.in_progress, stats.dead
+
+
+@pytest.mark.parametrize("batch", [10, 1000])
+@in_virtual_time
+async def test_thousands_of_jobs_are_done_in_few_commits(batch):
     worker = Worker()
-
-    @worker.cron("0 3 * * *", payload=7, batch=10)
-    async def work(numbers: list[int]) -> None: ...
-
-    assert [b"7"] == [entry.payload for entry in worker.crons]
+    calls = recording(worker, batch=batch)
+    async with await filled() as queue:
+        version = (await queue.read_state()).version
+        assert RunReport(succeeded=NUMBER) == await drained(worker, queue)
+        assert (await queue.read_state()).version - version < 30
+        assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
+    sizes = [len(payloads) for _, payloads in calls]
+    assert (NUMBER, batch) == (sum(sizes), max(sizes))
 
 
 @in_virtual_time
-async def test_an_exception_in_a_single_handlers_list_is_only_a_value():
+async def test_each_job_of_a_range_has_an_outcome_of_its_own():
     worker = Worker()
 
-    @worker.handler("work")
-    async def work() -> list[object]:
-        return [ValueError()]
+    @worker.handler("work", batch=100, max_attempts=2)
+    async def work(numbers: list[int], ctx: BatchContext) -> list[Exception | None]:
+        ctx[0].on_ack(Enqueue("next", b"%d" % numbers[0]))
+        kinds: dict[int, Exception] = {7: ValueError("bad"), 8: Discard("never"), 9: Retry(after=3600)}
+        return [kinds.get(number % 100) for number in numbers]
 
-    async with broker() as queue:
-        await enqueue(queue, b"")
-        assert RunReport(succeeded=1) == await drained(worker, queue)
-        assert DEAD not in {job.status for job in (await queue.read_state()).jobs}
+    queue = await filled()
+    async with queue:
+        report = await drained(worker, queue)
+        assert RunReport(succeeded=2910, failed=60, dead=30) == report
+        assert 60 == (await queue.stats()).scheduled
+        await asyncio.sleep(7200)
+        report = await drained(worker, queue)
+        assert RunReport(dead=60) == report
+        assert 90 == (await queue.stats()).dead
+        assert 30 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
+
+
+@in_virtual_time
+async def test_a_worker_that_stops_gives_back_the_jobs_of_a_range_that_it_has_not_begun():
+    queue, worker, sizes = await filled(), Worker(concurrency=2, grace=30), list[int]()
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        sizes.append(len(numbers))
+        await asyncio.sleep(0.1)
+
+    async with queue, working(worker, queue) as task:
+        await until(lambda: len(sizes) >= 10)
+        worker.stop()
+        assert RunReport(succeeded=sum(sizes)) == await task
+        assert (sum(sizes), NUMBER - sum(sizes), 0, 0, 0) == await counts(queue)
+        assert {0} == {job.failures for job in await queue.peek("work", batch_size=500)}
+
+
+@in_virtual_time
+async def test_a_lost_range_stops_its_handlers_and_nothing_is_sent_for_its_jobs():
+    queue, worker = await filled(stale_timeout=30), Worker(concurrency=2)
+    stopped: list[float] = []
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        if numbers[0] >= 1000 and not stopped:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                stopped.append(now())
+
+    async with queue, working(worker, queue):
+        await asyncio.sleep(1)
+        assert await queue.requeue_stale(0)
+        await until(lambda: stopped)
+        await asyncio.sleep(10)
+        done, *others = await counts(queue)
+        assert [0, 0, 0, 0] == others
+        assert NUMBER == done
+
+
+@in_virtual_time
+async def test_a_cancelled_job_of_a_range_leaves_and_its_batch_goes_on():
+    queue, worker, going = await filled(stale_timeout=30), Worker(concurrency=1), asyncio.Event()
+    held: list[str] = []
+    seen: list[int] = []
+
+    @worker.handler("work", batch=500)
+    async def work(numbers: list[int], ctx: BatchContext) -> None:
+        seen.extend(numbers)
+        if numbers[0] >= 500 and not held:
+            held.extend(each.job.id for each in ctx)
+            await going.wait()
+
+    async with queue, working(worker, queue):
+        await until(lambda: held)
+        await queue.cancel(held[3], running=True)
+        [later] = [job.id async for job in queue.iterate_jobs() if job.payload == b"2600"]
+        await queue.cancel(later, running=True)
+        await asyncio.sleep(40)
+        going.set()
+        await asyncio.sleep(20)
+        assert (NUMBER - 2, 0, 0, 0, 0) == await counts(queue)
+        assert {2600} == {*range(NUMBER)} - {*seen}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LOST_REQUEST, Fault.LANDS_LATER])
+@in_virtual_time
+async def test_faults_of_the_store_change_no_outcome_of_a_range(fault):
+    memory = InMemoryStorage(clock=VirtualClock())
+    await filled(memory)
+    storage, worker, seen = FaultyObjects(memory), Worker(concurrency=2), []
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        seen.extend(numbers)
+        if len(seen) % 300 == 0:
+            storage.on_write(fault)
+
+    async with BrokerQueue(storage, clock=VirtualClock(), limits=LIMITS) as queue:
+        report = await drained(worker, queue)
+        assert (NUMBER, RunReport(succeeded=NUMBER)) == (len(seen), report)
+        assert sorted(seen) == list(range(NUMBER))
+        assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
+
+
+@in_virtual_time
+async def test_jobs_of_a_segment_that_cannot_be_read_wait_and_all_others_are_done(caplog):
+    storage, done = InMemoryStorage(clock=VirtualClock()), list[int]()
+    [name] = (await (await filled(storage)).read_state()).segments
+    queue, worker = broker(storage, limits=LIMITS), Worker(concurrency=2)
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        done.extend(numbers)
+        await asyncio.sleep(0.1)
+
+    async with queue, working(worker, queue):
+        await until(lambda: done)
+        whole = await remove_segment(storage, name)
+        await queue.enqueue("work", b"3000")
+        await asyncio.sleep(30)
+        assert (len(done), 3000 in done) == (len(set(done)), True)
+        assert (len(done), NUMBER + 1 - len(done), 0, 0, 0) == await counts(queue)
+        assert "not all jobs of work can be done" in caplog.text
+        assert (await queue.read_state()).version < 60
+        await restore_segment(storage, name, whole)
+        await asyncio.sleep(120)
+        assert (NUMBER + 1, 0, 0, 0, 0) == await counts(queue)
+    assert list(range(NUMBER + 1)) == sorted(done)

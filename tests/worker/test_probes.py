@@ -6,14 +6,12 @@ import logging
 import re
 import socket
 import sys
-import threading
 import urllib.error
 import urllib.request
 
 import pytest
 
 from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, LocalFileSystemStorage
-from jqueue.telemetry.prometheus import PrometheusMetrics
 from jqueue.worker import Worker
 from tests.telemetry.samples import samples_of
 from tests.worker.scenes import SECRET, CountingStorage, working
@@ -136,30 +134,6 @@ async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish(caplog
             assert 1 == (await task).succeeded
 
 
-async def test_other_paths_and_methods_are_refused(caplog):
-    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(ANY_PORT), queue):
-        address = await probed(caplog)
-        await until_status(address, "/healthz", 200)
-        assert (404, True) == ((answer := await get(address, "/"))[0], b"/metrics" in answer[1])
-        assert 501 == (await get(address, "/healthz", "POST"))[0]
-        assert (200, b"") == await get(address, "/healthz?verbose", "HEAD")
-
-
-async def test_metrics_of_a_worker_without_probes_go_where_the_program_exports_them():
-    metrics = PrometheusMetrics()
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        worker = Worker(name="w", metrics=metrics)
-
-        @worker.handler("mail")
-        async def mail():
-            assert 1 == samples_of(metrics.text())["jqueue_worker_running", "w"]
-
-        await queue.enqueue("mail", b"")
-        report = await worker.run(queue, drain=True, signals=False)
-    assert 1 == report.succeeded
-    assert {} == samples_of(metrics.text())
-
-
 async def test_an_address_in_use_ends_the_worker_at_once():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -170,19 +144,6 @@ async def test_an_address_in_use_ends_the_worker_at_once():
                 await worker_at(address).run(queue, signals=False)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"health": 8080}, "health must be HOST:PORT"),
-        ({"health": "8080"}, "an address to listen on is HOST:PORT"),
-        ({"metrics": True}, "metrics must be PrometheusMetrics"),
-    ],
-)
-def test_wrong_settings_are_refused_at_once(options, message):
-    with pytest.raises(InvalidJobError, match=message):
-        Worker(**options)
-
-
 async def test_without_the_library_of_metrics_there_are_probes_and_no_metrics(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "jqueue.telemetry.prometheus", raising=False)
@@ -190,23 +151,3 @@ async def test_without_the_library_of_metrics_there_are_probes_and_no_metrics(mo
         address = await probed(caplog)
         await until_status(address, "/readyz", 200)
         assert (404, b"there is /healthz, /readyz\n") == await get(address, "/metrics")
-
-
-async def test_a_blocked_event_loop_is_not_alive(monkeypatch, caplog):
-    monkeypatch.setattr("jqueue.telemetry.listener.LOOP_TIMEOUT", 0.05)
-    answers: list[int] = []
-
-    def probe():
-        try:
-            urllib.request.urlopen(f"http://{address}/healthz", timeout=60)
-        except urllib.error.HTTPError as error:
-            with error:
-                answers.append(error.code)
-
-    async with BrokerQueue(InMemoryStorage()) as queue, working(worker_at(ANY_PORT), queue):
-        address = await probed(caplog)
-        await until_status(address, "/healthz", 200)
-        thread = threading.Thread(target=probe)
-        thread.start()
-        thread.join(60)  # blocks the event loop
-    assert [503] == answers

@@ -1,21 +1,19 @@
-"""The end of a worker: the jobs that it finishes, the jobs that it hands back, and the order of its last steps."""
+"""The end of a worker: the jobs that it finishes or hands back, the order of its last steps, and signals."""
 
 import asyncio
-import logging
 import os
 import signal
 import threading
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueClosedError
+from jqueue import BrokerQueue, InMemoryStorage, QueueClosedError
 from jqueue.testing.faults import Fault, FaultyStorage
-from jqueue.testing.virtual_time import VirtualClock, run
+from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import QUEUED, CountingStorage, broker, direct, only_job, until, working
+from tests.worker.scenes import QUEUED, CountingStorage, broker, direct, drained, only_job, stubborn, until, working
 
 
 def sleeper(seconds, **options):
@@ -33,19 +31,6 @@ def sleeper(seconds, **options):
         ended.append(number)
 
     return worker, work, begun, ended, cancelled
-
-
-@in_virtual_time
-async def test_a_stopped_worker_claims_no_jobs_and_finishes_those_it_has():
-    worker, work, begun, ended, cancelled = sleeper(20, concurrency=2, grace=30)
-    async with broker() as queue:
-        await queue.enqueue_many([work.operation(number) for number in range(5)])
-        async with working(worker, queue) as task:
-            await until(lambda: len(begun) == 2)
-            worker.stop()
-            assert RunReport(succeeded=2) == await task
-        assert ([0, 1], []) == (ended, cancelled)
-        assert [QUEUED] * 3 == [job.status for job in (await queue.read_state()).jobs]
 
 
 class SlowAnswers(CountingStorage):
@@ -84,21 +69,6 @@ async def test_a_job_that_is_claimed_by_the_last_poll_of_a_drain_is_done():
 
 
 @in_virtual_time
-async def test_a_job_unfinished_after_grace_is_handed_back_uncharged():
-    worker, work, begun, ended, cancelled = sleeper(1000, grace=30)
-    async with broker() as queue:
-        await work.enqueue(queue, 1)
-        async with working(worker, queue) as task:
-            await until(lambda: begun)
-            worker.stop()
-            assert RunReport(handed_back=1) == await task
-        assert ([], [1]) == (ended, cancelled)
-        assert 30 == round(now())
-        job = await only_job(queue)
-        assert (QUEUED, 0, 1, None) == (job.status, job.failures, job.attempt, job.error)
-
-
-@in_virtual_time
 async def test_a_second_stop_hands_jobs_back_at_once():
     worker, work, begun, _, cancelled = sleeper(1000, grace=300)
     async with broker() as queue:
@@ -114,61 +84,25 @@ async def test_a_second_stop_hands_jobs_back_at_once():
         assert ([1], QUEUED) == (cancelled, (await only_job(queue)).status)
 
 
+@pytest.mark.parametrize(("stops", "seconds"), [(1, 15), (2, 0)])
 @in_virtual_time
-async def test_a_second_stop_does_not_wait_for_a_handler_that_ignores_cancellation():
-    worker, begun, over = Worker(grace=300, cancel_grace=60), [], asyncio.Event()
-
-    @worker.handler("work")
-    async def work() -> None:
-        begun.append(1)
-        while not over.is_set():
-            try:
-                await over.wait()
-            except asyncio.CancelledError:
-                continue
-
+async def test_a_handler_that_ignores_cancellation_is_left_after_cancel_grace_or_a_second_stop(stops, seconds):
+    worker, over = stubborn(timeout=None, grace=10, cancel_grace=5)
     async with broker() as queue:
-        await work.enqueue(queue)
+        await queue.enqueue("work", b"")
         async with working(worker, queue) as task:
-            await until(lambda: begun)
-            before = now()
-            worker.stop()
-            worker.stop()
+            await asyncio.sleep(1)
+            for _ in range(stops):
+                worker.stop()
             assert RunReport(handed_back=1, stuck=1) == await task
-            assert now() - before < 0.1
+        assert 1 + seconds == round(now())
         assert 0 == (await only_job(queue)).failures
         over.set()
-        await asyncio.sleep(1)
-
-
-@in_virtual_time
-async def test_a_handler_that_ignores_cancellation_at_shutdown_is_left_after_cancel_grace():
-    worker, begun, over = Worker(grace=10, cancel_grace=5), [], asyncio.Event()
-
-    @worker.handler("work")
-    async def work() -> None:
-        begun.append(1)
-        while not over.is_set():
-            try:
-                await over.wait()
-            except asyncio.CancelledError:
-                continue
-
-    async with broker() as queue:
-        await work.enqueue(queue)
-        async with working(worker, queue) as task:
-            await until(lambda: begun)
-            before = now()
-            worker.stop()
-            assert RunReport(handed_back=1, stuck=1) == await task
-            assert 15 <= now() - before < 15.1
-        over.set()
-        await asyncio.sleep(1)
 
 
 @in_virtual_time
 async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the_queue_closes():
-    events: list[Any] = []
+    events: list[object] = []
     memory = InMemoryStorage(clock=VirtualClock())
 
     class Watched(BrokerQueue):
@@ -197,46 +131,14 @@ async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the
         worker.stop()
         await task
     assert ["handler cancelled", ("lifespan closed", 1), "queue closed"] == events
+    with pytest.raises(QueueClosedError):
+        await queue.enqueue("work", b"")
     assert QUEUED == (await only_job(direct(memory))).status
 
 
+@pytest.mark.parametrize("everything", [False, True])
 @in_virtual_time
-async def test_a_queue_that_is_open_already_is_left_open():
-    worker, work, *_ = sleeper(1)
-    async with broker() as queue:
-        await worker.run(queue, drain=True, signals=False)
-        await work.enqueue(queue, 1)
-        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
-
-
-@in_virtual_time
-async def test_a_queue_that_is_not_open_is_opened_and_closed():
-    worker, work, *_ = sleeper(1)
-    queue = broker()
-    await direct(queue.storage).enqueue("work", work.encode(1))
-    assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
-    with pytest.raises(QueueClosedError):
-        await queue.enqueue("work", b"")
-
-
-@in_virtual_time
-async def test_cancelling_run_hands_jobs_back_before_it_returns():
-    worker, work, begun, _, cancelled = sleeper(1000)
-    async with broker() as queue:
-        await work.enqueue(queue, 1)
-        task = asyncio.create_task(worker.run(queue, signals=False))
-        await until(lambda: begun)
-        before = now()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert now() - before < 0.1
-        assert [1] == cancelled
-        assert (QUEUED, 0) == ((await only_job(queue)).status, (await only_job(queue)).failures)
-
-
-@in_virtual_time
-async def test_a_program_that_cancels_all_its_tasks_at_exit_charges_no_job():
+async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_it_returns(everything):
     worker, work, begun, _, cancelled = sleeper(1000, grace=600)
     async with broker() as queue:
         await work.enqueue(queue, 1, max_attempts=1)
@@ -245,25 +147,21 @@ async def test_a_program_that_cancels_all_its_tasks_at_exit_charges_no_job():
         await until(lambda: begun)
         mine = [other for other in asyncio.all_tasks() - others if other.get_name() != "jqueue-writer"]
         for other in sorted(mine, key=lambda other: other is task):  # the handler's before the worker's
-            other.cancel()
+            if everything or other is task:
+                other.cancel()
+        before = now()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert [1] == cancelled
-        assert (QUEUED, 0) == ((await only_job(queue)).status, (await only_job(queue)).failures)
+        job = await only_job(queue)
+    assert ([1], QUEUED, 0, True) == (cancelled, job.status, job.failures, now() - before < 0.1)
 
 
 @in_virtual_time
 async def test_a_worker_stops_even_if_its_outcomes_cannot_be_written():
-    worker, begun = Worker(grace=1, settle_timeout=20), []
-
-    @worker.handler("work")
-    async def work() -> None:
-        begun.append(1)
-        await asyncio.sleep(100)
-
+    worker, work, begun, *_ = sleeper(100, grace=1, settle_timeout=20)
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
     async with broker(storage, deadline=3) as queue:
-        await work.enqueue(queue)
+        await work.enqueue(queue, 1)
         async with working(worker, queue) as task:
             await until(lambda: begun)
             storage.on_write(*[Fault.LOST_REQUEST] * 1000)
@@ -285,140 +183,113 @@ async def test_closing_the_queue_ends_the_worker_with_an_error():
         await task
 
 
-def test_sigterm_and_sigint_stop_the_worker_and_their_handlers_are_restored():
-    async def main(number):
-        worker, work, begun, ended, _ = sleeper(0.2)
-        async with BrokerQueue(InMemoryStorage()) as queue:
-            await work.enqueue(queue, 1)
-            task = asyncio.create_task(worker.run(queue))
-            while not begun:
-                await asyncio.sleep(0.01)
-            os.kill(os.getpid(), number)
-            assert RunReport(succeeded=1) == await task
-            assert [1] == ended
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        told: list[int] = []
-        marker = lambda number, _, told=told: told.append(number)  # noqa: E731
-        before = signal.signal(number, marker)
-        try:
-            asyncio.run(main(number))
-            assert signal.getsignal(number) is marker
-            assert [number] == told, "the server that it runs in is told as well"
-        finally:
-            signal.signal(number, before)
+@in_virtual_time
+async def test_a_worker_cannot_run_twice_at_once_without_handlers_or_on_what_is_no_queue():
+    worker, work, *_ = sleeper(1)
+    async with broker() as queue:
+        async with working(worker, queue):
+            await asyncio.sleep(1)
+            with pytest.raises(RuntimeError, match="already running"):
+                await worker.run(queue)
+        await work.enqueue(queue, 1)  # the worker has left it open
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+    with pytest.raises(RuntimeError, match="no handlers"):
+        await Worker().run(direct())
+    with pytest.raises(TypeError, match=r"`connect\(url, BrokerQueue\)`"):
+        await worker.run("s3://bucket/queue.json")
 
 
-def test_one_signal_stops_all_workers_of_a_program():
+# Signals
+
+
+@contextmanager
+def own_handler(number):
+    """Handle a signal, as a server in the same program may do, and check that its handler is called and restored."""
+    heard = []
+
+    def hear(*arguments):
+        heard.append(arguments[0])
+
+    before = signal.signal(number, hear)
+    try:
+        yield
+        assert signal.getsignal(number) is hear
+        assert [number] == heard
+    finally:
+        signal.signal(number, before)
+
+
+def send_in_a_thread(number):
+    """Send a signal to a thread: the system does so at times, and does not interrupt the main thread then."""
+    thread = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), number))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_all_workers_of_a_program_even_if_another_thread_gets_it(number):
+    begun, go_on, usr1 = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
+    workers = [Worker(), Worker()]
+
+    async def work() -> None:
+        begun.release()
+        await go_on.wait()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, usr1.set)  # the program's own, which goes on working
+    with own_handler(number):
+        async with broker() as first, broker() as second, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            runs = []
+            for worker, queue in zip(workers, (first, second), strict=True):
+                await worker.handler("work")(work).enqueue(queue)
+                runs.append(tasks.create_task(worker.run(queue)))
+                await begun.acquire()
+            await asyncio.to_thread(send_in_a_thread, number)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            await usr1.wait()
+            go_on.set()
+        assert [RunReport(succeeded=1)] * 2 == [run.result() for run in runs]
+    loop.remove_signal_handler(signal.SIGUSR1)
+    assert -1 == signal.set_wakeup_fd(-1)
+
+
+async def test_a_second_signal_hands_jobs_back_at_once():
+    worker, begun = Worker(grace=1000), asyncio.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(1000)
+
+    async with broker() as queue, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        await work.enqueue(queue)
+        run = tasks.create_task(worker.run(queue))
+        await begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert RunReport(handed_back=1) == await run
+
+
+def test_a_worker_in_another_thread_leaves_signals_alone_and_is_stopped_from_any_thread():
+    before, worker, begun = signal.getsignal(signal.SIGTERM), Worker(), threading.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.set()
+
     async def main():
-        first, second = Worker(), Worker()
-        for worker in (first, second):
-            worker.handler("work")(idle)
-        async with BrokerQueue(InMemoryStorage()) as queue, BrokerQueue(InMemoryStorage()) as other:
-            tasks = [asyncio.create_task(first.run(queue)), asyncio.create_task(second.run(other))]
-            while signal.getsignal(signal.SIGTERM) is before or not all(worker._run for worker in (first, second)):
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert [RunReport(), RunReport()] == await asyncio.wait_for(asyncio.gather(*tasks), 10)
-
-    async def idle() -> None: ...
-
-    before = signal.getsignal(signal.SIGTERM)
-    asyncio.run(main())
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_second_signal_hands_jobs_back_at_once():
-    async def main():
-        worker, work, begun, _, _ = sleeper(1000, grace=1000)
-        async with BrokerQueue(InMemoryStorage()) as queue:
-            await work.enqueue(queue, 1)
-            task = asyncio.create_task(worker.run(queue))
-            while not begun:
-                await asyncio.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert RunReport(handed_back=1) == await task
-
-    asyncio.run(asyncio.wait_for(main(), 10))
-
-
-def test_a_worker_in_another_thread_leaves_signals_alone():
-    before = signal.getsignal(signal.SIGTERM)
-
-    async def main():
-        worker, *_ = sleeper(1)
-        async with BrokerQueue(InMemoryStorage()) as queue:
-            await worker.run(queue, drain=True)
+        async with broker() as queue:
+            await work.enqueue(queue)
+            assert RunReport(succeeded=1) == await worker.run(queue)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    thread.join()
+    assert begun.wait(60)
+    worker.stop()
+    thread.join(60)
+    assert not thread.is_alive()
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_stop_may_be_called_from_any_thread():
-    async def main():
-        worker, *_ = sleeper(1)
-        async with BrokerQueue(InMemoryStorage()) as queue:
-            task = asyncio.create_task(worker.run(queue))
-            await asyncio.sleep(0.05)
-            await asyncio.to_thread(worker.stop)
-            return await task
-
-    assert RunReport() == asyncio.run(asyncio.wait_for(main(), 10))
-
-
-def test_stop_without_a_run_does_nothing():
-    Worker().stop()
-
-
-@in_virtual_time
-async def test_a_running_worker_cannot_be_run_again():
-    worker, *_ = sleeper(1)
-    async with broker() as queue, working(worker, queue):
-        await asyncio.sleep(1)
-        with pytest.raises(RuntimeError, match="already running"):
-            await worker.run(queue)
-
-
-def test_a_worker_may_run_in_one_event_loop_after_another():
-    worker, work, _, ended, _ = sleeper(0)
-
-    async def main(number):
-        async with broker() as queue:
-            await work.enqueue(queue, number)
-            return await worker.run(queue, drain=True, signals=False)
-
-    assert [RunReport(succeeded=1)] * 2 == [run(main(1)), asyncio.run(main(2))]
-    assert [1, 2] == ended
-
-
-def test_a_worker_without_handlers_is_an_error():
-    with pytest.raises(RuntimeError, match="no handlers"):
-        asyncio.run(Worker().run(direct()))
-
-
-def test_running_on_an_object_that_is_not_a_queue_is_an_error():
-    worker, *_ = sleeper(1)
-    with pytest.raises(TypeError, match=r"`connect\(url, BrokerQueue\)`"):
-        asyncio.run(worker.run("s3://bucket/queue.json"))
-
-
-def test_the_log_has_one_line_at_the_start_and_one_at_the_end(caplog):
-    caplog.set_level(logging.INFO, "jqueue.worker")
-
-    async def main():
-        worker, work, *_ = sleeper(1, name="mailer")
-        async with broker() as queue:
-            await queue.enqueue_many([work.operation(number) for number in range(30)])
-            await worker.run(queue, drain=True, signals=False)
-
-    run(main())
-    lines = [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
-    assert ["mailer started: up to 50 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines
 
 
 def test_a_keyboard_interrupt_out_of_a_handler_ends_the_run_when_all_other_jobs_are_handed_back():
@@ -440,7 +311,7 @@ def test_a_keyboard_interrupt_out_of_a_handler_ends_the_run_when_all_other_jobs_
     try:
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(main())
-        jobs = loop.run_until_complete(DirectQueue(storage).read_state()).jobs
+        jobs = loop.run_until_complete(direct(storage).read_state()).jobs
     finally:
         loop.close()
     assert [(QUEUED, 0)] * 11 == [(job.status, job.failures) for job in jobs]

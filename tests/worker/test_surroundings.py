@@ -3,7 +3,8 @@
 import asyncio
 import contextvars
 import threading
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from jqueue import InvalidJobError
 from jqueue.domain.errors import StorageError
-from jqueue.worker import Context, Rate, RunReport, Worker
+from jqueue.ports.queue import Capabilities
+from jqueue.worker import Context, Discard, Exponential, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time
-from tests.worker.scenes import broker, only_job, until, working
+from tests.worker.scenes import broker, only_job, working
 
 number = contextvars.ContextVar("number", default=0)
 
@@ -90,47 +92,6 @@ async def test_thread_middleware_runs_in_the_thread_of_each_handler_without_asyn
 
 
 @in_virtual_time
-async def test_an_exception_of_middleware_fails_the_job():
-    worker = Worker()
-
-    @worker.middleware
-    async def refuse(ctx, call_next):
-        raise PermissionError("not on a sunday")
-
-    @worker.handler("work", max_attempts=1)
-    async def work() -> None:
-        raise AssertionError
-
-    async with broker() as queue:
-        await work.enqueue(queue)
-        assert RunReport(dead=1) == await worker.run(queue, drain=True, signals=False)
-        assert "PermissionError: not on a sunday" == (await only_job(queue)).error.partition(" (")[0]
-
-
-@in_virtual_time
-async def test_the_value_that_the_lifespan_yields_is_given_to_handlers_as_resources():
-    events = []
-
-    worker = Worker()
-
-    @worker.lifespan
-    @asynccontextmanager
-    async def resources():
-        events.append("open")
-        yield {"db": "a database"}
-        events.append("closed")
-
-    @worker.handler("work")
-    async def work(ctx: Context) -> None:
-        events.append(ctx.resources["db"])
-
-    async with broker() as queue:
-        await work.enqueue(queue)
-        await worker.run(queue, drain=True, signals=False)
-    assert ["open", "a database", "closed"] == events
-
-
-@in_virtual_time
 async def test_a_lifespan_that_fails_at_the_start_ends_the_worker_before_any_claim():
     @asynccontextmanager
     async def lifespan():
@@ -170,12 +131,6 @@ async def test_a_lifespan_error_at_the_end_is_raised_after_all_outcomes_are_writ
         assert () == (await queue.read_state()).jobs
 
 
-def test_a_second_lifespan_is_refused():
-    worker = Worker(lifespan=nullcontext)
-    with pytest.raises(InvalidJobError):
-        worker.lifespan(nullcontext)
-
-
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @in_virtual_time
 async def test_each_job_has_its_own_context_variables(kind):
@@ -198,45 +153,6 @@ async def test_each_job_has_its_own_context_variables(kind):
 
 
 @in_virtual_time
-async def test_max_running_is_set_at_the_start_and_kept():
-    worker = Worker(concurrency=10)
-    running = most = 0
-
-    @worker.handler("work", max_running=2)
-    async def work() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(1)
-        running -= 1
-
-    async with broker() as queue, working(worker, queue) as task:
-        await queue.enqueue_many([work.operation() for _ in range(8)])
-        await until(lambda: running == 0 and most > 0 and not task.done())
-        await asyncio.sleep(10)
-        worker.stop()
-        assert RunReport(succeeded=8) == await task
-    assert 2 == most
-
-
-@in_virtual_time
-async def test_a_rate_is_set_at_the_start_and_kept():
-    worker, times = Worker(concurrency=10), []
-
-    @worker.handler("work", rate=Rate(3, per=60))
-    async def work() -> None:
-        times.append(asyncio.get_running_loop().time())
-
-    async with broker() as queue, working(worker, queue):
-        await queue.enqueue_many([work.operation() for _ in range(7)])
-        await asyncio.sleep(50)
-        assert 3 == len(times)
-        await asyncio.sleep(150)
-        assert 7 == len(times)
-    assert times[3] - times[0] >= 60
-
-
-@in_virtual_time
 async def test_a_cron_handler_is_scheduled_at_the_start_and_runs_when_due():
     worker, fired = Worker(), []
 
@@ -255,60 +171,6 @@ async def test_a_cron_handler_is_scheduled_at_the_start_and_runs_when_due():
             schedule.unique_key,
         )
     assert [({"full": True}, datetime(2026, 1, 1, 2, tzinfo=UTC).isoformat())] == fired
-
-
-@in_virtual_time
-async def test_two_workers_with_one_schedule_run_each_occurrence_once():
-    fired = []
-
-    def made():
-        worker = Worker()
-
-        @worker.cron("*/10 * * * *", name="often")
-        async def tick() -> None:
-            fired.append(1)
-
-        return worker
-
-    async with broker() as queue, broker(queue.storage) as other, working(made(), queue), working(made(), other):
-        await asyncio.sleep(3605)
-    assert 6 == len(fired)
-
-
-def test_an_invalid_cron_handler_is_refused_when_decorated():
-    with pytest.raises(InvalidJobError, match="not a cron expression"):
-
-        @Worker().cron("at three")
-        async def nightly() -> None:
-            pass
-
-    with pytest.raises(InvalidJobError, match="takes a payload, but none was given"):
-
-        @Worker().cron("0 3 * * *")
-        async def weekly(payload: int) -> None:
-            pass
-
-
-@in_virtual_time
-async def test_a_limit_that_cannot_be_set_at_the_start_is_set_later():
-    worker, done = Worker(), []
-
-    @worker.handler("work", max_running=3)
-    async def work() -> None:
-        done.append(1)
-
-    async with broker() as queue:
-        errors, real = [StorageError("down")] * 3, queue.limit
-
-        async def limit(*args, **options):
-            if errors:
-                raise errors.pop()
-            return await real(*args, **options)
-
-        queue.limit = limit
-        await work.enqueue(queue)
-        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
-    assert not errors
 
 
 @in_virtual_time
@@ -357,3 +219,86 @@ async def test_a_worker_with_a_hanging_lifespan_can_be_stopped(phase):
         await reached.wait()
         worker.stop()
         assert RunReport() == await asyncio.wait_for(task, 60)
+
+
+# Queues with fewer features
+
+
+class QueueWithout:
+    """A queue without some features, which asserts that none of them is requested."""
+
+    def __init__(self, queue, **missing):
+        self._queue = queue
+        self.capabilities = replace(Capabilities(), **dict.fromkeys(missing, False))
+        self.refused = []
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    async def heartbeat_many(self, jobs, **options):
+        raise AssertionError("it knows no heartbeats")
+
+    async def dequeue(self, *args, **options):
+        assert not {"wait", "claim_timeout"} & set(options)
+        return await self._queue.dequeue(*args, **options)
+
+    async def apply_each(self, *operations, **options):
+        for operation in operations:
+            said = {name for name in ("delay", "error") if getattr(operation, name, None) is not None}
+            assert not said
+            assert not getattr(operation, "dead", False)
+            assert getattr(operation, "charge", True)
+        return await self._queue.apply_each(*operations, **options)
+
+
+@in_virtual_time
+async def test_a_worker_calls_only_the_features_that_its_queue_has():
+    own, done = Worker(claim_timeout=0.05), []
+
+    @own.handler("work")
+    async def work() -> None:
+        await asyncio.sleep(1)
+        done.append(1)
+        if done.count(1) == 1:
+            raise ValueError
+
+    @own.handler("snoozed")
+    async def snoozed() -> None:
+        done.append(2)
+        if done.count(2) < 3:
+            raise Snooze(5)
+
+    @own.handler("discarded", backoff=Exponential())
+    async def discarded() -> None:
+        raise Discard("never")
+
+    async with broker() as queue:
+        limited_queue = QueueWithout(
+            queue,
+            **dict.fromkeys(["heartbeat", "wait", "claim_timeout", "delay", "errors", "dead_letters", "uncharged"]),
+        )
+        for handler in (work, snoozed, discarded):
+            await queue.enqueue(handler.entrypoint, b"")
+        assert RunReport(succeeded=2, failed=1, snoozed=2, dead=1) == await own.run(
+            limited_queue, drain=True, signals=False
+        )
+        assert () == (await queue.read_state()).jobs
+
+
+@in_virtual_time
+async def test_limits_and_schedules_are_refused_by_a_queue_without_them():
+    limited, scheduled = Worker(), Worker()
+
+    @limited.handler("work", max_running=1)
+    async def work() -> None:
+        pass
+
+    @scheduled.cron("0 3 * * *")
+    async def nightly() -> None:
+        pass
+
+    async with broker() as queue:
+        with pytest.raises(InvalidJobError, match="no limits"):
+            await limited.run(QueueWithout(queue, limits=1, wait=1, claim_timeout=1), signals=False)
+        with pytest.raises(InvalidJobError, match="no schedules"):
+            await scheduled.run(QueueWithout(queue, schedules=1, wait=1, claim_timeout=1), signals=False)

@@ -1,234 +1,344 @@
-"""A store that fails: the worker goes on, repeats each outcome until it is written, and logs the outage once."""
+"""A store that fails, handlers that do not stop: the worker goes on, logs it each minute, and gives up in the end."""
 
 import asyncio
+import json
 import logging
 
 import pytest
 
-from jqueue import DeadlineExceededError, QueueFullError, StorageError, UnknownOutcomeError
-from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.domain.errors import StorageFatalError
+from jqueue import (
+    DeadlineExceededError,
+    InMemoryStorage,
+    JQueueError,
+    QueueFullError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.errors import InvalidBlobError, StorageFatalError
+from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault, FaultyStorage
-from jqueue.testing.virtual_time import VirtualClock, run
-from jqueue.worker import Exponential, RunReport, Worker
+from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Discard, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import broker, until, working
+from tests.worker.scenes import (
+    LONG,
+    CountingStorage,
+    FailingQueue,
+    broker,
+    direct,
+    drained,
+    only_job,
+    stubborn,
+    until,
+    working,
+)
 
-ERRORS = [
-    StorageError("the connection was reset"),
-    UnknownOutcomeError("the answer was lost"),
-    DeadlineExceededError("too late"),
-    QueueFullError("no room"),
-]
+GONE = StorageFatalError("the queue's object has disappeared")
+DOWN = StorageError("the connection was reset")
 
 
-def counting(**options):
+@pytest.fixture(autouse=True)
+def log(caplog):
+    """The log lines of the worker at a level or above: `log()`, `log("ERROR")`."""
+    caplog.set_level(logging.INFO, "jqueue.worker")
+
+    def lines(level="INFO"):
+        records = [record for record in caplog.records if record.name == "jqueue.worker"]
+        return [record.getMessage() for record in records if record.levelno >= getattr(logging, level)]
+
+    return lines
+
+
+def counting(seconds=0.0, **options):
+    """A worker, its handler, and the numbers of the jobs that it has done."""
     worker, done = Worker(**options), []
 
-    @worker.handler("work")
-    async def work(number: int) -> None:
+    @worker.handler("work", backoff=LONG)
+    async def work(number: int = 0) -> None:
+        await asyncio.sleep(seconds)
+        if number < 0:
+            raise ValueError
         done.append(number)
 
     return worker, work, done
 
 
-def failing(queue, verb, errors):
-    """Make the first calls of a verb raise these errors. Returns the list of the times of all calls."""
-    calls, real = [], getattr(queue, verb)
-
-    async def call(*args, **options):
-        calls.append(now())
-        if errors:
-            raise errors.pop(0)
-        return await real(*args, **options)
-
-    setattr(queue, verb, call)
-    return calls
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("verb", ["dequeue", "apply_each", "heartbeat_many"])
-def test_errors_of_the_store_do_not_end_the_worker(verb, error):
-    async def main():
-        worker, done = Worker(claim_timeout=30), []
-
-        @worker.handler("work")
-        async def work() -> None:
-            await asyncio.sleep(25)
-            done.append(1)
-
-        async with broker() as queue:
-            await queue.enqueue("work", b"")
-            calls = failing(queue, verb, [error] * 3)
-            assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
-            assert () == (await queue.read_state()).jobs
-            assert ([1], True) == (done, len(calls) >= 4)
-
-    run(main())
+@pytest.mark.parametrize("error", [DOWN, UnknownOutcomeError("?"), DeadlineExceededError("?"), QueueFullError("?")])
+@pytest.mark.parametrize("verb", ["dequeue", "apply_each", "heartbeat_many", "limit"])
+@in_virtual_time
+async def test_errors_of_the_store_do_not_end_the_worker(verb, error):
+    worker, _, done = counting(25, claim_timeout=30)
+    worker.handler("limited", max_running=3)(lambda: None)
+    async with broker(kind=FailingQueue) as queue:
+        await queue.enqueue("work", b"7")
+        queue.fail(verb, error, times=3)
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+        assert ([7], ()) == (done, (await queue.read_state()).jobs)
+        assert len(queue.calls[verb]) >= 4
 
 
 @in_virtual_time
-async def test_an_ack_whose_answer_is_lost_is_repeated_and_counts_once():
+async def test_outcomes_whose_answer_is_lost_count_once():
     worker, work, done = counting()
-    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
-    async with broker(storage) as queue:
-        await queue.enqueue_many([work.operation(number) for number in range(5)])
-        real = queue.apply_each
-
-        async def apply_each(*operations, **options):
-            queue.apply_each = real
-            await real(*operations, **options)
-            raise UnknownOutcomeError("it landed, and nobody knows")
-
-        queue.apply_each = apply_each
-        assert RunReport(succeeded=5) == await worker.run(queue, drain=True, signals=False)
-        assert [0, 1, 2, 3, 4] == sorted(done)
-        assert () == (await queue.read_state()).jobs
+    async with broker(kind=FailingQueue) as queue:
+        await queue.enqueue_many([work.operation(number) for number in (-1, 0, 1, 2)])
+        queue.fail("apply_each", UnknownOutcomeError("it landed, and nobody knows"), times=1, after=True)
+        assert RunReport(succeeded=3, failed=1) == await drained(worker, queue)
+        assert 1 == (await only_job(queue)).failures
+    assert [0, 1, 2] == sorted(done)
 
 
 @in_virtual_time
-async def test_a_nack_whose_answer_is_lost_counts_as_a_failure():
-    worker = Worker()
-
-    @worker.handler("work", backoff=Exponential(1e6, 1e6))
-    async def work() -> None:
-        raise ValueError
-
-    async with broker() as queue:
-        await work.enqueue(queue)
-        real = queue.apply_each
-
-        async def apply_each(*operations, **options):
-            queue.apply_each = real
-            await real(*operations, **options)
-            raise UnknownOutcomeError("it landed, and nobody knows")
-
-        queue.apply_each = apply_each
-        assert RunReport(failed=1) == await worker.run(queue, drain=True, signals=False)
-        [job] = (await queue.read_state()).jobs
-        assert 1 == job.failures
-
-
-@in_virtual_time
-async def test_a_worker_claims_no_more_jobs_while_outcomes_cannot_be_sent():
-    worker, work, _done = counting(concurrency=3)
-    async with broker() as queue:
+async def test_a_worker_whose_outcomes_cannot_be_sent_claims_no_more_jobs_and_keeps_those_it_has():
+    worker, work, _ = counting(concurrency=3, claim_timeout=9)
+    async with broker(kind=FailingQueue) as queue, broker(queue.storage) as other:
         await queue.enqueue_many([work.operation(number) for number in range(9)])
-        failing(queue, "apply_each", [StorageError("down")] * 6)
-        most = 0
+        queue.fail("apply_each", DOWN, until=60)
         async with working(worker, queue, drain=True) as task:
-            while not task.done():
-                in_progress = len(list((await queue.read_state()).in_progress_jobs()))
-                most = max(most, in_progress)
-                await asyncio.sleep(0.05)
+            await asyncio.sleep(1)
+            assert {0, 1} == {job.attempt for job in (await other.read_state()).jobs}
+            assert [1] * 3 == [job.attempt for job in (await other.read_state()).in_progress_jobs()]
+            await asyncio.sleep(50)
+            assert [1] * 3 == [job.attempt for job in (await other.read_state()).in_progress_jobs()]
             assert RunReport(succeeded=9) == await task
-        assert 3 <= most <= 6  # three with unsent outcomes, and at most three claimed along with them
 
 
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
 @in_virtual_time
-async def test_failed_claims_are_retried_at_growing_intervals():
-    worker, _, _ = counting()
-    async with broker() as queue:
-        calls = failing(queue, "dequeue", [StorageError("down")] * 10_000)
-        async with working(worker, queue):
-            await asyncio.sleep(600)
-            assert 40 <= len(calls) <= 100
-
-
-def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(caplog):
-    caplog.set_level(logging.INFO, "jqueue.worker")
-
-    async def main():
-        worker, work, done = counting()
-        async with broker() as queue:
-            await work.enqueue(queue, 1)
-            failing(queue, "dequeue", [StorageError("the connection was reset")] * 6)
-            await worker.run(queue, drain=True, signals=False)
-            assert [1] == done
-
-    run(main())
-    assert [
-        "worker started: up to 50 jobs at a time of work",
-        "the queue at memory does not answer: claiming jobs fails and is retried: the connection was reset",
-        "the queue at memory answers again: claiming jobs succeeded after 5 failures",
-        "worker stopped: 1 succeeded",
-    ] == [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
-
-
-@in_virtual_time
-async def test_a_queue_unusable_from_the_start_ends_the_worker():
-    worker, *_ = counting()
-    async with broker() as queue:
-        failing(queue, "dequeue", [StorageFatalError("403 Forbidden")])
-        with pytest.raises(StorageFatalError, match="403"):
-            await worker.run(queue, signals=False)
-
-
-@in_virtual_time
-async def test_a_worker_waits_for_a_queue_that_it_has_used_before():
-    worker, work, done = counting()
-    async with broker() as queue, working(worker, queue):
-        await work.enqueue(queue, 1)
-        await until(lambda: done)
-        failing(queue, "dequeue", [StorageFatalError("403 Forbidden")] * 3)
-        await work.enqueue(queue, 2)
-        await until(lambda: len(done) == 2)
+async def test_all_jobs_are_done_under_faults_and_none_remains(fault):
+    worker, work, done = counting(concurrency=4, claim_timeout=60)
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.01)
+    async with broker(storage, deadline=3, call_timeout=1) as queue:
+        await queue.enqueue_many([work.operation(number) for number in range(40)])
+        storage.on_write(*[Fault.NONE, Fault.NONE, fault] * 4)
+        report = await drained(worker, queue)
+        await asyncio.sleep(5)
+        assert () == (await queue.read_state()).jobs
+    assert (set(range(40)), True) == (set(done), report.succeeded + report.lost >= 40)
 
 
 @in_virtual_time
 async def test_a_bug_in_a_queue_ends_the_worker_and_hands_its_jobs_back():
-    worker, begun = Worker(), []
-
-    @worker.handler("work")
-    async def work() -> None:
-        begun.append(1)
-        await asyncio.sleep(1000)
-
-    async with broker() as queue:
+    worker, work, _ = counting(1000)
+    async with broker(kind=FailingQueue) as queue:
         await work.enqueue(queue)
-        real = queue.dequeue
-
-        async def dequeue(*args, **options):
-            if begun:
-                raise TypeError("a mistake")
-            return await real(*args, **options)
-
-        queue.dequeue = dequeue
-        with pytest.raises(TypeError, match="a mistake"):
-            await worker.run(queue, signals=False)
-        [job] = (await queue.read_state()).jobs
-        assert ("queued", 0) == (job.status, job.failures)
+        async with working(worker, queue) as task:
+            await asyncio.sleep(1)
+            queue.fail("dequeue", TypeError("a mistake"))
+            with pytest.raises(TypeError, match="a mistake"):
+                await task
+        job = await only_job(queue)
+    assert ("queued", 0) == (job.status, job.failures)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
-def test_all_jobs_are_done_under_faults_and_none_remains(fault):
-    async def main():
-        worker, work, done = counting(concurrency=4, claim_timeout=60)
-        storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.01)
-        async with broker(storage, deadline=3, call_timeout=1) as queue:
-            await queue.enqueue_many([work.operation(number) for number in range(40)])
-            storage.on_write(*[Fault.NONE, Fault.NONE, fault] * 4)
-            report = await worker.run(queue, drain=True, signals=False)
-            await asyncio.sleep(5)
-            state = await queue.read_state()
-        assert () == state.jobs
-        assert set(range(40)) == set(done)
-        assert report.succeeded + report.lost >= 40
+# Outages, and giving up
 
-    run(main())
+
+@pytest.mark.parametrize("error", [GONE, UnknownOutcomeError("the operation was sent", GONE)])
+@in_virtual_time
+async def test_an_unusable_queue_is_logged_each_minute_until_the_worker_gives_up(error, log):
+    worker, *_ = counting(give_up_after=300)
+    async with broker(kind=FailingQueue, entropy=LongestWaits()) as queue, working(worker, queue) as task:
+        await asyncio.sleep(1)
+        queue.fail("dequeue", error, until=250)
+        await asyncio.sleep(300)
+        assert not task.done()  # the queue was back before the end
+        began, before = now(), len(log("ERROR"))
+        queue.fail("dequeue", error)
+        with pytest.raises(StorageFatalError, match="has disappeared"):
+            await task
+    assert 300 <= now() - began < 340  # a long poll was under way at the failure
+    *each_minute, giving_up = log("ERROR")[before:]
+    reason = f": claiming jobs fails and is retried: {GONE}"
+    assert f"the queue at memory cannot be used{reason}" == each_minute[0]
+    assert 5 == len(each_minute)
+    assert all(line.startswith("the queue at memory cannot be used for ") for line in each_minute[1:])
+    assert "the worker gives up: for 300 s it could do nothing" == giving_up
 
 
 @in_virtual_time
-async def test_claims_with_unsent_outcomes_are_kept_by_heartbeats():
-    worker, work, done = counting(claim_timeout=9)
-    async with broker() as queue, broker(queue.storage) as other:
-        await work.enqueue(queue, 1)
-        failing(queue, "apply_each", [StorageError("down")] * 12)
+async def test_a_worker_waits_for_a_silent_store_logs_it_each_minute_and_tries_at_growing_intervals(log):
+    worker, work, done = counting(give_up_after=300)
+    async with broker(kind=FailingQueue) as queue, working(worker, queue):
+        await asyncio.sleep(1)
+        queue.fail("dequeue", DOWN, until=3601)
+        await asyncio.sleep(3600)
+        assert 240 <= len(queue.calls["dequeue"]) <= 500
+        await work.enqueue(queue, 5)
+        await until(lambda: done)
+        await asyncio.sleep(30)
+    assert [] == log("ERROR")
+    assert 48 <= len(log("WARNING")) <= 61
+    assert all("the queue at memory does not answer" in line for line in log("WARNING"))
+    assert any("the queue at memory answers again: claiming jobs succeeded after " in line for line in log())
+
+
+@in_virtual_time
+async def test_a_worker_without_give_up_after_goes_on_and_says_at_its_end_what_still_fails(log):
+    worker, *_ = counting(give_up_after=None)
+    async with broker(kind=FailingQueue) as queue, working(worker, queue) as task:
+        await asyncio.sleep(1)
+        queue.fail("dequeue", GONE)
+        await asyncio.sleep(3600)
+        assert not task.done()
+    assert f"worker stopped: no jobs; at the end, claiming jobs still failed: {GONE}" == log("ERROR")[-1]
+
+
+@pytest.mark.parametrize(
+    ("verb", "error"), [("dequeue", StorageFatalError("403")), ("apply_each", InvalidBlobError("!"))]
+)
+@in_virtual_time
+async def test_a_queue_unusable_from_the_start_and_refused_outcomes_end_the_worker(verb, error):
+    worker, *_ = counting(give_up_after=300)
+    async with broker(kind=FailingQueue) as queue:
+        await queue.enqueue("work", b"1")
+        queue.fail(verb, error)
+        with pytest.raises(type(error)):
+            await worker.run(queue, signals=False)
+        assert now() < 1 or verb == "apply_each"
+
+
+@in_virtual_time
+async def test_a_store_is_tried_at_the_start_and_its_silence_is_logged_within_seconds(log):
+    class ReadOnly(CountingStorage):
+        async def check_writable(self):
+            raise StorageFatalError("q.json: read-only file system")
+
+    worker, *_ = counting()
+    with pytest.raises(StorageFatalError, match="read-only"):
+        await worker.run(direct(ReadOnly()), signals=False)
+    async with working(worker, direct(CountingStorage(latency=600))):
+        await asyncio.sleep(2.5)
+        assert ["the queue at CountingStorage has not answered within 2 s, still trying"] == log("WARNING")
+
+
+@in_virtual_time
+async def test_a_worker_whose_claims_were_lost_with_the_queue_goes_on_when_the_queue_is_back(log):
+    """No heartbeat is sent any longer, so that none can say that the queue answers."""
+    worker, *_ = counting(3600, give_up_after=300, claim_timeout=30)
+    async with broker(kind=FailingQueue) as queue:
+        await queue.enqueue("work", b"1")
         async with working(worker, queue) as task:
-            await until(lambda: done)
-            before = now()
-            assert [] == await other.dequeue("work", wait=50)
-            assert now() - before == pytest.approx(50, abs=1)
-            await asyncio.sleep(100)
+            await asyncio.sleep(1)
+            for verb in ("dequeue", "heartbeat_many"):
+                queue.fail(verb, GONE, until=now() + 60)
+            await asyncio.sleep(50)
+            assert any("is lost" in line for line in log("WARNING"))
+            await queue.pause("work")
+            await asyncio.sleep(1000)
+            assert not task.done()
+    assert not any("gives up" in line for line in log("ERROR"))
+
+
+# Handlers that do not stop, and jobs that nobody does
+
+
+@in_virtual_time
+async def test_a_handler_that_does_not_stop_is_logged_each_minute_and_counted_as_stuck(log):
+    worker, over = stubborn(concurrency=2, cancel_grace=1)
+    async with broker() as queue:
+        job = await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(301)
             worker.stop()
-            assert RunReport(succeeded=1) == await task
+            assert RunReport(dead=1, stuck=1) == await task
+        over.set()
+    lines = [line for line in log("WARNING") if "still runs, " in line]
+    about = f"job {job.id} (work, attempt 1): its handler still runs, 49 s after it should have stopped;"
+    assert f"{about} such handlers take 1 of 2 slots" == lines[0]
+    assert 5 == len(lines)
+    assert "worker stopped: 1 dead, 1 stuck" == log()[-1]
+
+
+@in_virtual_time
+async def test_a_worker_gives_up_when_stuck_handlers_fill_all_slots():
+    worker, over = stubborn(concurrency=2, cancel_grace=1, give_up_after=300)
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        await queue.enqueue("work", b"", delay=100)
+        with pytest.raises(JQueueError, match="all 2 slots of the worker are taken"):
+            await worker.run(queue, signals=False)
+        assert 410 <= now() < 430
+        over.set()
+
+
+@in_virtual_time
+async def test_jobs_without_a_handler_are_logged_once_an_hour_without_more_writes(log):
+    (worker, *_), storage = counting(), CountingStorage()
+    async with broker(storage, poll_interval=30) as queue, working(worker, queue):
+        await asyncio.sleep(90)
+        assert [] == log("WARNING")
+        quick = await queue.enqueue("quick", b"")
+        for _ in range(3):
+            await queue.enqueue("others", b"")
+        await asyncio.sleep(45)
+        await queue.cancel(quick.id)  # within a minute: it is not logged
+        writes = storage.writes
+        await asyncio.sleep(7100)
+        assert storage.writes - writes == 7100 // 60  # the worker reports itself once a minute
+    line = (
+        "this worker has no handler for waiting jobs of others (3). Start a worker that has one, or they wait forever"
+    )
+    assert [line] * 2 == log("WARNING")
+
+
+# The log
+
+
+@in_virtual_time
+@pytest.mark.parametrize("shows", [True, False])
+async def test_messages_and_tracebacks_are_logged_only_with_show_errors(log, shows):
+    worker = Worker(show_errors=shows)
+
+    @worker.handler("fails", max_attempts=1)
+    async def fails() -> None:
+        raise ValueError("no\x1b\nsuch card")
+
+    @worker.handler("discards")
+    async def discards() -> None:
+        raise Discard("never")
+
+    async with broker() as queue:
+        job = await queue.enqueue("fails", b"")
+        other = await queue.enqueue("discards", b"")
+        await drained(worker, queue)
+    about = f"job {job.id} (fails): ", f"job {other.id} (discards): "
+    shown = [line for line in log("WARNING") if line.startswith(about)]
+    if not shows:
+        assert [] == [line for line in log() if "such card" in line]
+        return
+    traceback, reason = shown[0].splitlines(), shown[1]
+    assert f"job {job.id} (fails): Traceback (most recent call last):" == traceback[0]
+    assert ["ValueError: no\\x1b", "such card"] == traceback[-2:]
+    assert f"job {other.id} (discards): Discard: never" == reason
+
+
+EVIL = "x\x1b[31m\a\n2026 INFO forged\u202e"
+WRITTEN_OUT = "x\\x1b[31m\\x07\\n2026 INFO forged\\u202e"
+
+
+@in_virtual_time
+async def test_text_from_a_queue_is_escaped_in_the_log(log):
+    worker = Worker()
+
+    @worker.handler("work", max_attempts=1)
+    async def work() -> None:
+        raise ValueError(EVIL)
+
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = direct(storage)
+    await queue.enqueue("work", b"", job_id="EVIL")
+    await queue.enqueue("EVIL", b"")
+    await queue.schedule("EVIL", "0 3 * * *", "others")
+    content, etag = await storage.read()
+    await storage.write(content.replace(b'"EVIL"', json.dumps(EVIL).encode()), etag)  # as no verb would
+    async with broker(storage, FailingQueue) as queue:
+        queue.fail("apply_each", StorageError(EVIL), until=500)
+        async with working(worker, queue):
+            await asyncio.sleep(600)
+    lines = log()
+    assert any(f"the jobs of these cron entries: {WRITTEN_OUT}." in line for line in lines)
+    assert any(line.startswith(f"job {WRITTEN_OUT} (work, attempt 1) failed") for line in lines)
+    assert any(f"no handler for waiting jobs of {WRITTEN_OUT} (1)." in line for line in lines)
+    assert any(line.endswith(f"is retried: {WRITTEN_OUT}") for line in lines)
+    assert [] == [line for line in lines if not line.isprintable()]

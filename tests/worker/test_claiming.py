@@ -1,0 +1,230 @@
+"""The loop of a worker: which jobs it claims and when, in how many commits, and how others see it."""
+
+import asyncio
+import os
+from datetime import timedelta
+
+import pytest
+
+from jqueue import QueueSet
+from jqueue.operations import Enqueue
+from jqueue.telemetry.prometheus import PrometheusMetrics
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.worker import RunReport, Worker
+from tests.telemetry.samples import samples_of
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import CountingStorage, broker, direct, drained, until, working
+
+both = pytest.mark.parametrize("make", [direct, broker])
+
+
+async def ignore() -> None: ...
+
+
+def jobs(count):
+    return [Enqueue("work", b"%d" % number) for number in range(count)]
+
+
+@in_virtual_time
+async def test_draining_includes_jobs_enqueued_meanwhile_and_no_job_that_is_not_ready():
+    worker, done = Worker(concurrency=2), []
+
+    @worker.handler("work")
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        done.append((seconds, round(now())))
+        if seconds == 1:
+            await work.enqueue(queue, 2.0)
+
+    async with broker() as queue:
+        await work.enqueue(queue, 100.0)
+        await work.enqueue(queue, 9.0, delay=3600)
+        async with working(worker, queue, drain=True) as task:
+            await asyncio.sleep(20)
+            await work.enqueue(queue, 1.0)
+            assert RunReport(succeeded=3) == await task
+    assert [(1.0, 21), (2.0, 23), (100.0, 100)] == done
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "batch", "others", "count", "commits"),
+    [
+        (50, None, False, 1000, 1000 // 50 + 1),  # outcomes share a commit with the next claims
+        (1, None, False, 20, 20 + 1),
+        (1, 100, False, 500, 5 + 1),
+        (50, 10, False, 50, 2),  # batches for all free slots are claimed together
+        (1, 500, True, 500, 3),  # beside other handlers, a batch is claimed in two commits
+    ],
+)
+@in_virtual_time
+async def test_the_number_of_commits_is_bounded_by_slots_and_batches(concurrency, batch, others, count, commits):
+    worker, storage, sizes = Worker(concurrency=concurrency), CountingStorage(0.02), []
+
+    async def single(payload: bytes) -> None: ...
+
+    async def many(payloads: list[bytes]) -> None:
+        sizes.append(len(payloads))
+
+    worker.handler("work", **({"batch": batch} if batch else {}))(many if batch else single)
+    if others:
+        worker.handler("other")(ignore)
+    async with broker(storage) as queue:
+        await queue.enqueue_many(jobs(count))
+        before = storage.writes
+        assert RunReport(succeeded=count) == await drained(worker, queue)
+        assert commits + 1 == storage.writes - before  # the last one removes the worker's record
+    assert sizes == ([batch] * (count // batch) if batch else [])
+
+
+@in_virtual_time
+async def test_outcomes_of_jobs_of_different_length_share_commits():
+    worker, storage = Worker(concurrency=50), CountingStorage(0.02)
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        await asyncio.sleep(number % 13 / 100)
+
+    async with broker(storage) as queue:
+        await queue.enqueue_many(jobs(1000))
+        before = storage.writes
+        await drained(worker, queue)
+        assert storage.writes - before < now() / 0.02 + 1  # outcomes that come during a write share the next one
+    assert now() < 1000 * 0.06 / 50 * 2.2
+
+
+@both
+@in_virtual_time
+async def test_a_job_enqueued_while_the_worker_waits_starts_at_once(make):
+    worker, begun = Worker(), []
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.append(now())
+
+    async with make() as queue, working(worker, queue):
+        await asyncio.sleep(100)
+        await queue.enqueue("work", b"")
+        await until(lambda: begun)
+    assert begun[0] < 100.1
+
+
+@in_virtual_time
+async def test_slots_freed_during_a_long_poll_are_used():
+    worker, running = Worker(concurrency=4), []
+
+    @worker.handler("work")
+    async def work(seconds: float) -> None:
+        running.append(now())
+        await asyncio.sleep(seconds)
+
+    storage = CountingStorage()
+    async with broker(storage) as queue, working(worker, queue):
+        for _ in range(3):
+            await work.enqueue(queue, 5.0)
+        await asyncio.sleep(6)  # the long poll was for one slot, and three have become free
+        before = storage.writes
+        await queue.enqueue_many([work.operation(5.0) for _ in range(4)])
+        await asyncio.sleep(1)
+        assert 1 == storage.writes - before  # enqueued and claimed, all four
+        assert 3 + 4 == len(running)
+        assert all(1 == job.attempt for job in (await queue.read_state()).jobs)
+
+
+@in_virtual_time
+async def test_one_heartbeat_per_third_of_the_claim_timeout_keeps_all_claims():
+    worker, storage = Worker(concurrency=20, claim_timeout=30), CountingStorage()
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        await asyncio.sleep(99)
+
+    async with broker(storage) as queue, broker(storage) as other:
+        await queue.enqueue_many(jobs(20))
+        before = storage.writes
+        async with working(worker, queue, drain=True) as task:
+            await asyncio.sleep(1)
+            assert {30} == {job.claim_timeout for job in (await other.read_state()).jobs}
+            assert [] == await other.dequeue("work", wait=95)
+            assert RunReport(succeeded=20) == await task
+        claim, ack, record = 1, 1, 1
+        assert claim + 9 + ack + record == storage.writes - before
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@in_virtual_time
+async def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faster(workers):
+    memory = CountingStorage().memory
+    looking, storages = direct(memory), [CountingStorage(0.01) for _ in range(workers)]
+
+    async def idle(number):
+        storages[number].memory = memory
+        worker = Worker(name=f"idle-{number}")
+        worker.handler("nothing")(ignore)
+        async with direct(storages[number]) as queue, working(worker, queue):
+            await asyncio.sleep(600)
+
+    async with asyncio.TaskGroup() as runs:
+        await looking.configure(aging=60)  # no worker creates a queue
+        for number in range(workers):
+            runs.create_task(idle(number))
+        await asyncio.sleep(590)
+        assert [False] * workers == [record.lost for record in (await looking.stats()).workers]
+    assert () == (await looking.stats()).workers
+    assert all(storage.reads < 940 for storage in storages)
+    assert 1 + workers * (10 + 1) == (await looking.read_state()).version  # the last one removes the record
+
+
+@in_virtual_time
+async def test_a_worker_that_finds_no_job_and_ends_writes_nothing():
+    worker, storage = Worker(), CountingStorage()
+    worker.handler("nothing")(ignore)
+    assert RunReport() == await drained(worker, direct(storage))
+    assert (0, True) == (storage.writes, now() < 1)
+
+
+@in_virtual_time
+async def test_a_worker_is_named_in_its_claims_and_has_one_record_however_many_queues_it_has():
+    queues, seen, worker = [direct(), direct()], [], Worker(concurrency=4, name="mailer")
+
+    @worker.handler("mail")
+    async def mail() -> None:
+        await asyncio.sleep(1)
+        seen.append(await several.stats())
+        await asyncio.sleep(1)
+
+    for queue in queues:
+        await queue.enqueue("mail", b"")
+    async with QueueSet(*queues) as several:
+        await drained(worker, several)
+        [record] = seen[-1].workers
+        assert (record.name, record.pid, record.slots, record.entrypoints) == ("mailer", os.getpid(), 4, ("mail",))
+        assert {f"mailer@{record.host}:{record.pid}": 2} == seen[-1].holders
+        assert timedelta(seconds=1) == seen[-1].oldest_claim_age
+        after = await several.stats()
+        assert ((), {}) == (after.workers, after.holders)
+
+
+@in_virtual_time
+async def test_a_worker_that_was_not_seen_for_two_minutes_is_lost_and_not_counted():
+    memory = CountingStorage().memory
+    cut_off, looking = FaultyStorage(memory), direct(memory)
+    worker, metrics = Worker(name="mailer", concurrency=4), PrometheusMetrics(every=None, commits=False)
+
+    @worker.handler("mail")
+    async def mail() -> None:
+        await asyncio.sleep(1000)
+
+    async def seen():
+        slots = samples_of(await metrics.fresh_text()).get(("jqueue_worker_slots", "mailer"))
+        return [record.lost for record in (await looking.stats()).workers], slots
+
+    await looking.enqueue("mail", b"")
+    async with metrics.watch(looking), broker(cut_off) as queue, working(worker, queue):
+        await asyncio.sleep(1)
+        cut_off.on_write(*[Fault.LOST_REQUEST] * 10_000)
+        await asyncio.sleep(115)
+        assert ([False], 4) == await seen()
+        await asyncio.sleep(10)
+        assert ([True], 0) == await seen()
+        worker.stop()
+        worker.stop()

@@ -1,0 +1,227 @@
+"""Handlers are declared by decorators, can be called, and enqueue jobs; whatever is wrong is refused with advice."""
+
+import functools
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from jqueue import InvalidJobError, Job
+from jqueue.operations import Enqueue
+from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, RunReport, Snooze, Worker
+from tests.virtual_world import in_virtual_time
+from tests.worker.scenes import broker, drained, only_job
+
+worker = Worker()
+AnyWorker: Any = Worker
+"""Accepts wrong arguments."""
+
+
+class Email(BaseModel):
+    to: str
+
+
+@worker.handler("send_email", max_attempts=8, priority=-3, keep_result=60, concurrency_limit=2)
+async def send_email(message: Email, ctx: Context) -> int:
+    """Send it."""
+    return len(message.to)
+
+
+send: Any = send_email
+
+
+async def test_a_handler_can_be_called_like_its_function():
+    assert 3 == await send_email(Email(to="a@b"), Context(Job.new("send_email", b"")))
+    assert ("send_email", "Send it.") == (send_email.__name__, send_email.__doc__)
+
+
+@in_virtual_time
+async def test_jobs_have_the_options_of_their_handler_unless_enqueue_overrides_them():
+    options: dict[str, Any] = {"max_attempts": 8, "keep_result": 60}
+    assert Enqueue("send_email", b'{"to":"x"}', -3, job_id="a", **options) == send.operation(Email(to="x"), job_id="a")
+    async with broker() as queue:
+        job = await send_email.enqueue(
+            queue, Email(to="a@b"), delay=60, priority=4, max_attempts=None, concurrency_key="a", deadline=5
+        )
+        assert await only_job(queue) == job
+    assert (b'{"to":"a@b"}', 4, None, 60) == (job.payload, job.priority, job.max_attempts, job.keep_result)
+    assert ("a", 2, True) == (job.concurrency_key, job.concurrency_limit, job.run_at is not None)
+
+
+# Wrong options
+
+
+def handler(**options):
+    return AnyWorker().handler("work", **options)
+
+
+@pytest.mark.parametrize(
+    ("declare", "options", "advice"),
+    [
+        (handler, {"retries": 3}, "'retries': it is 'max_attempts' here"),
+        (handler, {"flush_interval": 3}, "it is 'batch_wait' here"),
+        (handler, {"queue": "mails"}, "'queue': make one queue object per queue"),
+        (handler, {"countdown": 3}, "give 'delay' with each job"),
+        (handler, {"max_runing": 3}, "did you mean 'max_running'"),
+        (handler, {"xyz": 3}, r"no option 'xyz' \(the options are"),
+        (functools.partial(AnyWorker().cron, "0 3 * * *"), {"xyz": 3}, r"^cron: there is no option"),
+        (functools.partial(send.operation, Email(to="a")), {"eta": 3}, "'eta': it is 'run_at' here"),
+        (functools.partial(send.operation, Email(to="a")), {"time_limit": 3}, "give 'timeout' to the handler"),
+        (send.operation, {"to": "a@b"}, r"no option 'to'.*give it as one value before the options"),
+    ],
+)
+def test_an_unknown_option_is_named_with_its_replacement(declare, options, advice):
+    with pytest.raises(TypeError, match=advice):
+        declare(**options)
+
+
+@pytest.mark.parametrize(
+    ("declare", "options"),
+    [
+        (handler, {"max_attempts": 0}),
+        (handler, {"timeout": -1}),
+        (handler, {"rate": 5}),
+        (handler, {"backoff": 5}),
+        (handler, {"batch": 10_001}),
+        (handler, {"batch_wait": 3}),
+        (AnyWorker, {"concurrency": 0}),
+        (AnyWorker, {"grace": -1}),
+        (AnyWorker, {"health": "8080"}),
+        (AnyWorker, {"metrics": True}),
+        (Exponential, {"base": 5, "cap": 1}),
+        (Rate, {"count": 0, "per": 1}),
+        (Retry, {"after": -1}),
+        (Snooze, {"delay": "soon"}),
+    ],
+)
+def test_an_invalid_value_of_an_option_is_refused(declare, options):
+    with pytest.raises((InvalidJobError, ValueError)):
+        declare(*options.values()) if declare in (Rate, Snooze) else declare(**options)
+
+
+# Wrong functions
+
+
+def undefined(message: "Later") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def without_annotation(message): ...
+
+
+def two_payloads(message: bytes, ctx: Context, third: int) -> None: ...
+
+
+def odd_payload(message: Worker) -> None: ...
+
+
+def generates(payload: bytes):
+    yield payload
+
+
+async def is_async() -> None: ...
+
+
+def takes_one(payload: bytes) -> None: ...
+
+
+def returns_one(payloads: list[bytes]) -> int:
+    return len(payloads)
+
+
+def takes_context(payloads: list[bytes], it: Context) -> None: ...
+
+
+def takes_batch_context(payload: bytes, it: BatchContext) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "advice"),
+    [
+        (without_annotation, {}, "annotate its parameter 'message' as bytes, str, a pydantic model"),
+        (two_payloads, {}, "give third a default"),
+        (undefined, {}, "'Later', which is not defined when it is decorated"),
+        (odd_payload, {}, "pydantic cannot validate"),
+        (functools.partial(generates), {}, "must not be a generator"),
+        (5, {}, "must be a function"),
+        (is_async, {"process": True}, "without async"),
+        (functools.partial(takes_one), {"process": True}, "imported by its name"),
+        (takes_one, {"batch": 2}, r"annotate its parameter 'payload' as a list .* as in `payload: list"),
+        (returns_one, {"batch": 2}, "must return None, or a list with one result for each job"),
+        (takes_context, {"batch": 2}, "annotate its parameter 'it' as BatchContext: it takes a batch"),
+        (takes_batch_context, {}, r"annotate its parameter 'it' as Context: .* unless batch=\.\.\. is given"),
+    ],
+)
+def test_a_function_that_cannot_be_a_handler_is_refused_with_the_right_form(function, options, advice):
+    with pytest.raises(TypeError, match=advice):
+        handler(**options)(function)
+
+
+def test_decorating_without_a_name_or_twice_with_one_is_refused():
+    for wrong in (lambda: AnyWorker().handler(print), lambda: AnyWorker().handler(max_attempts=3)):
+        with pytest.raises(TypeError, match=r'write @worker.handler\("name"\)'):
+            wrong()
+    with pytest.raises(TypeError, match=r'write @worker.cron\("0 3 \* \* \*"\)'):
+        AnyWorker().cron()
+    with pytest.raises(InvalidJobError, match="already has a handler"):
+        worker.handler("send_email")(is_async)
+    with pytest.raises(InvalidJobError, match="not a cron expression"):
+        Worker().cron("at three")(is_async)
+    with pytest.raises(InvalidJobError, match="takes a payload, but none was given"):
+        Worker().cron("0 3 * * *")(takes_one)
+
+
+# Functions in wrappers
+
+
+def in_wrapper(function):
+    """The function in a wrapper, as most decorators make it."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Counting:
+    """A callable object."""
+
+    def __init__(self):
+        self.seen = []
+
+    async def __call__(self, number: int, ctx: Context) -> None:
+        self.seen.append((ctx.entrypoint, number))
+
+
+@in_virtual_time
+async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_objects():
+    own, counting = Worker(), Counting()
+
+    async def count(store: list[Any], number: int, ctx: Context, *, times: int = 1) -> None:
+        store.append((ctx.entrypoint, number * times))
+
+    own.handler("wrapped")(in_wrapper(functools.partial(count, counting.seen)))
+    own.handler("partial")(functools.partial(in_wrapper(count), counting.seen, times=10))
+    own.handler("called")(counting)
+    own.handler("preset")(functools.partial(count, counting.seen, number=7, times=1))
+    async with broker() as queue:
+        for name in own.handlers:
+            await queue.enqueue(name, b"2")
+        assert RunReport(succeeded=4) == await drained(own, queue)
+    assert [("called", 2), ("partial", 20), ("preset", 7), ("wrapped", 2)] == sorted(counting.seen)
+
+
+@in_virtual_time
+async def test_a_handler_decorated_again_is_a_handler_of_the_inner_function():
+    one, other, ran = Worker(), Worker(), []
+
+    @other.handler("outer")
+    @one.handler("inner")
+    async def work(ctx: Context) -> None:
+        ran.append(ctx.entrypoint)
+
+    async with broker() as queue:
+        for name, own in (("inner", one), ("outer", other)):
+            await queue.enqueue(name, b"")
+            await drained(own, queue)
+    assert ["inner", "outer"] == ran

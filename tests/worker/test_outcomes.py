@@ -1,0 +1,408 @@
+"""Outcomes of jobs: what handlers raise, return too late or add to the ack, and claims that are lost meanwhile."""
+
+import asyncio
+import json
+
+import pytest
+
+from jqueue import InMemoryStorage
+from jqueue.operations import Ack, Enqueue
+from jqueue.testing.fake_clock import LongestWaits
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from jqueue.worker import Context, Discard, Exponential, Retry, RunReport, Snooze, Worker
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import (
+    COMPLETED,
+    DEAD,
+    LONG,
+    QUEUED,
+    SECRET,
+    broker,
+    direct,
+    drained,
+    only_job,
+    stubborn,
+    until,
+    working,
+)
+
+
+async def once(queue, worker, **enqueue):
+    """Run one job of "work" once. Returns the job as it is then, and the report."""
+    await queue.enqueue("work", b"", **enqueue)
+    report = await drained(worker, queue)
+    return await only_job(queue), report
+
+
+def raising(error, **options) -> Worker:
+    worker = Worker()
+
+    @worker.handler("work", **options)
+    async def work() -> None:
+        raise error
+
+    return worker
+
+
+@in_virtual_time
+async def test_the_delay_is_drawn_below_a_bound_that_doubles_up_to_its_cap():
+    waits = []
+    async with broker(entropy=LongestWaits()) as queue:  # draws the bound
+        await queue.enqueue("work", b"")
+        for _ in range(5):
+            assert RunReport(failed=1) == await drained(raising(ValueError("x"), backoff=Exponential(2, 20)), queue)
+            waits.append(((await only_job(queue)).run_at - EPOCH).total_seconds() - now())
+            await asyncio.sleep(20)
+    assert [2, 4, 8, 16, 20] == [round(wait) for wait in waits]
+
+
+def parsed(text, depth=0):
+    """Parse JSON below a number of calls."""
+    return json.loads(text) if not depth else parsed(text, depth - 1)
+
+
+def parser(depth) -> Worker:
+    """A worker whose first attempt parses a broken document."""
+    worker = Worker()
+
+    @worker.handler("work", backoff=Exponential(base=1e-3, cap=1e-3), keep_result=1000)
+    async def work(text: str, ctx: Context) -> None:
+        if ctx.attempt == 1:
+            parsed(text, depth)
+
+    return worker
+
+
+@pytest.mark.parametrize("depth", [3, 300])
+@in_virtual_time
+async def test_the_last_frames_of_a_failure_are_kept_without_the_payload_until_the_job_succeeds(depth, caplog):
+    line = parsed.__code__.co_firstlineno + 2
+    place = f"tests/worker/test_outcomes.py:{line} in parsed"
+    async with broker() as queue:
+        await queue.enqueue("work", SECRET.encode())
+        assert RunReport(failed=1) == await drained(parser(depth), queue)
+        job = await only_job(queue)
+        frames = job.traceback.splitlines()
+        assert frames[-1].startswith("json/decoder.py:")
+        assert frames[0] == place if depth > 50 else place in frames
+        assert job.error.endswith(f" (tests/worker/test_outcomes.py:{line})")
+        assert len(job.traceback.encode()) <= 1024
+        assert SECRET not in job.error + job.traceback
+        assert f"JSONDecodeError at {place}; next try" in caplog.text
+        assert SECRET not in caplog.text
+        await asyncio.sleep(1)
+        assert RunReport(succeeded=1) == await drained(parser(depth), queue)
+        assert (COMPLETED, None) == ((await only_job(queue)).status, (await only_job(queue)).traceback)
+
+
+def in_a_task_group(*errors) -> Worker:
+    """A worker whose handler raises each error in a child task, one of them in a task group of its own."""
+    worker = Worker()
+
+    async def fail(error):
+        raise error
+
+    async def nest(error):
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(fail(error))
+
+    @worker.handler("work")
+    async def work() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for error in errors[1:]:
+                tasks.create_task(fail(error))
+            tasks.create_task(nest(errors[0]))
+
+    return worker
+
+
+@in_virtual_time
+async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
+    async with broker() as queue:
+        job, report = await once(queue, in_a_task_group(ValueError("no such address"), Discard("gone"), KeyError("to")))
+        assert RunReport(failed=1) == report
+        for text in ("ExceptionGroup: ", "ValueError: no such address", "Discard: gone", "KeyError: 'to'"):
+            assert text in job.error
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "delay"),
+    [
+        ((Discard("gone"), Retry(after=9), Snooze(10)), "dead", None),
+        ((Retry(after=60), Retry(after=9), Snooze(100)), "failed", 60),
+        ((Snooze(60), Snooze(9)), "snoozed", 60),
+    ],
+)
+@in_virtual_time
+async def test_a_group_of_decisions_alone_acts_as_one_of_them(errors, kind, delay):
+    async with broker() as queue:
+        began = now()
+        job, report = await once(queue, in_a_task_group(*errors))
+        assert RunReport(**{kind: 1}) == report
+        assert job.error == (None if kind == "snoozed" else f"{type(errors[0]).__name__}: {errors[0]}")
+        if delay is not None:
+            assert delay == pytest.approx((job.run_at - EPOCH).total_seconds() - began, abs=1)
+
+
+@in_virtual_time
+async def test_max_attempts_of_a_job_override_those_of_its_handler():
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError(), max_attempts=5), max_attempts=1)
+        assert (DEAD, RunReport(dead=1)) == (job.status, report)
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError(), max_attempts=1, backoff=LONG), max_attempts=5)
+        assert (QUEUED, RunReport(failed=1)) == (job.status, report)
+
+
+@in_virtual_time
+async def test_a_return_value_after_the_timeout_does_not_count_as_success():
+    worker = Worker()
+
+    @worker.handler("work", timeout=5, backoff=LONG)
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        assert RunReport(failed=1) == await drained(worker, queue)
+        assert "timed out after 5 s" == (await only_job(queue)).error
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+class Broken:
+    """A backoff with a bug."""
+
+    def bound(self, failures):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), BaseException("x"), Mute()]
+)
+@in_virtual_time
+async def test_no_exception_costs_more_than_an_attempt_of_its_job(error):
+    worker, done = raising(error, max_attempts=2, backoff=Broken()), []
+
+    @worker.handler("other")
+    async def other() -> None:
+        done.append(1)
+
+    async with broker(entropy=LongestWaits()) as queue:
+        await queue.enqueue("work", b"")
+        await queue.enqueue("other", b"")
+        # With its handling of signals, an interrupt must come from the handler.
+        assert RunReport(succeeded=1, failed=1) == await worker.run(queue, drain=True)
+        await asyncio.sleep(3600)
+        assert RunReport(dead=1) == await worker.run(queue, drain=True)
+        job = await only_job(queue)
+    assert (DEAD, 2, [1]) == (job.status, job.failures, done)
+    assert job.error.startswith(type(error).__name__)
+
+
+@in_virtual_time
+async def test_a_handler_that_ignores_cancellation_keeps_its_claim_and_its_place_in_limits_until_it_ends():
+    begun, ended = [], []
+
+    def stubborn(name):
+        worker = Worker(cancel_grace=5, claim_timeout=30, name=name)
+
+        @worker.handler("work", timeout=10, max_running=1, backoff=Exponential(base=1, cap=1))
+        async def work() -> None:
+            begun.append(start := now())
+            while now() < start + 100:
+                try:
+                    await asyncio.sleep(1)
+                except asyncio.CancelledError:
+                    continue
+            ended.append(now())
+
+        return worker
+
+    async with broker() as queue, broker(queue.storage) as other:
+        for _ in range(2):
+            await queue.enqueue("work", b"")
+        async with working(stubborn("one"), queue), working(stubborn("two"), other):
+            await asyncio.sleep(90)
+            assert ([1], [0, 1]) == ([len(begun)], sorted(job.failures for job in (await queue.read_state()).jobs))
+            await asyncio.sleep(60)
+            [failed, _] = sorted((await queue.read_state()).jobs, key=lambda job: job.created_at)
+            assert "timed out after 10 s, and still ran after it was told to stop" == failed.error
+            await asyncio.sleep(60)
+    assert all(end <= next_begin for end, next_begin in zip(ended, begun[1:], strict=False))
+    assert len(begun) >= 2
+
+
+@in_virtual_time
+async def test_a_first_failure_after_an_uncharged_hand_back_is_logged_as_the_first(caplog):
+    async with broker() as queue:
+        worker = raising(ValueError("no"), max_attempts=2, backoff=Exponential(base=1, cap=1))
+        await queue.enqueue("work", b"")
+        [job] = await queue.dequeue()
+        await queue.nack(job, charge=False)
+        for _ in range(2):
+            await drained(worker, queue)
+            await asyncio.sleep(1)
+    first, second = [record.getMessage() for record in caplog.records if " failed: " in record.getMessage()]
+    assert "attempt 2) failed: ValueError at " in first
+    assert first.endswith(" s (failure 1 of 2)")
+    assert "attempt 3) failed: ValueError at " in second
+    assert second.endswith("; dead (failure 2 of 2)")
+
+
+# Claims that are lost, and cancelled jobs
+
+
+@pytest.mark.parametrize(("timeout", "stays"), [(1, "its claim and its slot are kept"), (None, "its slot is kept")])
+@in_virtual_time
+async def test_a_claim_that_is_lost_while_its_handler_does_not_stop_is_counted_at_once(timeout, stays, caplog):
+    worker, over = stubborn(timeout, claim_timeout=30, cancel_grace=5)
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(60)
+            other = direct(queue.storage)
+            await other.requeue_stale(0)
+            [taken] = await other.dequeue("work")
+            await asyncio.sleep(60)
+            assert stays in caplog.text
+            worker.stop()
+            assert RunReport(lost=1, stuck=1) == await task
+        await other.ack(taken)
+        over.set()
+
+
+@in_virtual_time
+async def test_a_claim_without_a_confirmed_heartbeat_for_its_timeout_is_lost():
+    worker, begun, cancelled = Worker(claim_timeout=30), [], []
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        begun.append(now())
+        try:
+            await asyncio.sleep(10_000)
+        except asyncio.CancelledError:
+            cancelled.append((now(), ctx.is_cancelled, ctx.cancelled.is_set()))
+            raise
+
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+    async with broker(storage, deadline=5) as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue):
+            await until(lambda: begun)
+            storage.on_write(*[Fault.LOST_REQUEST] * 10_000)
+            await until(lambda: cancelled)
+            worker.stop()
+            worker.stop()
+    [(time, *flags)] = cancelled
+    assert (True, [True, True]) == (30 <= time <= 50, flags)
+
+
+@in_virtual_time
+async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
+    worker, over = stubborn(timeout=None, claim_timeout=30, cancel_grace=5)
+    async with broker() as queue:
+        job = await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(1)
+            await queue.cancel(job.id, running=True)
+            await asyncio.sleep(60)
+            assert "in_progress" == (await only_job(queue)).status
+            over.set()
+            await asyncio.sleep(1)
+            assert () == (await queue.read_state()).jobs
+        assert RunReport(cancelled=1) == task.result()
+
+
+# The context, and what goes with the ack
+
+
+@in_virtual_time
+async def test_the_context_holds_the_job_and_the_worker(caplog):
+    worker, seen = Worker(lifespan=None), []
+
+    @worker.handler("work", timeout=30)
+    async def work(ctx: Context) -> None:
+        seen.append(ctx)
+        ctx.logger.warning("hello")
+
+    async with broker() as queue:
+        job = await queue.enqueue("work", b"", headers={"trace": "af31"})
+        await asyncio.sleep(100)
+        await drained(worker, queue)
+        [ctx] = seen
+        assert ("work", 1, {"trace": "af31"}) == (ctx.entrypoint, ctx.attempt, dict(ctx.headers))
+        assert ctx.job.claim == ctx.claim
+        assert ctx.queue is queue
+        assert ctx.resources is None
+        assert ctx.deadline is not None
+        assert 130 == pytest.approx((ctx.deadline - EPOCH).total_seconds(), abs=0.1)
+        assert EPOCH.utcoffset() == ctx.deadline.utcoffset()
+        assert not ctx.is_cancelled
+        assert not ctx.cancelled.is_set()
+    [record] = [record for record in caplog.records if "hello" in record.getMessage()]
+    assert (job.id, "work", 1) == (record.job_id, record.entrypoint, record.attempt)
+
+
+@in_virtual_time
+async def test_a_refused_on_ack_operation_fails_the_job():
+    worker = Worker()
+
+    @worker.handler("work", max_attempts=1)
+    async def work(ctx: Context) -> None:
+        ctx.on_ack(Enqueue("next", b"", unique_key="taken", on_conflict="raise"), Enqueue("other", b""))
+
+    async with broker() as queue:
+        await queue.enqueue("next", b"", unique_key="taken")
+        await queue.enqueue("work", b"")
+        assert RunReport(dead=1) == await drained(worker, queue)
+        jobs = {job.entrypoint: job for job in (await queue.read_state()).jobs}
+        assert {"next", "work"} == set(jobs)
+        assert "DuplicateJobError" in jobs["work"].error
+
+
+@in_virtual_time
+async def test_on_ack_operations_run_once_even_if_answers_are_lost():
+    for fault in (
+        Fault.LOST_ANSWER,
+        Fault.RESENT,
+        Fault.LOST_REQUEST,
+        Fault.LANDS_LATER,
+        Fault.HANGS,
+        Fault.HANGS_AFTER,
+    ):
+        worker = Worker()
+        storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+
+        @worker.handler("work")
+        async def work(ctx: Context) -> None:
+            storage.on_write(fault, fault)  # noqa: B023
+            storage.on_read(*[Fault.LOST_REQUEST] * 60)  # noqa: B023
+            ctx.on_ack(Enqueue("next", b""))
+
+        async with broker(storage, deadline=5, call_timeout=2) as queue:
+            await queue.enqueue("work", b"")
+            await drained(worker, queue)
+            nexts = [job for job in (await queue.read_state()).jobs if job.entrypoint == "next"]
+            assert 1 == len(nexts), fault
+
+
+@in_virtual_time
+async def test_a_handler_may_ack_its_own_job():
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        await ctx.queue.apply(Ack(ctx.job), Enqueue("next", b""))
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+        assert "next" == (await only_job(queue)).entrypoint

@@ -1,0 +1,188 @@
+"""Handlers in processes of their own: their results, their errors, and the end of a process and of its children."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jqueue.worker import RunReport
+from tests.worker import process_handlers
+from tests.worker.scenes import COMPLETED, QUEUED, broker, only_job, working
+
+SECONDS = 60
+"""Most that anything here may take: far more than it needs."""
+
+pytestmark = pytest.mark.xdist_group("handler processes")  # the first of them starts the processes
+
+
+async def processed(queue):
+    async with asyncio.timeout(4 * SECONDS):
+        return await process_handlers.worker.run(queue, drain=True)
+
+
+async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs():
+    async with broker() as queue:
+        added = await process_handlers.add.enqueue(queue, process_handlers.Numbers(left=2, right=3))
+        ends = [await process_handlers.end.enqueue(queue, status) for status in (7, 0)]
+        where = await queue.enqueue("process_id", b"")  # by its name: its handler keeps the result
+        batch = [await process_handlers.batch.enqueue(queue, number) for number in (3, 4, 5)]
+        batch.append(await queue.enqueue("batch", b"x"))
+        assert RunReport(succeeded=4, dead=4) == await processed(queue)
+        assert process_handlers.Numbers(left=5, right=1) == await process_handlers.add.result(queue, added)
+        assert os.getpid() != await queue.result(where)
+        state = await queue.read_state()
+    error = "ProcessDied: the process of the handler ended with exit code "
+    assert all(state.find(job.id).error.startswith(f"{error}{code}") for job, code in zip(ends, (7, 0), strict=True))
+    three, four, five, bad = [state.find(job.id) for job in batch]
+    assert ([3, 5], 1) == (
+        [three.result["left"], five.result["left"]],
+        len({three.result["right"], five.result["right"]}),
+    )
+    assert "ApiError: 404: gone" == four.error
+    assert bad.error.startswith("the payload does not fit the handler: Invalid JSON")
+
+
+@pytest.mark.wide
+async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(caplog):
+    caplog.set_level(logging.DEBUG, "jqueue.worker")
+
+    def fate(job):
+        wait = None if job.run_at is None else (job.run_at - queue.options.clock.now()).total_seconds()
+        return job.status, job.failures, job.error, wait is not None and 900 < wait <= 1000
+
+    async with broker() as queue:
+        for which in process_handlers.ERRORS:
+            await process_handlers.raise_in_thread.enqueue(queue, which)
+            await process_handlers.raise_in_process.enqueue(queue, which)
+        await process_handlers.hidden.enqueue(queue)
+        await process_handlers.resources.enqueue(queue)
+        await processed(queue)
+        jobs = (await queue.read_state()).jobs
+        thread = {job.payload: fate(job) for job in jobs if job.entrypoint == "raise_in_thread"}
+        process = {job.payload: fate(job) for job in jobs if job.entrypoint == "raise_in_process"}
+        errors = {job.entrypoint: job.error for job in jobs}
+    assert (len(process_handlers.ERRORS), thread) == (len(thread), process)
+    place = f"tests/worker/process_handlers.py:{process_handlers.fail.__code__.co_firstlineno + 1}"
+    assert (QUEUED, 1, f"ApiError: 404: gone ({place})", False) == process[b"unreadable"]
+    assert (QUEUED, 0, None, True) == process[b"snooze of its own"]
+    assert "ApiError was raised here" in caplog.text
+    assert "raise ERRORS[which]()" in caplog.text
+    assert "TypeError: the handler returned a coroutine that was never awaited" in errors["hidden"]
+    assert "a handler with process=True has no resources: the lifespan is opened in" in errors["resources"]
+
+
+@pytest.mark.wide
+async def test_a_process_that_dies_fails_all_jobs_of_its_batch():
+    async with broker() as queue:
+        for number in (1, 99):
+            await process_handlers.batch.enqueue(queue, number)
+        assert RunReport(dead=2) == await processed(queue)
+
+
+@pytest.mark.wide
+async def test_killing_an_idle_process_fails_no_job():
+    async with broker() as queue, asyncio.timeout(4 * SECONDS), working(process_handlers.worker, queue):
+        for _ in range(4):
+            job = await process_handlers.process_id.enqueue(queue, keep_result=60)
+            os.kill(await process_handlers.process_id.result(queue, job), signal.SIGKILL)
+        assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
+
+
+# The processes that a handler has started
+
+
+@pytest.fixture
+def ear():
+    """A server that reads what the child processes of handlers write: `ear.port`, `ear.lines()`."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(SECONDS)
+        yield Ear(server)
+
+
+class Ear:
+    def __init__(self, server):
+        self._server = server
+        self.port = server.getsockname()[1]
+
+    @contextmanager
+    def lines(self):
+        """The lines of a child process. They end when every process that holds the connection has ended."""
+        connection, _ = self._server.accept()
+        with connection:
+            connection.settimeout(SECONDS)
+            yield connection.makefile("rw")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("handler", [process_handlers.hang_with_another, process_handlers.leave_another])
+async def test_child_processes_of_a_handler_end_with_its_process(ear, handler):
+    async with broker() as queue:
+        await handler.enqueue(queue, ear.port)
+        assert RunReport(dead=1) == await processed(queue)
+        with ear.lines() as lines:
+            assert {"here\n"} >= set(lines), (await only_job(queue)).error  # it may end before it writes
+
+
+PROGRAM = """
+    import asyncio, os, signal, sys
+    from jqueue import BrokerQueue, InMemoryStorage
+    from tests.worker import process_handlers
+
+    if __name__ == "__mp_main__":  # amid the imports of a process, which still is in the group of its worker
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def main():
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            await getattr(process_handlers, sys.argv[1]).enqueue(queue, int(sys.argv[2]))
+            print(await process_handlers.worker.run(queue))
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a worker in its own session: `start(handler, port)`."""
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    running = []
+
+    def start(handler, port):
+        command = [sys.executable, str(tmp_path / "program.py"), handler, str(port)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.wide
+def test_the_processes_of_a_handler_end_when_its_worker_is_killed(start, ear):
+    process = start("wait_with_another", ear.port)
+    with ear.lines() as lines:
+        assert "here\n" == lines.readline()
+        process.kill()
+        assert [] == list(lines)
+
+
+@pytest.mark.wide
+def test_ctrl_c_reaches_only_the_worker_and_its_handler_processes_finish(start, ear):
+    process = start("wait_for_another", ear.port)
+    with ear.lines() as lines:
+        assert "here\n" == lines.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        print("done", file=lines, flush=True)
+        assert ["done\n"] == list(lines)
+    assert "1 succeeded\n" == process.communicate(timeout=SECONDS)[0]
