@@ -1,9 +1,11 @@
-"""A worker keeps the worker contract on both queues, in memory, on a file and on a real server."""
+"""A worker keeps the worker contract on both queues, in memory, on a file, on a real server and on an older format."""
 
 import pytest
 
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from tests.contract.places import InMemory, OnAFile, OnAServer, OnTwoMethods, on, without_waiting
 from tests.contract.worker_contract import WorkerContract
 
@@ -27,10 +29,6 @@ class TestBrokerQueueOnTwoMethods(OnTwoMethods, InVirtualTime):
 
 
 @pytest.mark.wide
-class TestDirectQueueOnAFile(OnAFile, WorkerContract):
-    kind = DirectQueue
-
-
 class TestBrokerQueueOnAFile(OnAFile, WorkerContract):
     kind = BrokerQueue
 
@@ -39,3 +37,14 @@ class TestBrokerQueueOnAFile(OnAFile, WorkerContract):
 @pytest.mark.wide
 class TestBrokerQueueOnSeaweedFS(OnAServer, WorkerContract):
     kind = BrokerQueue
+
+
+class TestVsqs(WorkerContract):
+    """A format of older programs, which has few of the features of a queue."""
+
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        def make(clock=None, **options):
+            return StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False), **options)
+
+        return make

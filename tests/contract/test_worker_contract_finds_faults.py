@@ -23,11 +23,6 @@ pytestmark = pytest.mark.wide
 _numbers = itertools.count()
 
 
-class ClaimsTooMany(DirectQueue):
-    async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
-        return await super().dequeue(entrypoint, batch_size=batch_size + 1 if batch_size else 0, **options)
-
-
 class ClaimsEverything(DirectQueue):
     """Claims jobs of other entrypoints, too."""
 
@@ -54,11 +49,6 @@ class Outcomes(DirectQueue):
 class NeverAcks(Outcomes):
     def changed(self, operation):
         return Nack(operation.job, delay=3600, charge=False) if isinstance(operation, Ack) else operation
-
-
-class DropsOutcomes(DirectQueue):
-    async def apply_each(self, *operations, **options):
-        return [None for _ in operations]
 
 
 class DropsResults(Outcomes):
@@ -185,11 +175,6 @@ class HasNoGrace(Worker):
         super().__init__(grace=0, **options)
 
 
-class IgnoresStop(Worker):
-    def stop(self):
-        return None
-
-
 class HasNoBatches(Worker):
     """Calls batch handlers with one job at a time."""
 
@@ -215,19 +200,14 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
 @pytest.mark.parametrize(
     ("broken", "finder"),
     [
-        (ClaimsTooMany, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
         (RunsTooMany, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
-        (OneAtATime, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
         (OneAtATime, "test_a_free_slot_is_filled_while_other_jobs_go_on"),
         (ClaimsEverything, "test_jobs_of_other_entrypoints_are_left_alone"),
         (NeverAcks, "test_each_job_is_run_once_and_leaves"),
-        (DropsOutcomes, "test_each_job_is_run_once_and_leaves"),
         (DropsResults, "test_results_are_kept_and_found_by_others"),
         (ForgetsCompanions, "test_what_goes_with_the_ack_is_done_with_it_or_not_at_all"),
         (GivesUpAtOnce, "test_a_failing_job_is_tried_again_until_it_is_dead"),
         (NeverGivesUp, "test_a_failing_job_is_tried_again_until_it_is_dead"),
-        (NeverGivesUp, "test_a_discarded_job_is_dead_at_once"),
-        (NeverGivesUp, "test_a_job_that_kills_its_workers_is_dead_without_being_run_again"),
         (NeverWaits, "test_a_failed_job_waits_for_its_backoff"),
         (ChargesAlways, "test_a_snoozed_job_comes_back_uncharged"),
         (ChargesAlways, "test_what_does_not_finish_in_time_is_handed_back_and_done_by_another"),
@@ -239,13 +219,8 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
         (OneByOne, LATE),
         (MissesCancellations, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
         (HasNoGrace, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
-        (IgnoresStop, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
         (HasNoBatches, "test_a_batch_handler_gets_each_job_once_and_never_too_many_at_a_time"),
-        (HasNoBatches, "test_a_batch_is_filled_up_beside_handlers_of_single_jobs"),
-        (RunsTooMany, "test_a_batch_takes_one_slot_and_claims_no_more_jobs_than_it_holds"),
         (FailsTogether, "test_jobs_of_a_batch_fail_alone"),
-        (DropsResults, "test_results_of_a_batch_are_kept_for_each_job"),
-        (ForgetsCompanions, "test_each_job_of_a_batch_has_operations_that_are_done_with_its_ack"),
         (MissesCancellations, "test_a_cancelled_job_is_told_and_its_batch_goes_on"),
         (ChargesAlways, "test_a_batch_that_does_not_finish_in_time_is_handed_back_as_a_whole"),
         (NeverGivesUp, "test_a_batch_handler_that_raises_fails_each_job_by_its_own_count"),

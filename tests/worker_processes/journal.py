@@ -1,32 +1,17 @@
-"""Journals of handlers: each writes a line when it begins and one when it ends, and syncs it to the disk."""
+"""The journal of handlers: each writes a line when it begins and one when it ends, and syncs it to the disk."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 from jqueue.worker import Context
+from tests.worker_processes.processes import JOURNAL
 
-NAME = os.environ.get("JQUEUE_TEST_WORKER", "nobody")
-"""Name of this process, given by the process that started it."""
-
-SUFFIX = ".journal"
 BEGINS, ENDS = "begins", "ends"
-
-
-class Line(NamedTuple):
-    """One line. Its time is taken before the write, in seconds since 1970."""
-
-    what: str
-    job_id: str
-    attempt: int
-    at: float
 
 
 @contextmanager
@@ -38,27 +23,11 @@ def journalled(ctx: Context) -> Iterator[None]:
 
 
 def _write(what: str, ctx: Context) -> None:
-    line = json.dumps([what, ctx.job.id, ctx.claim.attempt, time.time()]).encode() + b"\n"
-    file = _journal()
-    os.write(file, line)
-    os.fsync(file)
+    line = f"{what}\t{ctx.entrypoint}\t{ctx.job.id}\t{ctx.attempt}\t{time.time()}\n"
+    os.write(_journal(), line.encode())
+    os.fsync(_journal())
 
 
 @cache
 def _journal() -> int:
-    return os.open(f"{NAME}{SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-
-def read_journal(path: Path) -> list[Line]:
-    """The lines of one process."""
-    return [Line(*json.loads(line)) for line in path.read_bytes().splitlines()]
-
-
-def journals(folder: Path) -> dict[str, list[Line]]:
-    """The lines of each process."""
-    return {path.name.removesuffix(SUFFIX): read_journal(path) for path in folder.glob(f"*{SUFFIX}")}
-
-
-def bytes_written(folder: Path) -> int:
-    """Size of all journals so far, in bytes."""
-    return sum(path.stat().st_size for path in folder.glob(f"*{SUFFIX}"))
+    return os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,77 +1,58 @@
-"""Start, stop and kill worker processes as users run them: `python -m jqueue worker`."""
+"""Worker processes as users start them, `python -m jqueue worker`, and the journal that their handlers write."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from jqueue import DirectQueue, Job, LocalFileSystemStorage
+
 ROOT = Path(__file__).parents[2]
 LONGEST = 120.0
-"""Seconds to wait for any condition here. A correct program needs much less."""
+"""Seconds to wait for anything here. A correct program needs much less."""
 
-LOOK_EVERY = 0.01
-PROGRAMS = "tests.worker_processes.programs"
+JOURNAL = "journal"
 
 
-class Fate(NamedTuple):
-    """The end of a worker process.
+class Line(NamedTuple):
+    """A line that a handler wrote to the journal: when it began, or when it ended."""
 
-    Attributes:
-        killed_at: time of SIGKILL in seconds since 1970; None if the process ended otherwise.
-        hurried: True if SIGTERM was sent twice.
-        started: True if the worker had logged its start.
-        stopped: True if the worker logged its stop.
-        exit_code: exit code as `subprocess` gives it: negative for a signal.
-        told_at: time of the first SIGTERM in seconds since 1970; None if none was sent.
-    """
-
-    killed_at: float | None
-    hurried: bool
-    started: bool
-    stopped: bool
-    exit_code: int
-    told_at: float | None = None
+    what: str
+    entrypoint: str
+    job_id: str
+    attempt: int
+    at: float
 
 
 class WorkerProcess:
-    """One worker process.
+    """A worker process in a folder, which holds the queue and the journal.
 
     Args:
-        folder: the working directory, which gets its journal, its versions and its log.
-        name: name of the process, used in its files.
+        folder: the working directory.
+        name: name of its log.
         program: the module below `programs` that defines the worker.
-        url: URL of the queue.
         options: further options of the command.
-        environment: additional environment variables.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        program: str,
-        url: str = "queue.json",
-        *options: str,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
+    def __init__(self, folder: Path, name: str, program: str, *options: str) -> None:
         self.log = folder / f"{name}.log"
-        self._killed_at: float | None = None
-        self._told_at: float | None = None
-        self._hurried = False
+        self.killed = False
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        own = {"PYTHONPATH": os.pathsep.join(paths), "JQUEUE_TEST_WORKER": name, **(environment or {})}
+        command = ["worker", f"tests.worker_processes.programs.{program}:worker", "queue.json", *options]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jqueue", "worker", f"{PROGRAMS}.{program}:worker", url, *options],
+                [sys.executable, "-m", "jqueue", *command],
                 cwd=folder,
-                env={**os.environ, **own},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -88,39 +69,84 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
-        if not self.has_ended:
-            self._killed_at = time.time()
-            self._process.kill()
+        """Send SIGKILL."""
+        self.killed = True
+        self._process.kill()
 
     def stop(self) -> None:
-        """Send SIGTERM, unless the process has ended."""
-        if not self.has_ended:
-            self._hurried = self._told_at is not None
-            self._told_at = self._told_at or time.time()
-            self._process.send_signal(signal.SIGTERM)
+        """Send SIGTERM."""
+        self._process.send_signal(signal.SIGTERM)
 
-    def wait(self) -> Fate:
-        """Wait for the end of the process."""
-        code = self._process.wait(LONGEST)
-        killed_at = self._killed_at if code == -signal.SIGKILL else None
-        stopped = b" stopped: " in self.log.read_bytes()
-        return Fate(killed_at, self._hurried, self.has_started, stopped, code, self._told_at)
-
-    def end(self) -> None:
-        """Kill the process unless it has ended, and wait for it."""
-        if not self.has_ended:
-            self._process.kill()
-        self._process.wait(LONGEST)
+    def end(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        return self._process.wait(LONGEST)
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition is true.
+class Scene:
+    """A folder with a queue, a journal, and worker processes, which are killed at the end of the block."""
 
-    Raises:
-        AssertionError: the condition is still false after `LONGEST` seconds.
-    """
-    give_up = time.monotonic() + LONGEST
-    while not condition():
-        assert time.monotonic() < give_up, f"still not true after {LONGEST:g} s: {what}"
-        time.sleep(LOOK_EVERY)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.queue = DirectQueue(LocalFileSystemStorage(folder / "queue.json"))
+        self.processes: list[WorkerProcess] = []
+        (folder / JOURNAL).touch()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Scene]:
+        """Open the queue, and end all processes afterwards."""
+        try:
+            async with self.queue:
+                yield self
+        finally:
+            for process in self.processes:
+                process.kill()
+                process.end()
+
+    def start(self, program: str, *options: str) -> WorkerProcess:
+        """Start one more worker."""
+        self.processes.append(WorkerProcess(self.folder, f"worker-{len(self.processes)}", program, *options))
+        return self.processes[-1]
+
+    def lines(self) -> list[Line]:
+        """Return the journal."""
+        lines = (line.split("\t") for line in (self.folder / JOURNAL).read_text().splitlines())
+        return [
+            Line(what, entrypoint, job_id, int(attempt), float(at)) for what, entrypoint, job_id, attempt, at in lines
+        ]
+
+    def count(self, what: str) -> Counter[str]:
+        """Return how often handlers wrote this, by the id of their job."""
+        return Counter(line.job_id for line in self.lines() if line.what == what)
+
+    async def jobs(self) -> dict[str, Job]:
+        """Return the jobs in the queue, by id."""
+        return {job.id: job for job in (await self.queue.read_state()).jobs}
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition is true."""
+        give_up = time.monotonic() + LONGEST
+        while not condition():
+            assert time.monotonic() < give_up, f"still not true after {LONGEST:g} s: {what}"
+            await asyncio.sleep(0.01)
+
+    async def until_only(self, wanted: Callable[[dict[str, Job]], object], what: str) -> dict[str, Job]:
+        """Wait until the jobs in the queue are as wanted, and return them."""
+        give_up = time.monotonic() + LONGEST
+        while not wanted(jobs := await self.jobs()):
+            assert time.monotonic() < give_up, f"still not true after {LONGEST:g} s: {what}"
+            await asyncio.sleep(0.02)
+        return jobs
+
+
+def most_at_once(lines: list[Line], entrypoint: str) -> int:
+    """Return the largest number of handlers that began and ended by themselves and ran at the same time."""
+    spans: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for line in lines:
+        if line.entrypoint == entrypoint:
+            spans[line.job_id, line.attempt].append(line.at)
+    moments = sorted(moment for span in spans.values() if len(span) == 2 for moment in ((span[0], 1), (span[1], -1)))
+    most = running = 0
+    for _, step in moments:
+        running += step
+        most = max(most, running)
+    return most

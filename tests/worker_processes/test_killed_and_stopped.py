@@ -1,71 +1,75 @@
-"""Every job is accounted for when real worker processes under load are killed and stopped at random moments."""
+"""Every job is done, and acked once, when real worker processes are killed and stopped at random moments."""
 
-import asyncio
 import os
 import random
-import time
-from collections import Counter
 
 import pytest
 
-from tests.worker_processes.accounts import Accounts
-from tests.worker_processes.claim_history import End, Lives, steps
-from tests.worker_processes.history import read_history
-from tests.worker_processes.journal import ENDS, journals
-from tests.worker_processes.storm import Storm
+from jqueue.operations import Enqueue
+from tests.worker_processes.journal import BEGINS, ENDS
+from tests.worker_processes.processes import Scene, most_at_once
+from tests.worker_processes.programs.load import FEW
 
-pytestmark = pytest.mark.wide
+pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes")]
 
 WORKERS = 3
-GROUP = pytest.mark.xdist_group("worker processes")
-"""One group, because these tests load all processors of a small machine."""
+KINDS = ("doze", "block", "few", "divide")
 
 
-def lives_of(folder):
-    lives = Lives()
-    for before, after in steps(read_history(folder, (folder / "queue.json").read_bytes())):
-        lives.see(before, after)
-    return lives
+def some_jobs(dice, round, **options):
+    """Jobs of each kind, one of them so long that its worker often ends before it."""
+    seconds = [dice.uniform(0, 0.05) for _ in range(15)] + [dice.uniform(0.5, 2)]
+    return [
+        Enqueue(kind, b"%.3f" % length, job_id=f"{kind}-{round}-{number}", **options)
+        for number, length in enumerate(seconds)
+        for kind in [KINDS[number % len(KINDS)]]
+    ]
 
 
-def rage(folder, ends):
+async def rage(scene, ends, rounds, **options):
+    """End a random worker in each round, in one of these ways, and start another. Returns the ids of all jobs."""
     seed = int(os.environ.get("SEED") or random.randrange(2**32))
-    print(f"seed {seed}: with SEED={seed}, the same workers end in the same way")
-    storm = Storm(folder, random.Random(seed), WORKERS, ends)
-    started = time.monotonic()
-    asyncio.run(storm.run())
-    seconds = time.monotonic() - started
-
-    lives, said = lives_of(folder), journals(folder)
-    accounts = Accounts(lives, said, storm.fates, threads=frozenset({"block"}))
-    children = [f"{job_id}-child" for job_id in storm.enqueued if job_id.startswith("divide-")]
-    faults = accounts.faults([*storm.enqueued, *children])
-    print(figures(storm, lives, said, seconds))
-    assert [] == faults[:20], f"{len(faults)} faults, seed {seed}"
-    return storm, lives
-
-
-def figures(storm, lives, said, seconds):
-    fates = storm.fates.values()
-    killed = sum(fate.killed_at is not None for fate in fates)
-    ends = Counter(claim.end for claim in lives.claims.values())
-    done = Counter(line.job_id for lines in said.values() for line in lines if line.what == ENDS)
-    return (
-        f"{len(storm.fates)} workers in {seconds:.1f} s, {killed} killed and {len(fates) - killed} stopped; "
-        f"{len(lives.enqueued)} jobs, {sum(count > 1 for count in done.values())} done more than once; "
-        f"{lives.versions} versions; claims: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-    )
+    print(f"seed {seed}: with SEED={seed}, workers end in the same way")
+    dice, enqueued, living = random.Random(seed), list[str](), [scene.start("load") for _ in range(WORKERS)]
+    for round in range(rounds):
+        jobs = await scene.queue.enqueue_many(some_jobs(dice, round, **options))
+        enqueued += [job.id for job in jobs]
+        lines = len(scene.lines()) + dice.randint(1, 20)
+        await scene.until(lambda: len(scene.lines()) >= lines, "handlers work")  # noqa: B023 - called at once
+        victim = dice.choice([worker for worker in living if worker.has_started])
+        living.remove(victim)
+        getattr(victim, dice.choice(ends))()
+        living.append(scene.start("load"))
+    await scene.until_only(lambda jobs: all(job.entrypoint == "tick" for job in jobs.values()), "all jobs are done")
+    for worker in living:
+        await scene.until(lambda: worker.has_started, "it handles signals")  # noqa: B023 - called at once
+        worker.stop()
+    assert {0} == {worker.end() for worker in scene.processes if not worker.killed}
+    return enqueued
 
 
-@GROUP
-def test_every_job_is_accounted_for_when_workers_are_killed_and_stopped_at_random_moments(tmp_path):
-    storm, lives = rage(tmp_path, 22)
-    ends = {claim.end for claim in lives.claims.values()}
-    assert set(End) == ends, "the run was too short: it shows no claims of some kinds of end"
-    assert 22 + WORKERS == len(storm.fates)
-
-
-@pytest.mark.full
-@GROUP
-def test_every_job_is_accounted_for_when_hundreds_of_workers_are_killed_and_stopped(tmp_path):
-    rage(tmp_path, 300)
+@pytest.mark.parametrize(
+    ("ends", "rounds", "options"),
+    [
+        pytest.param(["kill", "stop"], 6, {"max_attempts": 30}, id="killed and stopped"),
+        pytest.param(["stop"], 4, {"max_attempts": 1}, id="stopped, which counts as no failure of any job"),
+        pytest.param(["kill", "stop"], 200, {"max_attempts": 30}, id="for long", marks=pytest.mark.full),
+    ],
+)
+async def test_every_job_is_done_and_acked_once_however_its_workers_end(tmp_path, ends, rounds, options):
+    async with Scene(tmp_path).open() as scene:
+        enqueued = await rage(scene, ends, rounds, **options)
+        children = [f"{job_id}-child" for job_id in enqueued if job_id.startswith("divide-")]
+        state, stats = await scene.queue.read_state(), await scene.queue.stats()
+    begun, ended, lines = scene.count(BEGINS), scene.count(ENDS), scene.lines()
+    ticks = {job_id for job_id in begun if job_id.startswith("cron:")}
+    waiting = {job.id for job in state.jobs}
+    assert {*enqueued, *children} | ticks - waiting <= ended.keys()
+    assert begun.keys() == {*enqueued, *children} | ticks
+    assert stats.totals.dead == 0
+    assert len(enqueued) + len(children) + len(ticks - waiting) == stats.totals.done
+    spans = [(line.what, line.job_id, line.attempt) for line in lines]
+    assert len(spans) == len(set(spans)), "a claim was worked on twice"
+    assert most_at_once(lines, "few") <= FEW
+    if "kill" not in ends:  # only a thread that finishes after its grace works in vain
+        assert {1} == {count for job_id, count in ended.items() if not job_id.startswith("block")}

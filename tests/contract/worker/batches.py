@@ -41,36 +41,6 @@ class BatchContract(WorkerContractBase):
         assert seen == dict.fromkeys(range(10), 1)
         assert max(sizes) == 4
 
-    async def test_plain_functions_get_batches_beside_the_event_loop(self, make_queue: QueueFactory) -> None:
-        worker, seen = self.new_worker(), list[bytes]()
-
-        @worker.handler("work", batch=4)
-        def work(payloads: list[bytes]) -> None:
-            with pytest.raises(RuntimeError):
-                asyncio.get_running_loop()
-            seen.extend(payloads)
-
-        async with self.queues(make_queue) as [queue]:
-            await self.enqueue_all(queue, "work", [b"a", b"b", b"c"])
-            assert await self.drain(worker, queue) == RunReport(succeeded=3)
-        assert sorted(seen) == [b"a", b"b", b"c"]
-
-    async def test_a_batch_is_filled_up_beside_handlers_of_single_jobs(self, make_queue: QueueFactory) -> None:
-        worker, sizes = self.new_worker(concurrency=2), list[int]()
-        singles = self.collector(worker, "single")
-
-        @worker.handler("work", batch=4)
-        async def work(payloads: list[bytes]) -> None:
-            sizes.append(len(payloads))
-
-        async with self.queues(make_queue) as [queue]:
-            await self.enqueue_all(queue, "work", [b""] * 6)
-            await self.enqueue_all(queue, "single", [b"1", b"2"])
-            assert await self.drain(worker, queue) == RunReport(succeeded=8)
-        assert sum(sizes) == 6
-        assert max(sizes) == 4, "two slots are free, but a batch takes only one of them"
-        assert singles == {b"1": 1, b"2": 1}
-
     async def test_a_batch_takes_one_slot_and_claims_no_more_jobs_than_it_holds(self, make_queue: QueueFactory) -> None:
         worker, gate = self.new_worker(concurrency=2), Gate()
 
@@ -157,18 +127,6 @@ class BatchContract(WorkerContractBase):
                 assert dead.error
                 assert SECRET not in dead.error, "the stored error must not show the payload"
         assert SECRET not in caplog.text, "the log must not show the payload"
-
-    async def test_results_of_a_batch_are_kept_for_each_job(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
-
-        @worker.handler("work", batch=10, keep_result=3600, max_attempts=1)
-        async def work(numbers: list[int]) -> list[int | Exception]:
-            return [ValueError("zero") if not number else 10 * number for number in numbers]
-
-        async with self.queues(make_queue, needs={"results", "dead_letters"}) as [queue]:
-            jobs = [await work.enqueue(queue, number) for number in range(4)]
-            assert await self.drain(worker, queue) == RunReport(succeeded=3, dead=1)
-            assert [await work.result(queue, job, timeout=0) for job in jobs[1:]] == [10, 20, 30]
 
     async def test_each_job_of_a_batch_has_operations_that_are_done_with_its_ack(
         self, make_queue: QueueFactory

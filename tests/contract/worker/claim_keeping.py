@@ -146,15 +146,6 @@ class ClaimingContract(WorkerContractBase):
             assert task.result() == RunReport(cancelled=1)
             assert gate.entered == 1
 
-    async def test_a_job_cancelled_before_it_runs_is_not_run(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
-        seen = self.collector(worker)
-        async with self.queues(make_queue) as [queue]:
-            await self.enqueue_all(queue, "work", [b"stays"])
-            await queue.cancel((await queue.enqueue("work", b"cancelled")).id)
-            await self.drain(worker, queue)
-            assert seen == {b"stays": 1}
-
     async def test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing(
         self, make_queue: QueueFactory
     ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from dataclasses import dataclass
 
 import pytest
@@ -153,19 +152,6 @@ class RunningContract(WorkerContractBase):
             assert await self.drain(worker, queue) == RunReport(succeeded=1)
             assert (await self.held(queue, other)).attempt == 0
 
-    async def test_plain_functions_run_beside_the_event_loop(self, make_queue: QueueFactory) -> None:
-        worker, threads = self.new_worker(), set()
-
-        @worker.handler("work")
-        def work(number: int) -> None:
-            threads.add(threading.current_thread())
-
-        async with self.queues(make_queue) as [queue]:
-            await self.enqueue_all(queue, "work", [b"1", b"2", b"3"])
-            assert await self.drain(worker, queue) == RunReport(succeeded=3)
-            assert threads
-            assert threading.current_thread() not in threads
-
     async def test_results_are_kept_and_found_by_others(self, make_queue: QueueFactory) -> None:
         worker = self.new_worker()
 
@@ -185,27 +171,6 @@ class RunningContract(WorkerContractBase):
             assert await waiting == Letter(to="Ada", pages=2)
             with pytest.raises(JobFailedError, match="on purpose"):
                 await failing.result(caller, dead, timeout=self.patience / 2)
-
-    async def test_the_handler_says_how_long_a_result_is_kept_where_its_job_does_not(
-        self, make_queue: QueueFactory
-    ) -> None:
-        worker = self.new_worker()
-
-        @worker.handler("work", keep_result=3600)
-        async def work(number: int) -> int:
-            return number
-
-        @worker.handler("forgotten")
-        async def forgotten(number: int) -> int:
-            return number
-
-        async with self.queues(make_queue, 1, needs={"results"}) as [queue]:
-            by_name = await queue.enqueue("work", b"1")
-            of_its_own = await queue.enqueue("work", b"2", keep_result=1800)
-            await queue.enqueue("forgotten", b"3")
-            await self.drain(worker, queue)
-            found = {job.id: (job.result, job.keep_result) for job in (await queue.read_state()).jobs}
-            assert found == {by_name.id: (1, 3600), of_its_own.id: (2, 1800)}
 
     async def test_what_goes_with_the_ack_is_done_with_it_or_not_at_all(self, make_queue: QueueFactory) -> None:
         worker, made = self.new_worker(), self.new_worker()

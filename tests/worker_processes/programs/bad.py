@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
-from jqueue.worker import Context, Exponential
+from jqueue.worker import Context, Exponential, Worker
 from tests.worker_processes.journal import journalled
-from tests.worker_processes.recording import RecordedWorker
 
 SOON = Exponential(base=0.01, cap=0.01)
 RELEASE = Path("release")
 """Handlers that cannot be ended otherwise run until this file exists."""
 
-CLAIM_TIMEOUT = float(os.environ.get("JQUEUE_TEST_CLAIM_TIMEOUT", "60"))
+CLAIM_TIMEOUT = 1.5 if "JQUEUE_TEST_SHORT_CLAIMS" in os.environ else 60
+"""Seconds: short in tests in which a claim becomes stale."""
 
-worker = RecordedWorker(concurrency=8, grace=0.2, cancel_grace=0.3, claim_timeout=CLAIM_TIMEOUT)
+worker = Worker(concurrency=8, grace=0.2, cancel_grace=0.3, claim_timeout=CLAIM_TIMEOUT)
 
 
 @worker.handler("good")
@@ -40,49 +39,9 @@ async def raises(ctx: Context) -> None:
         raise ValueError("no such customer")
 
 
-class Unprintable(Exception):
-    """An error without a readable text."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("not even this")
-
-
-@worker.handler("raises an unprintable error", max_attempts=1)
-async def raises_unprintable() -> None:
-    raise Unprintable
-
-
-@worker.handler("raises SystemExit", max_attempts=2, backoff=SOON)
-async def exits() -> None:
-    sys.exit(3)
-
-
-@worker.handler("raises SystemExit in a thread", max_attempts=2, backoff=SOON)
-def exits_in_a_thread() -> None:
-    sys.exit(3)
-
-
-@worker.handler("raises KeyboardInterrupt", max_attempts=1)
-async def interrupts() -> None:
-    raise KeyboardInterrupt
-
-
-@worker.handler("raises StopIteration in a thread", max_attempts=1)
-def stops_iterating() -> None:
-    raise StopIteration
-
-
 @worker.handler("recurses", max_attempts=1)
 async def recurses() -> None:
     await recurses.function()
-
-
-@worker.handler("cancels itself", max_attempts=1)
-async def cancels_itself() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(1)
 
 
 @worker.handler("ends its process", max_attempts=2)
@@ -127,11 +86,6 @@ async def returns_an_object() -> object:
     return object()
 
 
-@worker.handler("returns not a number", max_attempts=5, keep_result=60)
-async def returns_not_a_number() -> float:
-    return float("nan")
-
-
 @worker.handler("returns itself", max_attempts=5, keep_result=60)
 async def returns_itself() -> list[object]:
     endless: list[object] = []
@@ -144,34 +98,9 @@ def returns_too_much() -> str:
     return "x" * 2_000_000
 
 
-@worker.handler("returns an object from a process", process=True, max_attempts=5, keep_result=60)
-def returns_an_object_from_a_process() -> object:
-    return object()
-
-
-@worker.handler("returns an object without keep_result")
-async def returns_an_object_without_keep_result() -> object:
-    return object()
-
-
 @worker.handler("segfaults in its process", process=True, max_attempts=1)
 def segfaults() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
-
-
-@worker.handler("raises SystemExit in its process", process=True, max_attempts=1)
-def exits_in_its_process() -> None:
-    sys.exit(3)
-
-
-@worker.handler("ends its own process", process=True, max_attempts=1)
-def ends_its_own_process() -> None:
-    os._exit(3)
-
-
-@worker.handler("raises in its process", process=True, max_attempts=1)
-def raises_in_its_process() -> None:
-    raise ValueError("no such customer")
 
 
 @worker.handler("runs for ever in its process", process=True, timeout=0.5, max_attempts=1)
@@ -187,8 +116,3 @@ def stays() -> None:
     Path("pid").rename("staying.pid")
     while True:
         pass
-
-
-@worker.handler("good in a process", process=True, keep_result=60)
-def good_in_a_process(number: int) -> int:
-    return number + 1

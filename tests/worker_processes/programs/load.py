@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from jqueue.worker import Context
+from jqueue.worker import Context, Worker
 from tests.worker_processes.journal import journalled
-from tests.worker_processes.recording import RecordedWorker
 
-CLAIM_TIMEOUT = 3.0
-SLICE = 0.01
+worker = Worker(concurrency=4, grace=0.3, cancel_grace=20, claim_timeout=3)
 
-worker = RecordedWorker(concurrency=4, grace=0.3, cancel_grace=20, claim_timeout=CLAIM_TIMEOUT)
+FEW = 2
+"""Number of jobs of "few" that may run at once, in all workers together."""
 
 
 class Stopped(Exception):
@@ -25,6 +24,12 @@ async def doze(seconds: float, ctx: Context) -> None:
         await asyncio.sleep(seconds)
 
 
+@worker.handler("few", max_running=FEW)
+async def few(seconds: float, ctx: Context) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(seconds)
+
+
 @worker.handler("block")
 def block(seconds: float, ctx: Context) -> None:
     with journalled(ctx):
@@ -32,14 +37,7 @@ def block(seconds: float, ctx: Context) -> None:
         while time.monotonic() < end:
             if ctx.is_cancelled:
                 raise Stopped
-            time.sleep(SLICE)
-
-
-@worker.handler("answer", keep_result=1)
-async def answer(seconds: float, ctx: Context) -> str:
-    with journalled(ctx):
-        await asyncio.sleep(seconds)
-        return ctx.job.id
+            time.sleep(0.01)
 
 
 @worker.handler("divide")
@@ -48,3 +46,9 @@ async def divide(seconds: float, ctx: Context) -> None:
     with journalled(ctx):
         ctx.on_ack(doze.operation(0.0, job_id=f"{ctx.job.id}-child"))
         await asyncio.sleep(seconds)
+
+
+@worker.cron("* * * * * *", name="tick")
+async def tick(ctx: Context) -> None:
+    with journalled(ctx):
+        pass
