@@ -11,7 +11,6 @@ from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
 from tests.contract.queue.wrong_calls import RefusalsContract
-from tests.contract.worker_contract import WorkerContract
 
 
 class OnAFormat:
@@ -41,13 +40,4 @@ class TestVsqs(OnAFormat, RefusalsContract, QueueContract):
 
 
 class TestTextQueue(OnAFormat, RefusalsContract, QueueContract):
-    make_store = TextQueueFile
-
-
-class TestAWorkerOnVsqs(OnAFormat, WorkerContract):
-    make_store = VsqsFolder
-
-
-@pytest.mark.wide
-class TestAWorkerOnTextQueue(OnAFormat, WorkerContract):
     make_store = TextQueueFile

@@ -2,6 +2,7 @@
 
 import os
 import random
+from typing import Any
 
 import pytest
 
@@ -61,13 +62,14 @@ async def test_every_job_is_done_and_acked_once_however_its_workers_end(tmp_path
         enqueued = await rage(scene, ends, rounds, **options)
         children = [f"{job_id}-child" for job_id in enqueued if job_id.startswith("divide-")]
         state, stats = await scene.queue.read_state(), await scene.queue.stats()
+    totals: Any = stats.totals
     begun, ended, lines = scene.count(BEGINS), scene.count(ENDS), scene.lines()
     ticks = {job_id for job_id in begun if job_id.startswith("cron:")}
     waiting = {job.id for job in state.jobs}
     assert {*enqueued, *children} | ticks - waiting <= ended.keys()
     assert begun.keys() == {*enqueued, *children} | ticks
-    assert stats.totals.dead == 0
-    assert len(enqueued) + len(children) + len(ticks - waiting) == stats.totals.done
+    assert totals.dead == 0
+    assert len(enqueued) + len(children) + len(ticks - waiting) == totals.done
     spans = [(line.what, line.job_id, line.attempt) for line in lines]
     assert len(spans) == len(set(spans)), "a claim was worked on twice"
     assert most_at_once(lines, "few") <= FEW
