@@ -1,24 +1,42 @@
-"""A fixture that runs the doctor on a store of the test in virtual time."""
+"""A queue in a file, and any storage behind a URL, for the tests of commands."""
 
 import asyncio
 
 import pytest
-from typer.testing import CliRunner
 
-from jqueue.cli import doctor as module
-from jqueue.cli.app import app
+from jqueue.connect.stores import STORES
+from jqueue.runtime.system import SystemClock
 from jqueue.testing import virtual_time
+from tests.cli.commands import Blocking, run
 
 
 @pytest.fixture
-def doctor(monkeypatch):
-    """`doctor(storage, *options)`: the result of `jqueue doctor URL` in a terminal of 80 columns."""
+def path(tmp_path):
+    return tmp_path / "queue.json"
 
-    def run(storage, *options, real_time=False):
-        monkeypatch.setattr(module, "connect_storage", lambda url: storage)
-        if not real_time:
-            monkeypatch.setattr(asyncio, "run", virtual_time.run)
-            monkeypatch.setattr(module, "SystemClock", virtual_time.VirtualClock)
-        return CliRunner(env={"COLUMNS": "80"}).invoke(app, ["doctor", "test://", *options], catch_exceptions=False)
 
-    return run
+@pytest.fixture
+def queue(path):
+    """An empty queue in the file, whose verbs block."""
+    run("init", path)
+    return Blocking(path)
+
+
+@pytest.fixture
+def url_of(monkeypatch):
+    """`url_of(storage)`: a URL that names this storage to commands."""
+
+    def serve(storage):
+        monkeypatch.setitem(STORES, "test", lambda url: storage)
+        return "test://a/store"
+
+    return serve
+
+
+@pytest.fixture
+def virtual(monkeypatch):
+    """Commands run in virtual time."""
+    clock = virtual_time.VirtualClock()
+    monkeypatch.setattr(asyncio, "run", virtual_time.run)
+    monkeypatch.setattr(SystemClock, "now", lambda _: clock.now())
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: clock.monotonic())

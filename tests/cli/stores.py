@@ -26,6 +26,12 @@ class Honest:
     def __repr__(self):
         return f"a store's {self.name}"
 
+    @property
+    def left(self):
+        """The names of the objects beside the user's, which is unchanged."""
+        assert (b"the user's", "0") == self.objects["queue.json"]
+        return self.objects.keys() - {"queue.json"}
+
     def beside(self, suffix):
         other = copy.copy(self)  # shares the lists and the dict, so it is in the same store
         other.name += suffix
@@ -40,13 +46,13 @@ class Honest:
 
     async def read(self):
         await self.arrive("read")
-        found = self.objects.get(self.name, (b"", None))
+        content = self.objects.get(self.name, (b"", None))
         await asyncio.sleep(WAY)
-        return found
+        return content
 
     async def read_if_changed(self, etag):
-        found = await self.read()
-        return None if found[1] == etag else found
+        content = await self.read()
+        return None if content[1] == etag else content
 
     async def write(self, content, if_match=None):
         await self.arrive("write")
@@ -82,22 +88,10 @@ class IgnoresConditions(Honest):
         pass
 
 
-class CreatesOver(Honest):
-    def check(self, if_match):
-        if if_match is not None:
-            super().check(if_match)
-
-
 class CreatesNothing(Honest):
     def check(self, if_match):
         if if_match is None:
             raise CASConflictError("the precondition failed")
-
-
-class IgnoresMatches(Honest):
-    def check(self, if_match):
-        if if_match is None or self.etag() is None:
-            super().check(if_match)
 
 
 class RefusesAndWrites(Honest):
@@ -116,22 +110,10 @@ class MatchesNothing(Honest):
             super().check(if_match)
 
 
-class RefusesMatches(Honest):
-    def check(self, if_match):
-        if if_match is not None:
-            raise CASConflictError("the precondition failed")
-        super().check(if_match)
-
-
 class MakesEtagsWeak(Honest):
     async def read(self):
         content, etag = await super().read()
         return content, None if etag is None else f"W/{etag}"
-
-
-class Forgets(Honest):
-    def land(self, content):
-        return super().land(content) if self.etag() is None else self.etag()
 
 
 class CreatesInTwoSteps(Honest):
@@ -188,18 +170,16 @@ class LivesInThePast(Honest):
         return self.clock.now() - timedelta(minutes=10)
 
 
-class Quoted(Honest):
-    etag_style: str | None = "quoted"
-
-
 class Unquoted(Honest):
-    etag_style = "unquoted"
+    etag_style: str | None = "unquoted"
+
+
+class QuotesUnknown(Honest):
+    etag_style = None
 
 
 class Throttles(Honest):
     """Allows one write a second to each object, as some stores do."""
-
-    every = 1.0
 
     def __init__(self):
         super().__init__()
@@ -207,27 +187,10 @@ class Throttles(Honest):
 
     def check(self, if_match):
         now = asyncio.get_running_loop().time()
-        if now < self.last.get(self.name, -self.every) + self.every:
+        if now < self.last.get(self.name, -1.0) + 1.0:
             raise StorageThrottledError("429: slow down")
         super().check(if_match)
         self.last[self.name] = now
-
-
-class NeverStopsThrottling(Throttles):
-    every = 1e9
-
-
-class Refuses(Honest):
-    """Allows reads and refuses writes."""
-
-    def check(self, if_match):
-        raise StorageFatalError("access to the bucket 'jobs' was refused: to write, s3:PutObject is needed")
-
-
-class RefusesAll(Honest):
-    async def arrive(self, doing):
-        await super().arrive(doing)
-        raise StorageFatalError("access to the bucket 'jobs' was refused")
 
 
 class MostlyConflicts(Honest):
@@ -242,13 +205,6 @@ class MostlyConflicts(Honest):
         self.right[0] += self.name.endswith("-5")
         if self.right[0] % 50 and self.name.endswith("-5"):
             raise CASConflictError("the precondition failed")
-
-
-class RefusesAfterAWhile(Honest):
-    def check(self, if_match):
-        if self.writes[0] > 40:
-            raise StorageFatalError("the credentials have expired: renew them")
-        super().check(if_match)
 
 
 class FailsNowAndThen(Honest):
@@ -270,10 +226,19 @@ class FailsNowAndThen(Honest):
         return await super().read()
 
 
-class Fails(Honest):
-    async def arrive(self, doing):
-        await super().arrive(doing)
-        raise StorageError("the connection was reset")
+class SendsAgain(Honest):
+    """Reports a conflict after every fifth write, like a client that re-sends a write whose answer was lost."""
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match)
+        if self.writes[0] % 5 == 0:
+            raise CASConflictError("the precondition failed")
+        return etag
+
+
+class RefusesWrites(Honest):
+    def check(self, if_match):
+        raise StorageFatalError("to write, s3:PutObject is needed\x1b[2J\r\nSafe.")
 
 
 class NeverAnswers(Honest):
@@ -300,30 +265,10 @@ class AnswersLate(Honest):
         self.land(content)
 
 
-class SendsAgain(Honest):
-    """Reports a conflict after every fifth write, like a client that re-sends a write whose answer was lost."""
-
-    async def write(self, content, if_match=None):
-        etag = await super().write(content, if_match)
-        if self.writes[0] % 5 == 0:
-            raise CASConflictError("the precondition failed")
-        return etag
-
-
 class KeepsAll(Honest):
     async def remove(self):
         await self.arrive("remove")
         raise StorageFatalError("access to the bucket 'jobs' was refused: to delete, s3:DeleteObject is needed")
-
-
-class NoScratch:
-    """A storage with only the two required methods, neither of which may be called."""
-
-    async def read(self):
-        raise AssertionError("the queue's own object was read")
-
-    async def write(self, content, if_match=None):
-        raise AssertionError("the queue's own object was written")
 
 
 class DoesAtCall(Honest):

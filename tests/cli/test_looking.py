@@ -1,287 +1,333 @@
-"""Each command that looks: on a good queue with hostile text, on older formats, and on what is not a queue."""
+"""The commands that look: `ls`, `show`, `dead`, `stats`, `workers`, `schedules`, `history`, `at` and `watch`."""
 
 import asyncio
-import json
+import fcntl
 import os
+import pty
 import re
+import select
+import shlex
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from typer.testing import CliRunner
 
-from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.cli.app import app
-from jqueue.cli.raw_bytes import lines_of_bytes
+from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage
 from jqueue.domain.workers import WorkerRecord
-from tests.cli.hostile import HOSTILE, SECRET, assert_harmless, fill
-
-OBJECTS = {"dead", "show", "stats"}
-"""The commands that print one JSON object; the others print one a line."""
-
-LOOKING = {
-    "dead": [],
-    "ls": [],
-    "show": ["dead"],
-    "stats": [],
-    "workers": [],
-    "schedules": [],
-    "history": [],
-    "at": ["0s", "--list"],
-}
-"""The commands that look, each with the arguments after its URL."""
-
-
-MORE = "  … 88 bytes more; --json has them all"
+from jqueue.operations import Enqueue
+from jqueue.testing.faults import FaultyObjects
+from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, text, values
+from tests.cli.hostile import HOSTILE, fill
+from tests.tiny_segments import spilled, tiny_queue
 
 
 @pytest.fixture
-def path(tmp_path):
-    return fill(tmp_path / "queue.json")
+def filled(path):
+    """A queue with a job in each phase."""
+    return fill(path)
 
 
-def run(command, url, *arguments, width=80):
-    given = [command, str(url), *map(str, [*LOOKING[command], *arguments])]
-    return CliRunner(env={"COLUMNS": str(width)}).invoke(app, given, catch_exceptions=False)
+def heads(jobs):
+    return [job["id"].partition("-")[0] for job in jobs]
 
 
-def text(command, url, *arguments):
-    result = run(command, url, *arguments)
-    assert (0, "") == (result.exit_code, result.stderr)
-    assert_harmless(result.stdout)
-    return result.stdout
+# Jobs
 
 
-def values(command, url, *arguments):
-    printed = text(command, url, *arguments, "--json")
-    return [json.loads(printed)] if command in OBJECTS else [json.loads(line) for line in printed.splitlines()]
+def test_jobs_are_listed_with_everything_but_their_payloads(filled):
+    jobs = rows("ls", filled)
+    assert ["running", "ready", "last", "later", "dead", "done"] == heads(jobs)
+    assert ["in_progress", "ready", "ready", "scheduled", "dead", "completed"] == [job["status"] for job in jobs]
+    running, dead = jobs[0], jobs[4]
+    assert (f"holder-{HOSTILE}", HOSTILE, 1, "TOGETHER", 7) == tuple(
+        running[name] for name in ("holder", "entrypoint", "attempts", "concurrency_key", "payload_bytes")
+    )
+    assert (f"ValueError: {HOSTILE}", 1, None) == tuple(dead[name] for name in ("error", "max_attempts", "holder"))
+    assert jobs[3]["seconds"] < 0 < jobs[0]["seconds"]
+    titles, *lines = run("ls", filled).stdout.splitlines()
+    assert ["id", "entrypoint", "status", "for", "attempts", "holder", "or", "error"] == titles.split()
+    assert (6, True) == (len(lines), "ValueError: x" in lines[4])
+    assert "no job matches\n" == run("ls", filled, "--entrypoint", "absent").stdout
 
 
-@pytest.mark.parametrize("command", LOOKING)
-def test_no_text_of_a_queue_commands_the_terminal_or_forges_a_line(path, command):
-    before = path.read_bytes()
-    shown = text(command, path)
-    assert r"\x1b[2J" in shown
-    assert values(command, path)
-    assert before == path.read_bytes()
-
-
-@pytest.mark.parametrize("command", LOOKING)
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("options", "expected"),
     [
-        (f"this is no queue, {SECRET}", "is not a queue"),
-        ("", "the queue's object is empty"),
-        ('{"format": 3, "jobs": {}}', "has format 3, and this version of jqueue reads only format 2"),
-        ('{"format": 2, "version": 1, "queue": "q", "critical": ["tomorrow"], "jobs": {}}', "upgrade jqueue"),
-        ('{"format": 2, "version": 1, "queue": "q", "jobs"', "seems to be cut off"),
+        (["--status", "running,dead"], ["running", "dead"]),
+        (["--status", "queued"], ["ready", "last", "later"]),
+        (["--status", "completed", "--status", "scheduled"], ["later", "done"]),
+        (["--older-than", "1d"], []),
+        (["--newer-than", "1d", "--status", "ready"], ["ready", "last"]),
+        (["--holder", f"holder-{HOSTILE}"], ["running"]),
+        (["--key", "UNIQUE"], ["ready"]),
+        (["--key", "TOGETHER"], ["running"]),
+        (["--error", "valueerror"], ["dead"]),
+        (["--id", "l"], ["last", "later"]),
+        (["--sort", "id", "--limit", "2"], ["dead", "done"]),
+        (["--sort", "priority", "--reverse", "--status", "running,dead,completed"], ["done", "dead", "running"]),
+        (["--sort", "created", "--limit", "1"], ["ready"]),
     ],
 )
-def test_what_is_not_a_queue_of_ours_is_a_one_line_error(tmp_path, command, content, said):
-    path = tmp_path / "queue.json"
-    path.write_text(content)
-    result = run(command, path)
-    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
-    assert said in result.stderr
-    assert SECRET not in result.stderr
-    as_json = run(command, path, "--json")
-    assert (2, "", ["error"]) == (as_json.exit_code, as_json.stderr, list(json.loads(as_json.stdout)))
-    assert content == path.read_text()
+def test_jobs_are_chosen_and_sorted(filled, options, expected):
+    assert expected == heads(rows("ls", filled, *options))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("command", LOOKING)
-def test_a_file_that_may_not_be_read_is_a_one_line_error(path, command):
-    path.chmod(0)
-    result = run(command, path)
-    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+@pytest.mark.parametrize("options", [[], ["--sort", "id"], ["--sort", "size", "--reverse"]])
+def test_a_limited_list_of_a_deep_queue_has_the_first_jobs_of_the_whole_list(path, options):
+    deep(path, mail=40, report=30)
+    Blocking(path).enqueue("mail", b"large", priority=-1)
+    whole = rows("ls", path, *options)
+    assert 71 == len(whole)
+    for limit in (1, 50, 1000):
+        assert whole[:limit] == [
+            {**job, "seconds": whole[number]["seconds"]}
+            for number, job in enumerate(rows("ls", path, *options, "--limit", limit))
+        ]
+    assert 1 + 2 <= len(run("ls", path, *options, "--limit", "2").stdout.splitlines()) <= 1 + 3
 
 
-@pytest.mark.parametrize("command", LOOKING)
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("{}/missing.json", "there is no queue at"),
-        ("{}/missing/queue.json", "does not exist; correct the path"),
-        ("{}", "is a folder"),
-        (f"s3://key:{SECRET}@bucket", "names a bucket, but no object in it"),
-        ("memory://", "visible only to its own process"),
-    ],
-)
-def test_a_url_without_a_queue_is_a_one_line_error(tmp_path, command, url, said):
-    result = run(command, url.format(tmp_path))
-    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
-    assert said in result.stderr
-    assert SECRET not in result.stderr
-    assert [] == list(tmp_path.iterdir())
+async def test_a_view_of_the_first_jobs_reads_only_the_rows_that_come_first():
+    storage = FaultyObjects(InMemoryStorage())
+    queue = tiny_queue(storage)
+    for _ in range(6):
+        await queue.enqueue_many([Enqueue("a", b"") for _ in range(40)])
+        await spilled(queue)
+    storage.object_calls.clear()
+    assert 3 == len(await queue.peek(batch_size=3))
+    assert len(storage.object_calls) <= 2  # the index and the first chunk of one segment
 
 
-def test_show_tells_the_life_of_a_job(path):
-    shown = text("show", path)
+def test_a_job_is_shown_with_its_life(filled):
+    shown = run("show", filled, "dead").stdout
     assert "dead for" in shown
     assert "1, 1 failed; dead after 1 failure" in shown
     assert re.search(r"  enqueue\n  .* dequeue 1  by .*, waited .*\n  .* nack 1     dead: ValueError: x", shown)
     assert "\ntraceback, the innermost call last\n  | mail.py:17 in x" in shown
-    [found] = values("show", path)
-    assert found["traceback"].startswith("mail.py:17 in x")
+    job = values("show", filled, "dead")
     assert (f"dead-{HOSTILE}", "dead", 1, 7) == tuple(
-        found[name] for name in ("id", "status", "attempts", "payload_bytes")
+        job[name] for name in ("id", "status", "attempts", "payload_bytes")
     )
-    assert ["enqueue", "dequeue", "nack"] == [event["event"] for event in found["events"]]
-    assert "payload" not in found
+    assert ["enqueue", "dequeue", "nack"] == [event["event"] for event in job["events"]]
+    assert "payload" not in job
+    # A claim counts as a failure until it is acked or given back. That is not what users call a failure.
+    assert [0, 0, 1] == [values("show", filled, each)["failures"] for each in ("running", "done", "dead")]
 
 
-def test_only_attempts_that_failed_are_shown_as_failed(path):
-    """A claim counts as a failure until it is acked or given back. That is not what users call a failure."""
-    for job_id, attempts, failures in (("running", "1", 0), ("done", "1", 0), ("dead", "1, 1 failed; dead after", 1)):
-        shown = CliRunner().invoke(app, ["show", str(path), job_id]).stdout
-        assert re.search(rf"attempts +{attempts}(\n| 1 failure\n)", shown)
-        as_json = CliRunner().invoke(app, ["show", str(path), job_id, "--json"]).stdout
-        assert failures == json.loads(as_json)["failures"]
+def test_the_beginning_of_an_id_names_the_only_job_that_begins_so(filled):
+    assert "scheduled, ready in 59 min" in text("show", filled, "later")
+    assert refused("show", filled, "l").startswith(
+        "2 jobs have ids that begin like this: give more of the id. They are"
+    )
 
 
-def test_show_takes_the_beginning_of_an_id_that_names_one_job(path):
-    def show(job_id):
-        result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", str(path), job_id])
-        return result.exit_code, result.stdout, result.stderr
+def test_a_payload_and_a_result_are_shown_on_request_only(path, queue):
+    queue.enqueue("mail", b"a\x1b[2J\xff", job_id="bytes")
+    queue.enqueue("mail", '{\n\t"a": \u202e1}'.encode(), job_id="text", keep_result=60)
+    queue.enqueue("mail", b"x" * 70_000, job_id="long")
+    assert "payload" not in values("show", path, "bytes")
+    assert "\n  | 0000  61 1b 5b 32 4a ff " in run("show", path, "bytes", "--payload").stdout
+    shown = run("show", path, "text", "--payload").stdout
+    assert 'payload\n  | {\n  |         "a": \\u202e1}\n' in shown
+    queue.ack(queue.dequeue("mail", batch_size=2)[1], result={"to": "ada"})
+    assert '\nresult\n  | {"to": "ada"}' in run("show", path, "text", "--payload").stdout
+    assert {"to": "ada"} == values("show", path, "text", "--payload")["result"]
+    assert "  … 4.4 KiB more; --json has them all" in run("show", path, "long", "--payload").stdout
 
-    assert "scheduled, ready in 59 min" in show("later")[1]
-    missing = f"jqueue: there is no job with this id in {path}: it may have finished. `jqueue history URL ID` tells\n"
-    assert (2, "", missing) == show(f"s3://{SECRET}")
-    assert (2, "", "jqueue: the id of the job is empty\n") == show("")
-    status, shown, said = show("l")
-    assert (2, "") == (status, shown)
-    assert said.startswith("jqueue: 2 jobs have ids that begin like this: give more of the id. They are later-x")
-    assert_harmless(said)
+
+def test_dead_jobs_are_listed_with_errors_that_ids_can_be_pasted_from(path, queue):
+    queue.kill("boom-1", entrypoint="boom", error="KeyError: 'x'\nsecond line")
+    queue.kill("it has spaces", "a job with an id that is longer than a column of the table", error="long " * 99)
+    jobs = values("dead", path)["dead"]
+    assert ("boom-1", "boom", 1, "KeyError: 'x'\nsecond line") == tuple(
+        jobs[0][name] for name in ("id", "entrypoint", "attempts", "error")
+    )
+    shown = run("dead", path).stdout
+    assert "3 jobs are dead" in text("dead", path)
+    assert "…" in shown
+    for job_id in ("boom-1", *re.findall(r"^'[^']*'", shown, re.MULTILINE)):
+        text("redrive", path, *shlex.split(job_id))
+    assert "no job is dead" == text("dead", path)
+    assert "no job of this entrypoint is dead" == text("dead", path, "--entrypoint", "absent")
 
 
-def test_show_shows_the_payload_and_the_result_on_request_only(path):
-    def show(job_id, *options):
-        result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", str(path), job_id, "--payload", *options])
-        assert (0, "") == (result.exit_code, result.stderr)
-        return result.stdout
+def test_show_names_no_time_at_which_a_dead_job_will_not_run(path, queue):
+    queue.enqueue("mail", b"", job_id="dead", expires_at=datetime.now(UTC) + timedelta(hours=1))
+    queue.nack(queue.dequeue()[0], dead=True)
+    assert "expires" not in text("show", path, "dead")
 
-    assert show("dead").endswith(f"\npayload\n  | {SECRET}\n")
-    assert "aHVudGVyMg==" == json.loads(show("dead", "--json"))["payload"]
-    assert f'\nresult\n  | {{"a": "{SECRET}", "b": "x\\u001b[2J' in show("done")
-    assert {"a": SECRET, "b": HOSTILE} == json.loads(show("done", "--json"))["result"]
+
+# Figures
+
+
+def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
+    for _ in range(3):
+        queue.enqueue("mail", b"")
+    queue.enqueue("report", b"", delay=60)
+    queue.dequeue("mail")
+    queue.kill("dead", entrypoint="boom")
+    queue.pause("boom")
+    queue.limit("fetch", running=5, rate=100, per=60)
+    queue.schedule("nightly", "30 2 * * *", "clean", timezone="Europe/Berlin")
+    queue.configure(dead_retention=30 * 86400)
+    figures = values("stats", path)
+    assert (2, 1, 1, 1, 0) == tuple(
+        figures[name] for name in ("ready", "scheduled", "in_progress", "dead", "completed")
+    )
+    assert (str(path), path.stat().st_size, []) == (figures["queue"], figures["size"], figures["warnings"])
+    assert (5, 100, 60) == tuple(figures["entrypoints"]["fetch"][name] for name in ("max_running", "rate", "per"))
+    assert (5, 2) == (figures["totals"]["enqueued"], figures["totals"]["claimed"])
+    assert figures["rates"]["last_hour"]["enqueued"] == pytest.approx(5 / 3600)
+    shown = text("stats", path)
+    for part in ("boom (paused) 0 0 0 1 0", "mail 2 0 1 0 0", "all 2 1 1 1 0", "fetch 0 of 5 100 in 60 s"):
+        assert part in shown
+    assert "nightly clean 30 2 * * *" in shown
+    assert "dead jobs are removed after 30 d" in shown
+    assert "last hour 5 2 0 1" in shown
+    queue.pause("mail")
+    assert "mail: 2 ready jobs wait: paused" in text("stats", path)
+    assert "paused" == values("stats", path)["entrypoints"]["mail"]["why_waiting"]
+
+
+def test_stats_warn_about_unreadable_lines(path, queue):
+    queue.enqueue("mail", b"")
+    path.write_text(path.read_text().replace('"entrypoint": "mail"', '"entrypoint": 5'))
+    assert "warning: 1 line cannot be read as a job: " in text("stats", path)
+
+
+def test_workers_and_other_holders_are_listed_and_lost_workers_are_told_apart(path, queue):
+    async def work():
+        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+            for run_id, age in (("a", 0), ("b", 121)):
+                queue.attend(
+                    run_id,
+                    lambda at, age=age: WorkerRecord(
+                        name="mailer", host="web-1", pid=7 + age, started=at - age - 60, at=at - age, slots=4,
+                        entrypoints=("mail",),
+                    ),
+                )  # fmt: skip
+            for holder in ("mailer@web-1:7", "a person"):
+                await queue.enqueue("mail")
+                await queue.dequeue("mail", holder=holder)
+
+    asyncio.run(work())
+    holders = {each["holder"]: each for each in rows("workers", path)}
+    live, lost, other = (holders[name] for name in ("mailer@web-1:7", "mailer@web-1:128", "a person"))
+    assert (True, False, 1, 4, ["mail"]) == tuple(
+        live[name] for name in ("worker", "lost", "jobs", "slots", "entrypoints")
+    )
+    assert (True, False) == (lost["lost"], other["worker"])
+    assert re.search(r"mailer@web-1:128 +0 of 4 +lost, 2 min ago", run("workers", path).stdout)
+    assert "1 live worker, 1 lost" in text("stats", path)
+
+
+def test_schedules_are_listed_with_their_next_times(filled):
+    [entry] = rows("schedules", filled)
+    assert (f"nightly-{HOSTILE}", "0 3 * * *", "UTC", 7) == tuple(
+        entry[name] for name in ("name", "cron", "timezone", "payload_bytes")
+    )
+    assert 0 < entry["seconds"] <= 86400
+
+
+# The past
 
 
 @pytest.mark.parametrize(
-    ("content", "lines"),
+    ("options", "expected"),
     [
-        (b"", ["  (empty)"]),
-        ('{\n\t"a": \u202e1\r\n}'.encode(), ["  | {", r'  |         "a": \u202e1', "  | }"]),
-        (b"a\x1b[2Jb\xff", ["  | 0000  61 1b 5b 32 4a 62 ff                             a.[2Jb."]),
-        (b"\x00" * 600, [*[f"  | {row:04x}  {' '.join(['00'] * 16)}  {'.' * 16}" for row in range(0, 512, 16)], MORE]),
-        (b"x" * 70_000, ["  | " + "x" * 65536, "  … 4.4 KiB more; --json has them all"]),
-        (b"x" * 65_535 + "é".encode(), ["  | " + "x" * 65535, "  … 1 byte more; --json has them all"]),
+        ([], 12),
+        (["--limit", "2"], 2),
+        (["--event", "nack,ack", "--event", "start"], 3),
+        (["--entrypoint", "absent"], 0),
+        (["--since", "1d ago", "--until", "1h"], 0),
+        (["dead-"], 3),
     ],
-    ids=["empty", "text", "escape", "long", "long text", "cut character"],
 )
-def test_bytes_are_shown_as_text_or_as_numbers(content, lines):
-    assert lines == list(lines_of_bytes(content))
+def test_events_are_filtered_and_the_newest_is_first(filled, options, expected):
+    events = rows("history", filled, *options)
+    assert expected == len(events)
+    assert sorted(events, key=lambda event: -event["number"]) == events
+    shown = run("history", filled, *options).stdout.splitlines()
+    assert (expected + 1 if expected else 1) == len(shown)
 
 
-def test_workers_and_other_holders_are_listed(path):
-    [holder] = values("workers", path)
-    assert (f"holder-{HOSTILE}", False, 1) == (holder["holder"], holder["worker"], holder["jobs"])
-
-
-def test_a_worker_is_listed_with_its_slots_and_entrypoints(path):
-    def describe(at):
-        return WorkerRecord(
-            name="mailer", host="web-1", pid=7, started=at - 60, at=at, slots=4, entrypoints=("mail",), version="2.0.0"
-        )
-
-    async def work():
-        queue = DirectQueue(LocalFileSystemStorage(path))
-        queue.attend("a-run", describe)
-        await queue.enqueue("mail", priority=-9)
-        await queue.dequeue("mail", holder="mailer@web-1:7")
-
-    asyncio.run(work())
-    worker, other = values("workers", path)
-    assert ("mailer@web-1:7", True, 1, 4, ["mail"]) == tuple(
-        worker[name] for name in ("holder", "worker", "jobs", "slots", "entrypoints")
+def test_an_event_has_what_changed_and_no_payload(filled):
+    [nack] = rows("history", filled, "--event", "nack")
+    assert (f"dead-{HOSTILE}", "in_progress", "dead", 1) == tuple(
+        nack[name] for name in ("id", "before", "after", "attempt")
     )
-    assert worker["runs_seconds"] >= 60
-    assert not other["worker"]
-    shown = " ".join(text("workers", path).split())
-    assert re.search(r"mailer@web-1:7 1 of 4 \d+ s \d+ s ago \d+ s 2.0.0 mail", shown)
-    assert (1, 0) == tuple(values("stats", path)[0][name] for name in ("workers", "workers_lost"))
+    assert nack["error"].startswith("ValueError: x\x1b")
+    assert "payload" not in nack
 
 
-def test_a_worker_that_was_not_seen_for_two_minutes_is_shown_as_lost(tmp_path):
-    path = tmp_path / "queue.json"
-
-    async def work():
-        queue = DirectQueue(LocalFileSystemStorage(path))
-        queue.attend("killed", lambda at: WorkerRecord(name="mailer", host="web-1", pid=7, at=at - 121, slots=4))
-        await queue.enqueue("mail")
-
-    asyncio.run(work())
-    assert [True] == [worker["lost"] for worker in values("workers", path)]
-    assert re.search(r"mailer@web-1:7 +0 of 4 +lost, 2 min ago", text("workers", path))
-    assert (0, 1) == tuple(values("stats", path)[0][name] for name in ("workers", "workers_lost"))
-    assert "\n0 live workers, 1 lost\n" in text("stats", path)
+def test_a_queue_without_a_history_says_how_to_switch_it_on(path, queue):
+    off = "this queue keeps no history: `jqueue configure URL --history 30d` switches it on, from then on"
+    assert off == refused("history", path)
+    queue.configure(history=timedelta(days=1))
+    queue.enqueue("mail")
+    queue.configure(history=None)
+    result = run("history", path)
+    assert (0, 3) == (result.exit_code, result.stdout.count("\n"))
+    assert "jqueue: the history is switched off, and these are its events until then\n" == result.stderr
 
 
-def test_stats_say_why_jobs_wait(path):
-    async def work():
-        queue = DirectQueue(LocalFileSystemStorage(path))
-        await queue.enqueue("mail")
-        await queue.pause("mail")
-
-    asyncio.run(work())
-    assert "mail: 1 ready job waits: paused\n" in text("stats", path)
-    assert "paused" == values("stats", path)[0]["entrypoints"]["mail"]["why_waiting"]
+def test_at_shows_the_queue_as_it_was(filled):
+    before = datetime.now(UTC).isoformat()
+    Blocking(filled).purge()
+    counts = {"queued": 3, "in_progress": 1, "completed": 1}
+    assert {HOSTILE: {**counts, "dead": 0}} == values("at", filled, "0s")["entrypoints"]
+    assert {HOSTILE: {**counts, "dead": 1}} == values("at", filled, before)["entrypoints"]
 
 
-def test_stats_have_totals_rates_and_times(path):
-    [found] = values("stats", path)
-    assert (6, 3, 1, 1) == tuple(found["totals"][name] for name in ("enqueued", "claimed", "done", "failed"))
-    assert found["rates"]["last_hour"]["enqueued"] == pytest.approx(6 / 3600)
-    assert 3 == found["wait_seconds"]["count"]
-    assert found["run_seconds"]["median"] <= found["run_seconds"]["p95"]
-    assert found["entrypoints"][HOSTILE]["totals"] == found["totals"]
-    assert found["oldest_claim_seconds"] > 0
-    shown = " ".join(text("stats", path).split())
-    assert "last hour 6 3 1 1" in shown
-    assert "1 job in progress with 1 holder" in shown
+# Live
 
 
-def test_schedules_are_listed_with_their_next_times(path):
-    [found] = values("schedules", path)
-    assert (f"nightly-{HOSTILE}", "0 3 * * *", "UTC", 7) == tuple(
-        found[name] for name in ("name", "cron", "timezone", "payload_bytes")
-    )
-    assert 0 < found["seconds"] <= 86400
+def read_until(descriptor, part, seen=b""):
+    """What the terminal shows, as soon as a part is in it."""
+    end = time.monotonic() + PATIENCE
+    while part not in seen and time.monotonic() < end:
+        ready, _, _ = select.select([descriptor], [], [], 1)
+        try:
+            seen += os.read(descriptor, 65536) if ready else b""
+        except OSError:  # the other end is closed
+            break
+    assert part in seen
+    return seen
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("command", ["history", "export"])
-def test_a_closed_pipe_ends_quietly(path, command):
-    read, write = os.pipe()
-    os.close(read)
+@pytest.mark.parametrize(
+    ("command", "number"), [(["watch"], signal.SIGINT), (["ls", "--watch"], signal.SIGTERM)], ids=["watch", "ls"]
+)
+def test_a_live_screen_follows_the_queue_and_a_signal_ends_it_with_a_clean_terminal(filled, command, number):
+    keyboard, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    left_out = ("COLUMNS", "LINES", "FORCE_COLOR")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jqueue", *command, "--interval", "0.2", filled],
+        stdin=terminal, stdout=terminal, stderr=terminal, env={**environment, "TERM": "xterm", "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(terminal)
     try:
-        result = subprocess.run(
-            [sys.executable, "-m", "jqueue", command, str(path)], stdout=write, stderr=subprocess.PIPE, timeout=60
-        )
+        seen = read_until(keyboard, b"holder-x")
+        Blocking(filled).enqueue("one-more-entrypoint")
+        seen = read_until(keyboard, b"one-more", seen)
+        content = filled.read_bytes()
+        filled.write_text("damaged")
+        seen = read_until(keyboard, b"cannot be read", seen)
+        filled.write_bytes(content)
+        process.send_signal(number)
+        seen = read_until(keyboard, b"\x1b[?25h", seen)
+        assert 0 == process.wait(PATIENCE)
     finally:
-        os.close(write)
-    assert b"" == result.stderr
-
-
-def test_an_output_that_is_not_utf_8_gets_escapes(tmp_path):
-    path = tmp_path / "queue.json"
-
-    async def add():
-        await DirectQueue(LocalFileSystemStorage(path)).enqueue("漢字")
-
-    asyncio.run(add())
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    command = [sys.executable, "-m", "jqueue", "ls", str(path)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (0, "") == (result.returncode, result.stderr)
-    assert r"\u6f22\u5b57" in result.stdout
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+    assert b"\x1b[?1049l" in seen
+    assert b"Traceback" not in seen
+    assert b"\x1b[2J\x1b]0;" not in seen

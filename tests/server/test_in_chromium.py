@@ -16,7 +16,7 @@ import pytest
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.operations import Enqueue
 from jqueue.server.static_page import static_page
-from tests.cli.test_dashboard_command import running
+from tests.cli.test_serving import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
 from tests.tiny_segments import spilled, tiny_queue

@@ -7,11 +7,11 @@ from urllib.parse import quote, urlsplit
 
 import boto3
 import pytest
+from tests.cli.test_dashboard_command import call, refused, running
 
 from jqueue import DirectQueue
 from jqueue.connect import connect_storage
 from jqueue.server.static_page import static_page
-from tests.cli.test_dashboard_command import call, refused, running
 from tests.server.chromium import chromium
 from tests.server.test_in_chromium import html, site
 from tests.server.test_looking import fill

@@ -1,7 +1,5 @@
 """Traces: enqueue, commit and handler, in one trace across processes, without payloads."""
 
-import asyncio
-
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -9,12 +7,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
-from jqueue.connect import connect_queue
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
-from jqueue.worker import BatchContext, Context, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Worker
 from tests.worker.scenes import SECRET
 
 
@@ -107,43 +104,6 @@ async def test_a_batch_is_one_span_that_links_the_enqueues_of_its_jobs(traces):
     assert [process.context.span_id] * 3 == [link.context.span_id for link in acks]
 
 
-async def test_a_batch_commit_links_its_calls(traces):
-    async with traces.tracing().instrument(BrokerQueue(InMemoryStorage())) as queue:
-        await asyncio.gather(*(queue.enqueue("mail", b"") for _ in range(5)))
-    commit = traces.only("commit")
-    enqueues = {span.context.span_id for span in traces.spans("enqueue")}
-    assert (5, SpanKind.INTERNAL, None) == (len(enqueues), commit.kind, commit.parent)
-    assert enqueues == {link.context.span_id for link in commit.links}
-    assert (5, 1) == (commit.attributes["messaging.batch.message_count"], commit.attributes["jqueue.version"])
-    assert commit.start_time <= commit.end_time
-
-
-async def test_a_commit_of_one_call_is_in_its_trace_and_links_claims_and_acks(traces):
-    async def mail(): ...
-
-    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
-    await queue.enqueue("mail", b"")
-    worker = worker_of(traces, mail)
-    worker.tracing.instrument(queue)
-    await drain(worker, queue)
-    calls = [link.attributes["jqueue.call"] for span in traces.spans("commit") for link in span.links]
-    assert "enqueue" == calls[0]
-    assert {"enqueue", "dequeue"} <= set(calls)
-    assert {traces.only("enqueue").context.trace_id} == {span.context.trace_id for span in traces.spans()}
-
-
-async def test_an_ack_is_linked_to_its_handler(traces):
-    async def mail(): ...
-
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        await queue.enqueue("mail", b"")
-        await drain(worker_of(traces, mail), queue)
-    process = traces.only("process mail")
-    assert () == process.links  # the job was enqueued without tracing
-    acks = [link for span in traces.spans("commit") for link in span.links if link.attributes["jqueue.call"] == "ack"]
-    assert [process.context.span_id] == [link.context.span_id for link in acks]
-
-
 async def test_retries_are_linked_to_the_enqueue_and_to_the_attempt_before(traces):
     async def mail(ctx: Context):
         if ctx.attempt < 3:
@@ -184,16 +144,6 @@ async def test_the_message_of_an_error_is_recorded_only_on_purpose(traces):
     assert "shown" == event.attributes["exception.message"]
 
 
-async def test_a_snooze_is_no_error(traces):
-    async def mail():
-        raise Snooze(3600)
-
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        await queue.enqueue("mail", b"")
-        await drain(worker_of(traces, mail), queue)
-    assert StatusCode.UNSET == traces.only("process").status.status_code
-
-
 async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
     queue = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
     async with queue:
@@ -229,13 +179,6 @@ async def test_a_context_that_the_caller_gives_is_kept(traces):
     assert [] == traces.spans("enqueue")
 
 
-async def test_headers_that_would_grow_too_large_stay_as_they_are(traces):
-    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage(), limits=Limits(header_bytes=40)))
-    with traces.tracer.start_as_current_span("request"):
-        job = await queue.enqueue("mail", b"", headers={"own": "kept"})
-    assert {"own": "kept"} == dict(job.headers)
-
-
 async def test_an_enqueue_that_fails_is_an_error_and_raises_as_before(traces):
     queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
     with pytest.raises(InvalidJobError):
@@ -245,29 +188,8 @@ async def test_an_enqueue_that_fails_is_an_error_and_raises_as_before(traces):
     assert ["InvalidJobError", "TypeError"] == [span.attributes["error.type"] for span in traces.spans()]
 
 
-async def test_a_queue_is_instrumented_once(traces):
-    tracing = traces.tracing()
-    queue = DirectQueue(InMemoryStorage())
-    assert queue is tracing.instrument(queue)
-    assert queue is tracing.instrument(queue)
-    await queue.enqueue("mail", b"")
-    assert (1, 1) == (len(traces.spans("enqueue")), len(traces.spans("commit")))
-
-
-async def test_a_queue_without_headers_is_traced_as_far_as_it_can(traces, tmp_path):
-    queue = traces.tracing().instrument(connect_queue(f"vsqs://{tmp_path}"))
-    async with queue:
-        await queue.enqueue("mail", b"{}")
-    assert 1 == len(traces.spans("enqueue"))
-
-
 def test_a_span_of_a_thread_is_the_parent_of_its_blocking_enqueue(traces):
     inner = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
     with SyncQueue(inner) as queue, traces.tracer.start_as_current_span("request") as request:
         queue.enqueue("mail", b"")
     assert request.get_span_context().span_id == traces.only("enqueue").parent.span_id
-
-
-async def test_without_tracing_no_header_is_added():
-    job = await DirectQueue(InMemoryStorage()).enqueue("mail", b"")
-    assert {} == dict(job.headers)

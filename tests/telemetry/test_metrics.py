@@ -1,23 +1,24 @@
-"""Metrics for Prometheus: what they count is what happened."""
+"""Metrics for Prometheus and OpenTelemetry: what they count is what happened."""
 
 import asyncio
 from collections import Counter
 
-import prometheus_client
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from jqueue import BrokerQueue, CASConflictError, DirectQueue, InMemoryStorage, LocalFileSystemStorage, QueueSet
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage, QueueSet
 from jqueue.connect import connect_queue
-from jqueue.core.queue_options import QueueOptions
-from jqueue.domain.errors import StorageFatalError, StorageThrottledError
+from jqueue.domain.counters import KINDS
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.observer import Observer
-from jqueue.telemetry.catalog import METRICS
 from jqueue.telemetry.figures import MOST, OTHERS
+from jqueue.telemetry.otel_metrics import OpenTelemetryMetrics
 from jqueue.telemetry.prometheus import PrometheusMetrics
-from jqueue.telemetry.recorder import Recorder
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Worker
+from tests.simulation.chain import COMPLETED, DEAD, IN_PROGRESS, QUEUED, status_of
+from tests.simulation.runner import Settings, Simulation
 from tests.telemetry.samples import samples_of
 
 
@@ -31,52 +32,7 @@ async def scraped(*queues, **options):
     return found
 
 
-async def test_workers_of_several_queue_objects_count_what_was_done_on_a_file(tmp_path):
-    """The sum over the queue objects is the number of versions, and the totals are those of the handlers' runs."""
-    path, jobs = tmp_path / "queue.json", 60
-    ran: Counter[str] = Counter()
-    places = [BrokerQueue(LocalFileSystemStorage(path)) for _ in range(3)]
-    metrics = [PrometheusMetrics(every=None) for _ in places]
-    async with places[0] as producer:
-        async with metrics[0].watch(producer):
-            await producer.enqueue_many([Enqueue("even" if number % 2 else "odd", b"") for number in range(jobs)])
-        made = samples_of(metrics[0].text())
-    assert {} == made  # nothing is watched any longer
-
-    async def work(queue, exporter):
-        worker = Worker(concurrency=4)
-
-        @worker.handler("even")
-        async def even():
-            ran["even"] += 1
-
-        @worker.handler("odd", max_attempts=2, backoff=_AtOnce())
-        async def odd():
-            ran["odd"] += 1
-            raise ValueError("always")
-
-        async with queue, exporter.watch(queue):
-            await worker.run(queue, drain=True, signals=False)
-            return samples_of(await exporter.fresh_text())
-
-    first = (await DirectQueue(LocalFileSystemStorage(path)).stats()).version
-    scrapes = await asyncio.gather(*(work(*pair) for pair in zip(places, metrics, strict=True)))
-    last = max(found["jqueue_version",] for found in scrapes)
-    final = await scraped((DirectQueue(LocalFileSystemStorage(path)), _nothing))
-    assert final["jqueue_version",] >= last
-    assert {"even": jobs // 2, "odd": jobs} == ran
-    for name, expected in {"enqueued": 30, "done": 0, "failed": 60, "retried": 30, "dead": 30}.items():
-        assert expected == final[f"jqueue_{name}_total", "odd"], name
-    for name, expected in {"enqueued": 30, "done": 30, "failed": 0, "claimed": 30}.items():
-        assert expected == final[f"jqueue_{name}_total", "even"], name
-    for name, count in {"even": 30, "odd": 60}.items():
-        assert count == final["jqueue_wait_seconds_count", name] == final["jqueue_run_seconds_count", name]
-        assert count == final["jqueue_wait_seconds_bucket", name, "+Inf"]
-    assert 30 == final["jqueue_jobs", "odd", "dead"]
-    assert first == 1
-
-
-class _AtOnce:
+class AtOnce:
     def bound(self, failures):
         return 0.0
 
@@ -85,22 +41,53 @@ async def _nothing(queue):
     pass
 
 
-async def test_the_commits_of_all_queue_objects_are_the_versions_of_the_queue(tmp_path):
-    storage = LocalFileSystemStorage(tmp_path / "queue.json")
-    queues = [BrokerQueue(storage), BrokerQueue(storage), DirectQueue(storage)]
-    metrics = [PrometheusMetrics(every=None) for _ in queues]
+async def test_workers_of_several_queue_objects_count_what_was_done_on_a_file(tmp_path):
+    """The commits of all queue objects are the versions of the queue, and the totals are the runs of the handlers."""
+    storage, jobs = LocalFileSystemStorage(tmp_path / "queue.json"), 60
 
-    async def work(queue, exporter):
-        async with queue, exporter.watch(queue):
-            await asyncio.gather(*(queue.enqueue("t", b"") for _ in range(20)))
-            return samples_of(exporter.text())
+    async def enqueue(queue):
+        await queue.enqueue_many([Enqueue("even" if number % 2 else "odd", b"") for number in range(jobs)])
 
-    found = await asyncio.gather(*(work(*pair) for pair in zip(queues, metrics, strict=True)))
-    version = (await DirectQueue(storage).stats()).version
-    assert version == sum(each["jqueue_commits_total",] for each in found)
-    assert 60 == sum(each["jqueue_commit_calls_sum",] for each in found)
-    writes = sum(each["jqueue_store_seconds_count", "write"] for each in found)
-    assert version + sum(each["jqueue_conflicts_total",] for each in found) == writes
+    async def work(queue):
+        worker = Worker(concurrency=4)
+
+        @worker.handler("even")
+        async def even(): ...
+
+        @worker.handler("odd", max_attempts=2, backoff=AtOnce())
+        async def odd():
+            raise ValueError("always")
+
+        await worker.run(queue, drain=True, signals=False)
+
+    async def observed(do):
+        async with BrokerQueue(storage) as queue:
+            return await scraped((queue, do))
+
+    scrapes = [await observed(enqueue), *await asyncio.gather(observed(work), observed(work))]
+    final = await scraped((DirectQueue(storage), _nothing))
+    assert final["jqueue_version",] == sum(scrape["jqueue_commits_total",] for scrape in scrapes)
+    for name, expected in {"enqueued": 30, "done": 0, "failed": 60, "retried": 30, "dead": 30}.items():
+        assert expected == final[f"jqueue_{name}_total", "odd"], name
+    for name, expected in {"enqueued": 30, "done": 30, "failed": 0, "claimed": 30}.items():
+        assert expected == final[f"jqueue_{name}_total", "even"], name
+    for name, count in {"even": 30, "odd": 60}.items():
+        assert count == final["jqueue_wait_seconds_count", name] == final["jqueue_run_seconds_count", name]
+    assert 30 == final["jqueue_jobs", "odd", "dead"]
+
+
+async def test_errors_and_conflicts_of_the_store_are_counted_by_kind(tmp_path):
+    storage = FaultyStorage(InMemoryStorage())
+    storage.on_write(Fault.LOST_REQUEST)
+
+    async def work(queue):
+        await queue.enqueue("t", b"")
+        await DirectQueue(storage).enqueue("t", b"")  # by another program
+        await queue.dequeue("t")
+
+    samples = await scraped((DirectQueue(storage), work))
+    assert 1 == sum(value for key, value in samples.items() if key[0] == "jqueue_store_errors_total")
+    assert samples["jqueue_conflicts_total",] <= 1
 
 
 async def test_a_batch_is_one_commit_with_all_its_calls():
@@ -124,28 +111,6 @@ async def test_a_commit_whose_answer_was_lost_is_counted_once_and_as_recognised(
     assert (1, 1, 1) == tuple(
         found[f"jqueue_{name}",] for name in ("commits_total", "commits_recognised_total", "version")
     )
-
-
-async def test_errors_of_the_store_are_counted_by_kind():
-    recorder = Recorder("q")
-    for error in (StorageThrottledError("x"), TimeoutError(), StorageFatalError("x"), OSError(), RuntimeError()):
-        recorder.store_called("write", 0.1, error)
-    recorder.store_called("write", 0.1, CASConflictError("x"))
-    recorder.store_called("read", 0.1, asyncio.CancelledError())
-    errors = {sample.labels[1:]: sample.value for sample in recorder.samples() if "errors" in sample.metric.name}
-    assert {"throttled", "timeout", "fatal", "transient", "other"} == {kind for _, kind in errors}
-    assert {1} == set(errors.values())
-    assert [1] == [sample.value for sample in recorder.samples() if "conflicts" in sample.metric.name]
-
-
-async def test_calls_for_objects_beside_the_queue_are_timed():
-    async def large(queue):
-        await queue.enqueue("t", b"x" * 200_000)
-        await queue.ack((await queue.dequeue("t"))[0])
-
-    found = await scraped((DirectQueue(InMemoryStorage()), large))
-    counts = {key[1]: value for key, value in found.items() if key[0] == "jqueue_store_seconds_count"}
-    assert (1, 1) == (counts["create"], counts["fetch"])
 
 
 async def test_labels_are_bounded_and_sums_stay_exact():
@@ -185,29 +150,6 @@ async def test_a_queue_that_cannot_be_read_is_down_and_comes_back():
         assert 1 == samples_of(await metrics.fresh_text())["jqueue_up",]
 
 
-async def test_metrics_go_into_the_registry_of_a_program_and_follow_the_queue():
-    """Without a call of ours, the figures in it are at most `every` old."""
-    registry = prometheus_client.CollectorRegistry()
-    queue = DirectQueue(InMemoryStorage())
-    labels = {"queue": "memory", "entrypoint": "t"}
-    async with PrometheusMetrics(registry, every=0.01).watch(queue), asyncio.timeout(60):
-        await queue.enqueue("t", b"")
-        while registry.get_sample_value("jqueue_enqueued_total", labels) != 1:
-            await asyncio.sleep(0.01)
-
-
-async def test_an_observer_that_fails_disturbs_no_commit(caplog):
-    class Failing(Observer):
-        def committed(self, commit):
-            raise RuntimeError
-
-    queue = DirectQueue(InMemoryStorage())
-    queue.observe(Failing())
-    job = await queue.enqueue("t", b"")
-    assert [job.id] == [claimed.id for claimed in await queue.dequeue()]
-    assert "the observer Failing of a queue failed" in caplog.text
-
-
 async def test_an_observer_is_told_of_the_operations_and_their_results():
     seen = []
     queue = DirectQueue(InMemoryStorage())
@@ -230,6 +172,22 @@ async def test_an_observer_is_told_of_the_operations_and_their_results():
     assert isinstance(seen[2].calls[0][0][0], Ack)
 
 
+async def test_open_telemetry_gets_the_numbers_of_prometheus():
+    reader = InMemoryMetricReader()
+    ours = OpenTelemetryMetrics(MeterProvider([reader]), every=0.01)
+    queue = BrokerQueue(InMemoryStorage())
+    async with queue, ours.watch(queue), asyncio.timeout(60):
+        await queue.enqueue_many([Enqueue("mail", b"")] * 5)
+        await queue.ack_many(await queue.dequeue("mail", batch_size=3))
+        points = {}
+        while "jqueue_done" not in points or points["jqueue_done"][0].value != 3:
+            await asyncio.sleep(0.01)
+            scopes = [scope for each in reader.get_metrics_data().resource_metrics for scope in each.scope_metrics]
+            points = {metric.name: metric.data.data_points for scope in scopes for metric in scope.metrics}
+    assert {"queue": "memory", "entrypoint": "mail"} == points["jqueue_done"][0].attributes
+    assert [2] == [point.value for point in points["jqueue_jobs"] if point.attributes["status"] == "ready"]
+
+
 async def test_a_set_of_queues_shows_its_figures_together():
     members = [DirectQueue(InMemoryStorage()) for _ in range(2)]
     for queue in members:
@@ -250,17 +208,47 @@ async def test_a_queue_in_an_older_format_has_no_totals(tmp_path):
     assert not any(key[0].endswith("_total") for key in found)
 
 
-def test_every_metric_has_a_name_of_its_own():
-    names = [metric.name for metric in METRICS]
-    assert len(names) == len(set(names))
-    assert all(name.startswith("jqueue_") and name.isidentifier() for name in names)
+def metrics_of(content):
+    """The metrics of a queue with this content."""
+
+    async def read():
+        storage = InMemoryStorage()
+        await storage.write(content)
+        return await scraped((DirectQueue(storage), _nothing), commits=False)
+
+    return asyncio.run(read())
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_a_metric_of_seconds_or_bytes_says_so(metric):
-    assert ("s" == metric.unit) == metric.name.endswith("_seconds")
-    assert ("By" == metric.unit) == metric.name.endswith("_bytes")
+@pytest.mark.parametrize("seed", range(3))
+def test_the_metrics_are_the_counts_of_the_chain_of_versions(seed):
+    settings = Settings(rate=0.1, steps=5, disturbances=False, old_format=0.0, contention=0.0)
+    simulation = Simulation(seed, settings)
+    simulation.run()
+    claims: Counter[str] = Counter()
+    before: dict[str, dict[str, object]] = {}
+    half = len(simulation.versions) // 2
+    for version in simulation.versions:
+        for job_id, job in version.jobs.items():
+            known = before.get(job_id, {})
+            if status_of(job) == IN_PROGRESS and known.get("attempt", 0) != job["attempt"]:
+                claims[job["entrypoint"]] += 1
+        before = version.jobs
+        if version.index in (half, len(simulation.versions) - 1):
+            check(metrics_of(simulation.world.network.landings[version.index].content), version, claims)
 
 
-def test_queue_options_have_no_observer():
-    assert "observer" not in QueueOptions.__dataclass_fields__
+def check(found, version, claims):
+    assert set(claims) <= version.counters.keys()
+    for name in version.counters.keys() - {""}:
+        assert claims[name] == found["jqueue_claimed_total", name] == found["jqueue_wait_seconds_count", name]
+        for kind, label in enumerate(KINDS):
+            assert version.total(name, kind) == found[f"jqueue_{label}_total", name]
+    by_metric: Counter[str] = Counter()
+    for key, number in found.items():
+        if key[0] == "jqueue_jobs":
+            by_metric[key[2]] += int(number)
+    statuses = Counter(status_of(job) for job in version.jobs.values())
+    assert [statuses[name] for name in (IN_PROGRESS, DEAD, COMPLETED)] == [
+        by_metric[name] for name in (IN_PROGRESS, DEAD, COMPLETED)
+    ]
+    assert by_metric["ready"] + by_metric["scheduled"] <= statuses[QUEUED]  # some are past their expiry

@@ -1,0 +1,384 @@
+"""The commands that change a queue: one job, a selection counted first and asked about, limits, settings, cron."""
+
+import json
+import os
+import stat
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.domain.errors import StorageFatalError
+from jqueue.operations import Enqueue
+from jqueue.sync import SyncQueue
+from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
+from tests.cli.commands import SECRET, at_a_terminal, refused, run, text, values
+
+
+@pytest.fixture
+def jobs(queue):
+    """Three waiting jobs of mail, one of report, and a running and a dead one of mail."""
+    queue.enqueue("mail", SECRET.encode(), -1, job_id="running")
+    queue.dequeue("mail")
+    queue.kill("dead")
+    for job_id in ("m1", "m2", "m3"):
+        queue.enqueue("mail", SECRET.encode(), job_id=job_id)
+    queue.enqueue("report", SECRET.encode(), job_id="r1")
+    return queue
+
+
+BY_FILTERS = {
+    "cancel --entrypoint mail --yes": ("cancelled", "m1 m2 m3"),
+    "cancel --status running --running --yes": ("cancelled", "running"),
+    "cancel --all --running --yes": ("cancelled", "m1 m2 m3 r1 running"),
+    "cancel m1": ("cancelled", "m1"),
+    "redrive --error BOOM --yes": ("redriven", "dead"),
+    "redrive dea": ("redriven", "dead"),
+    "purge --yes": ("purged", "dead"),
+    "purge --entrypoint report --yes": ("purged", ""),
+    "purge --older-than 30d --yes": ("purged", ""),
+    "purge --status queued --entrypoint mail --yes": ("purged", "m1 m2 m3"),
+    "reschedule --id m --at 2030-01-02T03:04": ("rescheduled", "m1 m2 m3"),
+    "reprioritise --all --priority 7": ("reprioritised", "m1 m2 m3 r1"),
+}
+"""Commands, the participle of the verb, and the jobs that change."""
+
+
+def fields(queue):
+    """What a command may change of each job."""
+    return {job.id: (job.status, job.run_at, job.priority, job.cancel_requested) for job in queue.jobs().values()}
+
+
+@pytest.mark.parametrize("arguments", BY_FILTERS)
+def test_the_jobs_that_match_are_counted_by_a_dry_run_and_then_changed_and_no_others(path, jobs, arguments):
+    command, *options = arguments.split()
+    done, ids = BY_FILTERS[arguments]
+    before, content = fields(jobs), path.read_bytes()
+    counts = values(command, path, *[option for option in options if option != "--yes"], "--dry-run")
+    assert {"matched": len(ids.split()), done: 0, "dry_run": True} == counts
+    assert content == path.read_bytes()
+    report = values(command, path, *options)
+    if "matched" in report:
+        assert (len(ids.split()),) * 2 == (report["matched"], report[done])
+    after = fields(jobs)
+    assert set(ids.split()) == {job_id for job_id, values in before.items() if after.get(job_id) != values}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ("cancel m1", "the job (mail) was removed"),
+        ("cancel running --running", "will be told to stop"),
+        ("cancel --entrypoint mail --yes", "2 jobs match but were left alone: running jobs need --running"),
+        ("cancel --all --running --yes", "1 of them is still in progress: their workers are told to stop"),
+        ("redrive dea…", "the job (mail) is queued again"),
+        ("redrive --entrypoint none --yes", "no job was redriven: none matches"),
+        ("purge dead", "the job (mail) was removed"),
+        ("reschedule m1 --delay 1h", "the job (mail) is scheduled for "),
+        ("reprioritise m1 -p -5", "the job (mail) has priority -5"),
+        ("run-now m2", "the job (mail) is ready"),
+        ("pause mail", "paused until `jqueue resume`: 3 jobs wait, 1 job in progress continues"),
+        ("requeue-stale --timeout 0 --dry-run", "1 job has no heartbeat within this time"),
+        ("requeue-stale --timeout 0", "1 job taken back"),
+    ],
+)
+def test_a_change_is_confirmed_in_a_sentence(path, jobs, arguments, answer):
+    command, *options = arguments.split()
+    assert answer in text(command, path, *options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("cancel running", "this job is in progress: add --running to tell its worker to stop"),
+        ("cancel dead --running", "this job is already dead: remove dead jobs with `jqueue purge`"),
+        ("cancel m", "3 jobs have ids that begin like this"),
+        ("redrive m1", "this job is queued: only a dead job can be queued again"),
+        ("reschedule running --delay 1", "this job is in progress: it has no time"),
+        ("reprioritise dead -p 1", "this job is dead: it no longer waits"),
+        ("purge m1 --dry-run", "this job waits: `jqueue cancel` removes it"),
+        ("purge --status ready", "purge takes dead and completed jobs, or --status queued"),
+        ("run-now dead", "this job is dead: only a queued job can be run now"),
+        ("cancel", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
+        ("redrive m1 --all", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
+        ("reprioritise -p 1 --all --key k", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
+        ("cancel --all", "there is no terminal to ask at: add --yes to go ahead, or --dry-run to only count"),
+        ("purge", "there is no terminal to ask at: add --yes to go ahead, or --dry-run to only count"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_changes_nothing(path, jobs, arguments, reason):
+    before = path.read_bytes()
+    command, *options = arguments.split()
+    assert reason in refused(command, path, *options)
+    assert before == path.read_bytes()
+
+
+def test_a_dead_job_whose_key_is_taken_stays_dead_and_is_named(path, queue):
+    job = queue.enqueue("mail", b"", unique_key="k")
+    queue.nack(queue.dequeue("mail")[0], dead=True)
+    holder = queue.enqueue("mail", b"", unique_key="k")
+    counts = {"matched": 1, "redriven": 0, "changed_meanwhile": 0, "refused": 1, "taken": {job.id: holder.id}}
+    assert counts == values("redrive", path, "--all", status=1)
+    assert "not redriven: 1 job: another job has taken the unique key" in text("redrive", path, "--all", status=1)
+    assert "Unique key 'k' is taken" in refused("redrive", path, job.id)
+
+
+def test_a_pause_of_an_entrypoint_that_nobody_has_says_so(path, queue):
+    assert "no job, worker or cron entry has this entrypoint yet: check its name" in run("pause", path, "nope").stderr
+    assert {"entrypoint": "nope", "paused": True, "changed": False} == values("pause", path, "nope")
+    assert "resumed" in text("resume", path, "nope")
+    assert "this entrypoint was not paused" == text("resume", path, "nope")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 4), ("y", 0, 0)])
+def test_a_command_asks_at_a_terminal_and_names_the_entrypoints(path, jobs, answer, status, left):
+    result = at_a_terminal("cancel", path, "--all", answer=answer)
+    assert "Cancel 4 jobs? (mail 3, report 1) [y/N]:" in result.stderr
+    assert (status, left) == (result.returncode, len(jobs.read_state().queued_jobs()))
+
+
+@pytest.mark.wide
+def test_tens_of_thousands_of_jobs_are_cancelled_in_chunks(path, queue):
+    for _ in range(3):
+        queue.enqueue_many([Enqueue("mail")] * 10_000)
+    assert 30_000 == values("cancel", path, "--all", "--yes")["cancelled"]
+    assert 0 == queue.stats().depth
+
+
+# Others at work, and stores that fail
+
+
+class Meanwhile(FaultyObjects):
+    """The file of a queue. Something happens before its n-th write."""
+
+    def __init__(self, path, happen, number=1):
+        super().__init__(LocalFileSystemStorage(path))
+        self.happen, self.number, self.began = happen, number, 0
+
+    async def write(self, content, if_match=None):
+        self.began += 1
+        if self.began == self.number:
+            await self.happen(self)
+        return await super().write(content, if_match)
+
+
+def other(path):
+    return DirectQueue(LocalFileSystemStorage(path))
+
+
+def test_jobs_that_a_worker_claims_or_that_come_meanwhile_are_left_alone(path, jobs, url_of):
+    async def happen(_):
+        await other(path).dequeue("mail")
+        await other(path).enqueue("mail", b"", job_id="new")
+
+    counts = values("cancel", url_of(Meanwhile(path, happen)), "--entrypoint", "mail", "--yes", status=1)
+    assert {"matched": 3, "cancelled": 2, "told": 0, "changed_meanwhile": 1, "refused": 0} == counts
+    assert {"running", "dead", "m1", "r1", "new"} == jobs.jobs().keys()
+
+
+def test_a_limit_set_by_another_operator_meanwhile_is_not_lost(path, queue, url_of):
+    async def happen(_):
+        await other(path).limit("mail", rate=5, per=60)
+
+    answer = values("limit", url_of(Meanwhile(path, happen)), "mail", "--running", "2")
+    assert {"running": 2, "rate": 5}.items() <= answer.items()
+
+
+async def lose_the_store(storage):
+    storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
+    storage.on_write(Fault.LOST_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ("enqueue mail", "the job is then added at most once"),
+        ("limit mail --running 2", "Look at the queue (`jqueue ls`, `jqueue stats`) before you repeat it"),
+        ("pause mail", ""),
+        ("cancel m1", ""),
+        ("cancel --all --yes", "for 4 jobs: the connection failed before it was certain"),
+    ],
+)
+def test_a_change_whose_answer_is_lost_for_good_has_an_unknown_outcome(path, jobs, url_of, virtual, arguments, advice):
+    command, *options = arguments.split()
+    error = refused(command, url_of(Meanwhile(path, lose_the_store)), *options)
+    assert error.startswith("the outcome is unknown")
+    assert advice in error
+
+
+def test_an_answer_that_is_lost_once_is_found_out(path, queue, url_of, virtual):
+    store = FaultyStorage(LocalFileSystemStorage(path))
+    store.on_write(Fault.LOST_ANSWER)
+    assert {text("enqueue", url_of(store), "mail")} == set(queue.jobs())
+
+
+def test_a_store_that_refuses_half_way_is_an_error_that_counts_the_changed_jobs(path, queue, url_of):
+    async def refuse(_):
+        raise StorageFatalError("access to the bucket 'jobs' was refused")
+
+    queue.enqueue_many([Enqueue("mail")] * 2500)
+    error = refused("cancel", url_of(Meanwhile(path, refuse, number=2)), "--all", "--yes")
+    assert error.startswith("access to the bucket 'jobs' was refused. 1,000 jobs were cancelled before. Run the")
+
+
+# One job more
+
+
+def test_every_option_of_a_job_is_a_flag(path, queue):
+    flags = {
+        "--priority=-5": ("priority", -5),
+        "--job-id=mine": ("id", "mine"),
+        "--run-at=2030-01-02T03:04": ("run_at", datetime(2030, 1, 2, 3, 4, tzinfo=UTC)),
+        "--expires-at=2030-01-02T03:04+01:00": ("expires_at", datetime(2030, 1, 2, 2, 4, tzinfo=UTC)),
+        "--unique-key=k": ("unique_key", "k"),
+        "--header=a=b=c": ("headers", {"a": "b=c"}),
+        "--max-attempts=3": ("max_attempts", 3),
+        "--concurrency-key=c": ("concurrency_key", "c"),
+        "--concurrency-limit=2": ("concurrency_limit", 2),
+        "--keep-result=2h": ("keep_result", 7200),
+    }
+    assert "mine" == text("enqueue", path, "mail", "text", *flags, "--unique-for", "60", "--on-conflict", "raise")
+    job = queue.jobs()["mine"]
+    assert dict(flags.values()) == {name: getattr(job, name) for name, _ in flags.values()}
+    assert b"text" == job.payload
+    later = queue.find(text("enqueue", path, "mail", "--delay", "15m"))
+    assert timedelta(minutes=15) == later.run_at - later.created_at
+
+
+@pytest.mark.parametrize("size", [0, 70_000, 3_000_000])
+@pytest.mark.parametrize("source", ["-", "--file -", "--file payload", "--file pipe"])
+def test_a_payload_of_any_size_is_taken_from_a_file_a_pipe_or_the_standard_input(
+    path, queue, tmp_path, monkeypatch, source, size
+):
+    monkeypatch.chdir(tmp_path)
+    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    Path("payload").write_bytes(content)
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=Path("pipe").write_bytes, args=(content,))
+    if source.endswith("pipe"):  # the shell writes `--file <(command)` so: it cannot be read twice
+        writer.start()
+    job_id = text("enqueue", path, "mail", *source.split(), stdin=content if source.endswith("-") else None)
+    if source.endswith("pipe"):
+        writer.join()
+    job = queue.find(job_id)
+    assert (size > 65_536) is (job.payload_object is not None)
+    with SyncQueue(path) as opened:
+        assert content == b"".join(opened.open_payload(job))
+
+
+def test_a_job_that_is_there_already_is_named_and_not_added_again(path, queue):
+    for flags in (["--job-id", "one"], ["--unique-key", "k"]):
+        first, again = (values("enqueue", path, "mail", *flags) for _ in range(2))
+        assert (True, False, first["id"]) == (first["added"], again["added"], again["id"])
+        result = run("enqueue", path, "mail", *flags)
+        assert (0, f"{first['id']}\n") == (result.exit_code, result.stdout)
+        assert result.stderr.startswith("jqueue: no job was added: ")
+    assert "Unique key 'k' is taken" in refused("enqueue", path, "mail", "--unique-key", "k", "--on-conflict", "raise")
+    queue.ack_many(queue.dequeue(batch_size=2))
+    assert "has finished already" in run("enqueue", path, "mail", "--job-id", "one").stderr
+
+
+def test_the_first_enqueue_creates_the_queue_and_says_so_and_a_folder_only_on_request(path):
+    created = run("enqueue", path, "mail")
+    assert (0, f"jqueue: there was no queue at {path}: this job created it\n") == (created.exit_code, created.stderr)
+    text("enqueue", path, "mail")  # nothing to say
+    missing = path.parent / "folder" / "queue.json"
+    assert "does not exist; correct the path, or add --create" in refused("enqueue", missing, "mail")
+    assert not missing.parent.exists()
+    assert 0 == run("enqueue", missing, "mail", "--create").exit_code
+    before = path.read_bytes()
+    assert f"there is a queue at {path} already: it was left as it is" == refused("init", path)
+    assert before == path.read_bytes()
+    other = path.with_name("other.json")
+    assert {"queue": str(other), "created": True} == values("init", other)
+
+
+# Limits, settings, cron entries
+
+
+def test_each_limit_is_set_for_itself(path, queue):
+    before = path.read_bytes()
+    assert "in progress: no limit; claims: no limit" == text("limit", path, "mail")
+    assert before == path.read_bytes()
+    assert "in progress: at most 2; claims: no limit" == text("limit", path, "mail", "--running", "2")
+    answer = values("limit", path, "mail", "--rate", "100", "--per", "1m")
+    assert {"running": 2, "rate": 100, "per": 60, "paused": False, "changed": True}.items() <= answer.items()
+    queue.pause("mail")
+    sentence = text("limit", path, "mail", "--no-running")
+    assert "in progress: no limit; claims: at most 100 in 60 s; this entrypoint is paused" == sentence
+    assert values("limit", path, "mail", "--no-rate")["rate"] is None
+
+
+def test_every_setting_of_a_queue_can_be_configured(path, queue):
+    before = values("configure", path)
+    settings = {
+        "history": ("7d", 7 * 86400),
+        "history_bytes": ("2GiB", 2 << 30),
+        "aging": ("60", 60),
+        "blob_bytes": ("64MiB", 64 << 20),
+        "dead_retention": ("30d", 30 * 86400),
+    }
+    for name, (typed, value) in settings.items():
+        assert value == values("configure", path, f"--{name.replace('_', '-')}", typed)[name]
+    configured = values("configure", path)
+    assert settings.keys() <= configured.keys() == before.keys()
+    assert "history 7 d" in text("configure", path)
+    for name in settings:
+        values("configure", path, f"--no-{name.replace('_', '-')}")
+    assert before == values("configure", path)
+
+
+def test_a_cron_entry_is_set_run_now_and_removed(path, queue):
+    cron = ["--cron", "30 2 * * *", "--entrypoint", "clean", "--timezone", "Europe/Berlin", "--max-attempts", "3"]
+    sentence = text("schedule", path, "nightly", '{"all": true}', *cron)
+    [entry] = queue.schedules()
+    assert f"added; the first job is enqueued at {entry.next_at:%Y-%m-%d %H:%M:%S} UTC" == sentence
+    assert ("Europe/Berlin", 3, b'{"all": true}') == (entry.timezone, entry.max_attempts, entry.payload)
+    assert values("schedule", path, "nightly", *cron)["replaced"]
+    job = queue.find(values("run-now", path, "--schedule", "nightly")["id"])
+    assert ("clean", 3) == (job.entrypoint, job.max_attempts)
+    large = ["--file", "-"]
+    assert "is kept in" in refused("schedule", path, "n", *cron, *large, stdin=SECRET * 100_000)
+    assert {"name": "nightly", "removed": True} == values("unschedule", path, "nightly")
+
+
+# `jqueue edit`
+
+
+def set_editor(monkeypatch, tmp_path, **changes):
+    """An editor that sets these fields, and notes the text that it was given."""
+    program = f"""
+import json, pathlib, sys
+file = pathlib.Path(sys.argv[1])
+seen = file.read_text()
+pathlib.Path({str(tmp_path / "seen")!r}).write_text(seen)
+body = "".join(line for line in seen.splitlines() if not line.startswith("#"))
+file.write_text(json.dumps({{**json.loads(body), **json.loads({json.dumps(changes)!r})}}))
+"""
+    (tmp_path / "editor.py").write_text(program)
+    monkeypatch.setenv("EDITOR", f"{sys.executable} -IS {tmp_path}/editor.py")
+    monkeypatch.delenv("VISUAL", raising=False)
+
+
+def test_a_job_is_edited_without_its_payload(path, jobs, monkeypatch, tmp_path):
+    set_editor(monkeypatch, tmp_path, priority=-5, keep_result="2h")
+    assert ["priority", "keep_result"] == values("edit", path, "m1")["changed"]
+    job = jobs.jobs()["m1"]
+    assert (-5, 7200, SECRET.encode()) == (job.priority, job.keep_result, job.payload)
+    assert SECRET not in (tmp_path / "seen").read_text()
+
+
+def test_a_wrong_edit_is_refused_and_its_text_stays_in_a_file_of_the_user(path, jobs, monkeypatch, tmp_path):
+    before = path.read_bytes()
+    set_editor(monkeypatch, tmp_path, priority="high")
+    result = run("edit", path, "m1")
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "jqueue: nothing was changed: priority must be an int" in result.stderr
+    file = Path(result.stderr.partition("is kept in ")[2].strip())
+    assert (0o600, "high") == (stat.S_IMODE(file.stat().st_mode), json.loads(file.read_text())["priority"])
+    file.unlink()
+    assert before == path.read_bytes()

@@ -1,0 +1,153 @@
+"""`jqueue dashboard` and `jqueue metrics`: servers on this machine, and what they refuse to do for others."""
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.commands import PATIENCE, SECRET, refused, run
+from tests.telemetry.samples import samples_of
+
+TOKEN = "operator-token-000000"
+
+
+@contextmanager
+def running(*arguments, command="dashboard"):
+    """The command in a process: yields its process and its link, and stops it with Ctrl-C."""
+    words = [sys.executable, "-m", "jqueue", command, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            line = process.stdout.readline() if command == "dashboard" else process.stderr.readline()
+            yield process, line.split()[-1]
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE)
+
+
+def call(link, method, path, body=None, **headers):
+    """The status, the headers and the content of an answer."""
+    parts = urlsplit(link)
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    connection = (
+        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=PATIENCE, context=trusting)
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+    )
+    content = None if body is None else json.dumps(body)
+    try:
+        connection.request(method, path, content, {"X-Jqueue-Dashboard": "1", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def test_the_link_opens_the_page_and_the_log_has_neither_token_nor_payload(path, queue):
+    queue.enqueue("mail", SECRET.encode(), job_id="one")
+    with running(path) as (process, link):
+        parts = urlsplit(link)
+        token = parts.fragment.removeprefix("token=")
+        assert ("127.0.0.1", 64) == (parts.hostname, len(token))
+        assert 200 == call(link, "GET", "/")[0]
+        assert 401 == call(link, "GET", "/api/overview")[0]
+        assert 403 == call(link, "GET", "/", Host="evil.example")[0]
+        assert f"cannot listen on 127.0.0.1:{parts.port}" in refused("dashboard", path, "--port", parts.port)
+        status, headers, _ = call(link, "POST", "/api/session", {"token": token})
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert (200, f"jqueue-{parts.port}") == (status, cookie.partition("=")[0])
+        overview = json.loads(call(link, "GET", "/api/overview", Cookie=cookie)[2])
+        assert ("operator", 1) == (overview["role"], overview["figures"]["ready"])
+        assert SECRET.encode() in call(link, "GET", "/api/job/payload?id=one", Cookie=cookie)[2]
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=PATIENCE)
+        assert (0, ("", "")) == (process.returncode, output)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text(f"operator {TOKEN}\nviewer viewer-token-000000\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.wide
+def test_a_token_file_and_tls_let_others_in(path, queue, tokens, tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    subprocess.run([*request.split(), "-keyout", key, "-out", certificate], capture_output=True, check=True)
+    options = ("--host", "0.0.0.0", "--token-file", tokens, "--tls-cert", certificate, "--tls-key", key)
+    with running(path, *options) as (_, link):
+        assert link.startswith("https://")
+        assert "token" not in link
+        status, headers, _ = call(link.replace("0.0.0.0", "127.0.0.1"), "POST", "/api/session", {"token": TOKEN})
+        assert (200, True) == (status, "secure" in headers["Set-Cookie"].lower())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--host 0.0.0.0", "needs --token-file"),
+        ("--host 192.0.2.1 --token-file TOKENS", "needs --tls-cert and --tls-key"),
+        ("--host example.org --insecure", "needs --token-file"),
+        ("--tls-cert TOKENS", "give both"),
+        ("--tls-cert nothing.pem --tls-key TOKENS", "there is no file"),
+        ("--token-file nothing", "cannot be read"),
+    ],
+)
+def test_options_that_would_show_the_queue_to_strangers_are_refused(path, queue, tokens, options, reason):
+    assert reason in refused("dashboard", path, *options.replace("TOKENS", str(tokens)).split())
+
+
+# Metrics
+
+
+def test_the_metrics_are_printed_once_and_no_payload(path, queue):
+    for _ in range(3):
+        queue.enqueue("mail", SECRET.encode())
+    queue.dequeue("mail")
+    samples = samples_of(run("metrics", path).stdout)
+    assert (2, 1) == (samples["jqueue_jobs", "mail", "ready"], samples["jqueue_jobs", "mail", "in_progress"])
+    assert (3, 1) == (samples["jqueue_enqueued_total", "mail"], samples["jqueue_wait_seconds_count", "mail"])
+    assert ("jqueue_commits_total",) not in samples  # of this process, which commits nothing
+
+
+def test_without_the_extra_the_command_says_what_to_install(path, queue, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "jqueue.telemetry.prometheus", raising=False)
+    assert 'pip install "jqueue[metrics]"' in refused("metrics", path)
+
+
+@pytest.mark.wide
+def test_each_scrape_reads_the_queue_until_the_command_is_stopped(path, queue):
+    def scraped(url):
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+            return samples_of(answer.read())
+
+    queue.enqueue("mail", b"")
+    with running(path, "--listen", "127.0.0.1:0", command="metrics") as (process, url):
+        assert 1 == scraped(url)["jqueue_jobs", "mail", "ready"]
+        queue.enqueue("mail", b"")
+        assert 2 == scraped(url)["jqueue_jobs", "mail", "ready"]
+        os.rename(path, f"{path}.away")
+        assert {"jqueue_up": 0, "jqueue_build_info": 1} == {key[0]: value for key, value in scraped(url).items()}
+        os.rename(f"{path}.away", path)
+        assert 2 == scraped(url)["jqueue_jobs", "mail", "ready"]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            scraped(url.replace("/metrics", "/"))
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(PATIENCE)
