@@ -77,6 +77,7 @@ def readable(path):
         async with tiny_queue(LocalFileSystemStorage(path)) as queue:
             jobs = Counter([job.entrypoint async for job in queue.iterate_jobs()])
             stats = await queue.stats()
+            assert stats.totals is not None
             return jobs, stats.depth, stats.totals.removed
 
     return asyncio.run(look())

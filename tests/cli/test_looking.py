@@ -202,14 +202,15 @@ def test_stats_warn_about_unreadable_lines(path, queue):
 def test_workers_and_other_holders_are_listed_and_lost_workers_are_told_apart(path, queue):
     async def work():
         async with DirectQueue(LocalFileSystemStorage(path)) as queue:
-            for run_id, age in (("a", 0), ("b", 121)):
-                queue.attend(
-                    run_id,
-                    lambda at, age=age: WorkerRecord(
-                        name="mailer", host="web-1", pid=7 + age, started=at - age - 60, at=at - age, slots=4,
-                        entrypoints=("mail",),
-                    ),
-                )  # fmt: skip
+            for age in (0, 121):
+
+                def describe(at, age=age):
+                    times = {"started": at - age - 60, "at": at - age}
+                    return WorkerRecord(
+                        name="mailer", host="web-1", pid=7 + age, slots=4, entrypoints=("mail",), **times
+                    )
+
+                queue.attend(f"run {age}", describe)
             for holder in ("mailer@web-1:7", "a person"):
                 await queue.enqueue("mail")
                 await queue.dequeue("mail", holder=holder)

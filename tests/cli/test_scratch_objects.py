@@ -50,12 +50,12 @@ async def test_what_is_no_file_of_ours_is_neither_followed_nor_removed(path, nam
     assert (True, b"precious") == (link.is_symlink(), precious.read_bytes())
 
 
-@pytest.mark.parametrize("suffix", ["/../../elsewhere", "/trial", ".trial/../x", ".trial//x"])
+@pytest.mark.parametrize("suffix", ["/../../elsewhere", "/trial", ".trial/../x"])
 async def test_neither_a_scratch_file_nor_a_listing_leads_to_another_folder(path, suffix):
-    storage = LocalFileSystemStorage(path)
-    for call in (storage.beside, storage.list_beside):
-        with pytest.raises(ValueError, match="must not lead to another folder"):
-            await call(suffix)
+    with pytest.raises(ValueError, match="must not lead to another folder"):
+        LocalFileSystemStorage(path).beside(suffix)
+    with pytest.raises(ValueError, match="must not lead to another folder"):
+        await LocalFileSystemStorage(path).list_beside(suffix)
 
 
 async def test_a_listing_has_the_times_and_leaves_out_sidecars_temporary_files_links_and_folders(path):

@@ -1,6 +1,7 @@
 """`jqueue spark enqueue|run|snapshot|archive|report`: refused before Spark starts, and one story on Spark."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -49,6 +50,13 @@ def on_spark(queue, spark, monkeypatch):
     return queue
 
 
+def shown(*arguments):
+    """The output of a command, which may hold long paths."""
+    result = run(*arguments)
+    assert (0, "") == (result.exit_code, result.stderr)
+    return result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -61,8 +69,6 @@ def on_spark(queue, spark, monkeypatch):
         ("run program:worker nothing.json", "there is no queue at "),
         ("run program:worker queue.json --py-files none.zip", "there is no file none.zip"),
         ("run program:worker queue.json --entrypoint other", "program:worker has no handler for 'other'"),
-        ("run nothing:worker queue.json", "the module 'nothing' is neither"),
-        ("run program:idle queue.json", "program:idle has no handlers"),
         ("snapshot queue.json jobs.csv", "jobs.csv already exists: add --mode append or overwrite"),
         ("snapshot queue.json out.xml", "OUT must end with .parquet, .csv or .json"),
         ("snapshot queue.json --conf ui.enabled=true", "--conf takes a Spark setting as KEY="),
@@ -99,17 +105,15 @@ finally:
 
 
 def test_rows_of_a_file_become_jobs_and_are_shown_run_reported_and_archived(on_spark, tmp_path):
-    assert "3 jobs added to " in text("spark", "enqueue", "jobs.csv", "queue.json", "--entrypoint", "double")
+    assert "3 jobs added to " in shown("spark", "enqueue", "jobs.csv", "queue.json", "--entrypoint", "double")
     assert [b'{"n": 5}', b'{"n":1}', b'{"n":2}', b'{"n":0}'] == [job.payload for job in on_spark.jobs().values()]
-    shown = text("spark", "snapshot", "queue.json", "--show", 1)
-    assert "double" in shown
-    assert "and 3 more" in shown
+    assert re.search(r"double.* and 3 more", text("spark", "snapshot", "queue.json", "--show", 1))
     report = values("spark", "run", "program:worker", "queue.json", "--drain", "--py-files", "program.py")
     assert (4, 3, 1, 1) == tuple(report[name] for name in ("claimed", "done", "dead", "batches"))
     report = values("spark", "report", "queue.json", "--html", "page.html")
     assert [("double", 1)] == [(each["entrypoint"], each["dead"]) for each in report["entrypoints"]]
     assert (tmp_path / "page.html").stat().st_size > 1000
-    assert "events of 1 queue added" in text("spark", "archive", "queue.json", "lake")
+    assert "of 1 queue added" in shown("spark", "archive", "queue.json", "lake")
     assert 0 == values("spark", "archive", "queue.json", "lake")["added"]
     assert 4 == values("spark", "report", "--lake", "lake", "--since", "1d")["total"]["enqueued"]
 
@@ -120,7 +124,8 @@ def test_columns_named_like_job_fields_set_those_fields_and_a_repeated_write_add
         '{"entrypoint": "mail", "payload": {"to": "bob"}, "priority": 2, "unique_key": "a"}\n'
     )
     arguments = ("spark", "enqueue", "jobs.jsonl", "queue.json", "--txn-app-id", "nightly", "--txn-version", 7)
-    assert (1, 1, False) == tuple(values(*arguments)[name] for name in ("added", "taken", "repeated"))
+    receipt = values(*arguments)
+    assert (1, 1, False) == tuple(receipt[name] for name in ("added", "taken", "repeated"))
     assert "nothing added: version 7 of nightly was already written" == text(*arguments)
     [job] = [job for job in on_spark.jobs().values() if job.entrypoint == "mail"]
     assert (2, "a", {"x": "y"}) == (job.priority, job.unique_key, job.headers)

@@ -1,13 +1,13 @@
 """Programs in separate processes whose end is tested; queues and storages that signal their calls to other threads."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import textwrap
 import threading
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core.blob import codec
 from jqueue.core.broker import BrokerQueue
 from jqueue.testing.faults import FaultyStorage
 
@@ -39,7 +39,7 @@ def assert_ended_well(done):
 
 def entrypoints(path):
     """The sorted entrypoints of the jobs in a file."""
-    return sorted(job.entrypoint for job in codec.decode(path.read_bytes()).jobs)
+    return sorted(job["entrypoint"] for job in json.loads(path.read_bytes())["jobs"].values())
 
 
 def run_in_threads(count, work):
@@ -68,6 +68,7 @@ class SignallingQueue(BrokerQueue):
     Attributes:
         entered: released whenever an enqueue or a dequeue begins.
         beaten: released whenever a heartbeat has been answered.
+        asked: set when a result is waited for.
         stopped: set when the queue has stopped.
     """
 
@@ -75,6 +76,7 @@ class SignallingQueue(BrokerQueue):
         super().__init__(*args, **options)
         self.entered = threading.Semaphore(0)
         self.beaten = threading.Semaphore(0)
+        self.asked = threading.Event()
         self.stopped = threading.Event()
 
     async def enqueue(self, *args, **options):
@@ -84,6 +86,10 @@ class SignallingQueue(BrokerQueue):
     async def dequeue(self, *args, **options):
         self.entered.release()
         return await super().dequeue(*args, **options)
+
+    async def result(self, *args, **options):
+        self.asked.set()
+        return await super().result(*args, **options)
 
     async def heartbeat_many(self, *args, **options):
         errors = await super().heartbeat_many(*args, **options)

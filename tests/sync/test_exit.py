@@ -18,16 +18,7 @@ def run(folder, source, *arguments):
 
 
 @pytest.mark.wide
-def test_importing_starts_no_thread(tmp_path):
-    source = """
-SyncQueue(sys.argv[1])
-assert [threading.main_thread()] == threading.enumerate()
-"""
-    run(tmp_path, source)
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
+@pytest.mark.parametrize("kind", ["BrokerQueue"])
 def test_jobs_enqueued_by_daemon_threads_survive_the_end_of_the_program(tmp_path, kind):
     source = """
 queue = SyncQueue(globals()[sys.argv[2]](LocalFileSystemStorage(sys.argv[1])))
@@ -96,36 +87,7 @@ for _ in range(10):
 
 
 @pytest.mark.wide
-def test_an_atexit_handler_can_still_enqueue(tmp_path):
-    source = """
-queue = SyncQueue(sys.argv[1])
-atexit.register(queue.enqueue, "goodbye", b"")
-queue.enqueue("hello", b"")
-"""
-    run(tmp_path, source)
-    assert ["goodbye", "hello"] == entrypoints(tmp_path / "queue.json")
-
-
-@pytest.mark.wide
-def test_a_call_after_the_end_is_refused(tmp_path):
-    source = """
-import jqueue.sync.background
-from jqueue import QueueClosedError
-
-queue = SyncQueue(sys.argv[1])
-queue.enqueue("hello", b"")
-jqueue.sync.background._end()
-for call in (queue.stats, SyncQueue("other.json").stats, lambda: queue.keep_alive("an id").__enter__()):
-    try:
-        call()
-    except QueueClosedError as error:
-        print(error.args[0].split()[3].strip(","))
-"""
-    assert ["ending"] * 3 == run(tmp_path, source)
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
+@pytest.mark.parametrize("kind", ["BrokerQueue"])
 def test_a_waiting_dequeue_does_not_delay_the_exit(tmp_path, kind):
     source = """
 entered = threading.Event()
@@ -145,43 +107,6 @@ threading.Thread(target=work, daemon=True).start()
 entered.wait()
 """
     run(tmp_path, source, kind)
-
-
-@pytest.mark.wide
-def test_a_waiting_result_call_does_not_delay_the_exit(tmp_path):
-    source = """
-entered = threading.Event()
-
-class Signalling(BrokerQueue):
-    async def result(self, *args, **options):
-        entered.set()
-        return await super().result(*args, **options)
-
-queue = SyncQueue(Signalling(LocalFileSystemStorage(sys.argv[1])))
-job = queue.enqueue("work", b"", keep_result=60)
-threading.Thread(target=queue.result, args=(job,), daemon=True).start()
-entered.wait()
-"""
-    run(tmp_path, source)
-
-
-@pytest.mark.wide
-def test_a_keep_alive_block_in_a_daemon_thread_ends_without_an_error(tmp_path):
-    source = """
-queue = SyncQueue(sys.argv[1])
-queue.enqueue("work", b"")
-inside = threading.Event()
-
-def work():
-    [job] = queue.dequeue("work")
-    with queue.keep_alive(job, 0.01):
-        inside.set()
-        threading.Event().wait()
-
-threading.Thread(target=work, daemon=True).start()
-inside.wait()
-"""
-    run(tmp_path, source)
 
 
 @pytest.mark.wide

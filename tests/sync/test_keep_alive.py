@@ -1,16 +1,14 @@
 """Heartbeats while blocking code works, and the errors that it gets if a claim is lost."""
 
-import asyncio
 import threading
 
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError
+from jqueue.domain.errors import ClaimLostError, JobCancelledError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.sync.background import background
 from tests.sync.programs import PATIENCE, SignallingQueue
 
 
@@ -50,13 +48,6 @@ def test_claims_are_kept_while_the_block_runs(queue, broker):
     assert [] == queue.ack_many(jobs)
 
 
-def test_leaving_the_block_ends_the_heartbeats(queue, broker):
-    [job] = claim(queue)
-    with queue.keep_alive(job, 0.01):
-        assert broker.beaten.acquire(timeout=PATIENCE)
-    assert set() == queue._open_queue.beats
-
-
 def test_a_lost_claim_shows_in_the_block_and_is_raised_at_its_end(queue):
     [job] = claim(queue)
     with pytest.raises(ClaimLostError) as caught, queue.keep_alive(job, 0.01) as claims:
@@ -92,14 +83,6 @@ def test_a_cancelled_job_of_a_range_shows_in_the_block_and_is_no_loss():
         assert 96 == queue.stats().depth
 
 
-def test_an_error_of_the_block_takes_precedence_over_a_lost_claim(queue):
-    [job] = claim(queue)
-    with pytest.raises(ZeroDivisionError), queue.keep_alive(job, 0.01) as claims:
-        queue.requeue_stale(0)
-        until(lambda: claims.lost)
-        1 / 0  # noqa: B018
-
-
 def test_a_job_acked_in_the_block_is_not_lost(queue, broker):
     job, other = claim(queue, 2)  # the heartbeats of the other go on
     with queue.keep_alive([job, other], 0.01) as claims:
@@ -108,17 +91,3 @@ def test_a_job_acked_in_the_block_is_not_lost(queue, broker):
             pass
         assert broker.beaten.acquire(timeout=PATIENCE)
         assert not claims.lost
-
-
-def test_an_invalid_interval_is_refused_before_the_block(queue):
-    [job] = claim(queue)
-    with pytest.raises(InvalidJobError, match="interval"), queue.keep_alive(job, -1):
-        raise AssertionError("the block was entered")
-
-
-def test_closing_the_queue_in_the_block_ends_the_heartbeats_without_a_warning(queue, caplog):
-    [job] = claim(queue)
-    with queue.keep_alive(job, 0.01):
-        queue.close()
-        assert "jqueue-heartbeat" not in [task.get_name() for task in asyncio.all_tasks(background().loop)]
-    assert [] == caplog.records

@@ -5,21 +5,14 @@ import gc
 import sys
 import threading
 import types
-import urllib.request
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import JQueueError, QueueClosedError
-from jqueue.domain.operations import Dequeue, Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.sync.background import Background, background
-from jqueue.sync.calls import Call
-from jqueue.sync.queue import _claimed_among
-from jqueue.testing.faults import FaultyStorage
+from jqueue.sync.background import Background
 from tests.sync.programs import (
     PATIENCE,
     HeldStorage,
@@ -47,14 +40,6 @@ def test_calls_of_many_threads_share_a_commit():
         for thread in (first, *others):
             thread.join(PATIENCE)
         assert (9, 2) == (len(queue.read_state().jobs), storage.writes)
-
-
-def test_eight_threads_need_far_fewer_writes_than_calls():
-    storage = FaultyStorage(InMemoryStorage(), latency=0.005)
-    with SyncQueue(storage) as queue:
-        run_in_threads(8, lambda number: [queue.enqueue("work", b"%d" % number) for _ in range(25)])
-        assert 200 == len(queue.read_state().jobs)
-    assert storage.writes <= 100
 
 
 def test_all_queues_share_one_thread():
@@ -129,55 +114,9 @@ def test_a_garbage_collected_queue_is_stopped():
     broker = SignallingQueue(InMemoryStorage())
     queue = SyncQueue(broker)
     queue.enqueue("work", b"")
-    resources = len(background().resources)
     del queue
     gc.collect()
     assert broker.stopped.wait(PATIENCE)
-    background().loop.call_soon_threadsafe(broker.entered.release)
-    assert broker.entered.acquire(timeout=PATIENCE)
-    assert resources > len(background().resources)
-
-
-# Abandoned calls
-
-
-@pytest.mark.parametrize("operations", [False, True])
-def test_claims_of_an_abandoned_call_are_handed_back_uncharged(operations):
-    with SyncQueue(InMemoryStorage()) as queue:
-        enqueued = queue.enqueue("work", b"")
-        call: Call[Any]
-        open_queue = queue._open()
-        if operations:
-            give_back = lambda results: open_queue._give_back(_claimed_among(results))  # noqa: E731
-            call = Call(lambda: open_queue.queue.apply(Dequeue("work"), Enqueue("other", b"")), give_back=give_back)
-        else:
-            call = Call(lambda: open_queue.queue.dequeue("work"), give_back=open_queue._give_back)
-        background().post(open_queue._begin, call)
-        assert call.wait(PATIENCE)
-        background().post(call.abandon)
-        [job] = queue.dequeue("work", wait=PATIENCE)
-        assert (enqueued.id, 2, 1) == (job.id, job.attempt, job.failures)
-
-
-def test_an_abandoned_call_is_cancelled():
-    begun, cancelled = threading.Event(), threading.Event()
-
-    class Endless(SignallingQueue):
-        async def stats(self, **options):
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-
-    with SyncQueue(Endless(InMemoryStorage())) as queue:
-        open_queue = queue._open()
-        call: Call[Any] = Call(open_queue.queue.stats)
-        background().post(open_queue._begin, call)
-        assert begun.wait(PATIENCE)
-        background().post(call.abandon)
-        assert cancelled.wait(PATIENCE)
-        assert call.wait(PATIENCE)
 
 
 # Event loops
@@ -199,46 +138,6 @@ async def test_notebook_cells_may_call_in_their_running_loop(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     with SyncQueue(InMemoryStorage()) as queue:
         assert "work" == queue.enqueue("work", b"").entrypoint
-
-
-# A web application
-
-
-class ThreadingServer(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class Silent(WSGIRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
-def test_the_views_of_a_web_application_enqueue():
-    queue = SyncQueue(InMemoryStorage())
-
-    def application(environ, start_response):
-        job = queue.enqueue("mail", environ["PATH_INFO"].encode())
-        start_response("202 Accepted", [("Content-Type", "text/plain")])
-        return [job.id.encode()]
-
-    with make_server("127.0.0.1", 0, application, ThreadingServer, Silent) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        ids = []
-
-        def visit(number):
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/{number}", timeout=PATIENCE) as answer:
-                ids.append(answer.read().decode())
-
-        try:
-            run_in_threads(20, visit)
-        finally:
-            server.shutdown()
-            serving.join(PATIENCE)
-    jobs = queue.dequeue("mail", batch_size=100)
-    assert sorted(ids) == sorted(job.id for job in jobs)
-    assert {b"/%d" % number for number in range(20)} == {job.payload for job in jobs}
-    queue.close()
 
 
 GREENLETS = """
