@@ -2,9 +2,8 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,17 +30,18 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_links_have_targets(page):
+def test_links_have_targets():
     broken = []
-    for link in LINK.findall(page.read_text(encoding="utf-8")):
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if "://" not in link and not (target.exists() and (not anchor or anchor in _anchors(target))):
-            broken.append(link)
+    for page in PAGES:
+        for link in LINK.findall(page.read_text(encoding="utf-8")):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if "://" not in link and not (target.exists() and (not anchor or anchor in _anchors(target))):
+                broken.append((_name(page), link))
     assert [] == broken
 
 
+@cache
 def _functions(path: Path) -> dict[str, str]:
     """The source of each function and class of a module, by its qualified name."""
     source = path.read_text(encoding="utf-8")
@@ -57,14 +57,11 @@ def _functions(path: Path) -> dict[str, str]:
     return found
 
 
-def _references() -> list[tuple[str, str, str, str]]:
-    return [(_name(page), *found) for page in PAGES for found in CODE.findall(page.read_text(encoding="utf-8"))]
-
-
-@pytest.mark.parametrize("reference", _references(), ids=" ".join)
-def test_code_named_on_a_page_exists(reference):
-    _, file, function, line = reference
-    assert line in _functions(ROOT / "jqueue" / file).get(function, "there is no such function")
+def test_code_named_on_a_page_exists():
+    for page in PAGES:
+        for file, function, line in CODE.findall(page.read_text(encoding="utf-8")):
+            assert line in _functions(ROOT / "jqueue" / file).get(function, ""), (_name(page), file, function, line)
+            assert function in _functions(ROOT / "jqueue" / file), (_name(page), file, function)
 
 
 def test_each_safety_rule_names_its_code_and_existing_tests():
@@ -79,7 +76,7 @@ def test_each_safety_rule_names_its_code_and_existing_tests():
         assert {name for name in existing if re.fullmatch(rf"test_rule_{number}_\w+", name)} <= named
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_make_targets_named_on_a_page_exist(page):
+def test_make_targets_named_on_a_page_exist():
     targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
-    assert set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets
+    for page in PAGES:
+        assert set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets, page

@@ -32,24 +32,6 @@ async def kill(queue, entrypoint="mail", error="no server"):
     return job.id
 
 
-async def test_cancel_removes_the_job_in_one_commit(queue, app):
-    job = await queue.enqueue("mail", b"")
-    before = await version(queue)
-    answer = await on_job(app, "cancel", job.id)
-    assert (200, {"done": 1}, before + 1) == (answer.status, answer.values, await version(queue))
-    assert await queue.find(job.id) is None
-
-
-async def test_a_job_in_progress_is_told_to_stop_only_if_the_operator_says_so(queue, app):
-    job = await queue.enqueue("mail", b"")
-    await queue.dequeue("mail")
-    refused = await on_job(app, "cancel", job.id)
-    assert (409, "changed") == (refused.status, refused.values["kind"])
-    assert 200 == (await on_job(app, "cancel", job.id, running=True)).status
-    [held] = (await queue.read_state()).in_progress_jobs()
-    assert held.cancel_requested
-
-
 async def test_a_job_that_was_claimed_meanwhile_is_not_cancelled_and_the_operator_is_told(queue, other, app):
     job = await queue.enqueue("mail", b"")
     shown = await seen(app, job.id)
@@ -88,20 +70,6 @@ async def test_the_commit_itself_compares_the_job_with_what_was_seen(path, other
         assert not held.cancel_requested
 
 
-async def test_two_operators_cancel_one_job_and_one_of_them_is_told(queue, app):
-    job = await queue.enqueue("mail", b"")
-    shown = await seen(app, job.id)
-    body = {"id": job.id, "seen": shown["seen"]}
-    answers = await asyncio.gather(act(app, "cancel", body), act(app, "cancel", body))
-    assert [200, 409] == sorted(answer.status for answer in answers)
-
-
-async def test_redrive_queues_a_dead_job_again(queue, app):
-    job_id = await kill(queue)
-    assert 200 == (await on_job(app, "redrive", job_id)).status
-    assert JobStatus.QUEUED is (await queue.find(job_id)).status
-
-
 async def test_a_group_of_dead_jobs_is_queued_again_without_the_others(queue, app):
     same = [await kill(queue, error=f"no server {number}") for number in range(3)]
     others = [await kill(queue, error="disk full"), await kill(queue, "resize", "no server 1")]
@@ -113,23 +81,6 @@ async def test_a_group_of_dead_jobs_is_queued_again_without_the_others(queue, ap
     assert (409, before + 1) == ((await act(app, "redrive-group", body)).status, await version(queue))
     assert {JobStatus.QUEUED} == {(await queue.find(job_id)).status for job_id in same}
     assert {JobStatus.DEAD} == {(await queue.find(job_id)).status for job_id in others}
-
-
-async def test_a_group_of_dead_jobs_is_removed_without_those_that_died_since(queue, app):
-    for number in range(3):
-        await kill(queue, error=f"no server {number}")
-    seen_at = (await get(app, "/api/dead")).values["now"] + 0.001
-    await asyncio.sleep(0.005)
-    stay = {await kill(queue, error="no server 9"), await kill(queue, error="disk full")}
-    body = {"entrypoint": "mail", "pattern": "no server #", "seen_at": seen_at}
-    assert 3 == (await act(app, "remove-group", body)).values["done"]
-    assert stay == {job.id for job in (await queue.read_state()).dead_jobs()}
-
-
-async def test_one_dead_job_is_removed_for_good(queue, app):
-    job_id, other_id = await kill(queue), await kill(queue)
-    assert {"done": 1} == (await on_job(app, "remove", job_id)).values
-    assert [other_id] == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
 async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, other):
@@ -151,21 +102,6 @@ async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, o
         assert later == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
-async def test_a_job_that_died_while_the_page_was_read_counts_as_later(path, other, app):
-    class Slow(LocalFileSystemStorage):
-        async def read(self):
-            found = await super().read()
-            await kill(other)
-            return found
-
-    async with DirectQueue(Slow(path)) as queue:
-        await kill(other)
-        seen = (await get(dashboard(queue, authorize=lambda request: "operator"), "/api/dead")).values
-        assert 1 == seen["total"]
-        assert {"done": 1} == (await act(app, "purge", {"entrypoint": None, "seen_at": seen["now"]})).values
-        assert 1 == len((await other.read_state()).dead_jobs())
-
-
 async def test_reschedule_can_be_undone_with_the_answer(queue, app):
     job = await queue.enqueue("mail", b"", delay=3600)
     run_at = (await queue.find(job.id)).run_at
@@ -176,39 +112,12 @@ async def test_reschedule_can_be_undone_with_the_answer(queue, app):
     assert run_at == (await queue.find(job.id)).run_at
 
 
-async def test_an_undo_is_refused_if_another_operator_has_changed_the_job(queue, other, app):
-    job = await queue.enqueue("mail", b"", delay=3600)
-    now = await on_job(app, "reschedule", job.id, run_at=None)
-    await other.reprioritise(job.id, 7)
-    back = await act(app, "reschedule", {"id": job.id, "seen": now.values["seen"], "run_at": 4102444800})
-    assert (409, "changed") == (back.status, back.values["kind"])
-
-
-async def test_a_priority_is_changed(queue, app):
-    job = await queue.enqueue("mail", b"")
-    assert 200 == (await on_job(app, "reprioritise", job.id, priority=-5)).status
-    assert -5 == (await queue.find(job.id)).priority
-
-
 OPEN = {"paused": False, "running": None, "rate": None, "per": None}
 
 
 async def rules(queue):
     found = (await queue.read_state()).entrypoints.get("mail")
     return None if found is None else (found.paused, found.max_running, found.rate, found.per)
-
-
-async def test_pause_and_resume(queue, app):
-    assert 200 == (await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})).status
-    assert (True, None, None, None) == await rules(queue)
-    assert 200 == (await act(app, "resume", {"entrypoint": "mail", "seen": {**OPEN, "paused": True}})).status
-    assert await rules(queue) is None
-
-
-async def test_limits_are_replaced(queue, app):
-    body = {"entrypoint": "mail", "seen": OPEN, "running": 2, "rate": 100, "per": 60}
-    assert 200 == (await act(app, "limit", body)).status
-    assert (False, 2, 100, 60.0) == await rules(queue)
 
 
 async def test_limits_that_another_operator_has_changed_are_not_overwritten(queue, other, app):
@@ -239,16 +148,6 @@ async def test_a_cron_entry_is_removed_if_it_is_still_as_it_was_seen(queue, othe
     assert 409 == (await act(app, "unschedule", body)).status
     assert {"done": 1} == (await act(app, "unschedule", {**body, "seen": ["0 4 * * *", "UTC", "report"]})).values
     assert [] == await queue.schedules()
-
-
-async def test_a_cron_entry_is_run_now_if_it_is_still_as_it_was_seen(queue, other, app):
-    await queue.schedule("nightly", "0 3 * * *", "report")
-    [entry] = (await get(app, "/api/overview")).values["schedules"]
-    body = {"name": "nightly", "seen": [entry["cron"], entry["timezone"], entry["entrypoint"]]}
-    added = (await act(app, "run-schedule", body)).values["id"]
-    assert "report" == (await queue.find(added)).entrypoint
-    await other.schedule("nightly", "0 4 * * *", "report")
-    assert 409 == (await act(app, "run-schedule", body)).status
 
 
 @pytest.mark.parametrize(
@@ -282,7 +181,26 @@ async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app, action, b
     assert before == await version(queue)
 
 
-async def test_an_unknown_action_and_a_body_that_is_no_object_are_refused(app):
-    assert 404 == (await act(app, "drop-everything", {})).status
-    assert 400 == (await act(app, "cancel", [1])).status
-    assert 413 == (await act(app, "cancel", {"id": "x" * 100_000})).status
+async def test_each_action_on_a_job_does_its_work_in_one_commit_if_the_job_is_as_it_was_seen(queue, other, app):
+    for action, body, (field, expected) in (
+        ("remove", {}, ("id", None)),
+        ("redrive", {}, ("status", JobStatus.QUEUED)),
+        ("reprioritise", {"priority": -5}, ("priority", -5)),
+        ("cancel", {}, ("id", None)),
+    ):
+        job_id = await kill(queue) if action in ("redrive", "remove") else (await queue.enqueue("mail", b"")).id
+        shown = await seen(app, job_id)
+        before = await version(queue)
+        answers = [await act(app, action, {"id": job_id, "seen": shown["seen"], **body}) for _ in range(2)]
+        assert [200, 409] == [answer.status for answer in answers], action
+        assert before + 1 == await version(queue)
+        assert expected == getattr(await queue.find(job_id), field, None)
+
+
+async def test_entrypoints_are_paused_resumed_and_limited(queue, app):
+    await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})
+    assert (True, None, None, None) == await rules(queue)
+    await act(app, "resume", {"entrypoint": "mail", "seen": {**OPEN, "paused": True}})
+    assert await rules(queue) is None
+    await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 2, "rate": 100, "per": 60})
+    assert (False, 2, 100, 60.0) == await rules(queue)

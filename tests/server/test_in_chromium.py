@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import re
-import signal
 import threading
-from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -14,12 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.operations import Enqueue
 from jqueue.server.static_page import static_page
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
-from tests.tiny_segments import spilled, tiny_queue
 
 pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("chromium")]
 
@@ -71,57 +66,43 @@ def opened(browser, path):
         yield link.partition("#")[0]
 
 
-def test_the_token_leaves_the_address_and_the_page_follows_the_queue(browser, path):
+def test_the_page_follows_the_queue_pauses_and_limits_an_entrypoint_and_undoes_it(browser, path):
     filled(path)
     with opened(browser, path):
         assert "token" not in browser.driver.current_url
         browser.see("Ready\n1", ".cards")
         on(path, "enqueue", "mail", b"")
         browser.see("Ready\n2", ".cards")
+        browser.press("Pause", "main")
+        browser.press("Pause", "dialog")
+        browser.see("paused", "main table")
+        browser.press("Undo", "#notes")
+        browser.see("Undone", "#notes")
+        assert {} == on(path, "read_state").entrypoints
+        browser.go("/limits")
+        browser.press("Limits", "main")
+        browser.until(lambda: browser.all("#field-running"), "the form")[0].send_keys("3")
+        browser.press("Set the limits", "dialog")
+        browser.see("New limits", "#notes")
         assert [] == browser.log()
 
 
-def test_every_view_has_one_heading_one_main_part_and_names_for_its_controls(browser, path):
+def test_every_view_names_its_controls_and_is_no_wider_than_the_window(browser, path):
     ids = filled(path)
+    nameless = """const name = (node) => (node.getAttribute("aria-label") || node.innerText
+        || node.labels?.[0]?.innerText || "").trim();
+        return [...document.querySelectorAll("button, a, input, select, svg[role=img]")]
+          .filter((node) => node.offsetParent !== null && !name(node)).map((node) => node.outerHTML)"""
     with opened(browser, path):
-        for place in (*VIEWS, f"/job?id={ids['dead']}"):
-            browser.go(place)
-            browser.until(lambda: len(browser.all("main h1")) == 1, "a heading")
-            nameless = browser.driver.execute_script(
-                """const name = (node) => (node.getAttribute("aria-label") || node.innerText
-                     || node.labels?.[0]?.innerText || "").trim();
-                   return [...document.querySelectorAll("button, a, input, select, svg[role=img], table")]
-                     .filter((node) => node.offsetParent !== null && node.nodeName !== "TABLE" && !name(node))
-                     .map((node) => node.outerHTML)"""
-            )
-            assert [] == nameless
-            assert 1 == len(browser.all("main"))
-            wide = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0
-
-
-def test_a_missing_segment_is_named_in_every_view_and_other_jobs_can_be_cancelled(browser, path):
-    async def fill_segments():
-        async with tiny_queue(LocalFileSystemStorage(path)) as queue:
-            await queue.enqueue_many([Enqueue("report", b"") for _ in range(3)])
-            await spilled(queue)
-        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
-            return await queue.enqueue("mail", b"")
-
-    job = asyncio.run(fill_segments())
-    [lost] = path.with_name("queue.json.segments").iterdir()
-    lost.unlink()
-    with opened(browser, path):
-        for place in VIEWS:
-            browser.go(place)
-            browser.see(
-                f"Segment .segments/{lost.name} (report) cannot be read, and 3 jobs in it wait", "main .warning"
-            )
-        browser.go("/jobs")
-        browser.see(job.id, "main table")
-        browser.press("Cancel", "main table")
-        browser.press("Cancel", "dialog")
-        browser.see("Cancelled the job", "#notes")
+        for width in (360, 1920):
+            browser.resize(width)
+            for place in (*VIEWS, f"/job?id={ids['dead']}"):
+                browser.go(place)
+                browser.until(lambda: len(browser.all("main h1")) == 1, "a heading")
+                browser.until(lambda: "Loading" not in browser.text("main"), "the view")
+                assert [] == browser.driver.execute_script(nameless)
+                over = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
+                assert over <= 0, (width, place)
 
 
 def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):
@@ -145,34 +126,6 @@ def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):
         assert on(path, "find", job.id) is None
 
 
-def test_a_pause_is_undone_with_a_button(browser, path):
-    filled(path)
-    with opened(browser, path):
-        browser.press("Pause", "main")
-        browser.press("Pause", "dialog")
-        browser.see("paused", "main table")
-        browser.press("Undo", "#notes")
-        browser.see("Undone", "#notes")
-        assert {} == on(path, "read_state").entrypoints
-
-
-def test_limits_are_set_in_a_form(browser, path):
-    on(path, "enqueue", "mail", b"")
-    with opened(browser, path):
-        browser.go("/limits")
-        browser.press("Limits", "main")
-        browser.until(lambda: browser.all("#field-running"), "the form")[0].send_keys("3")
-        browser.press("Set the limits", "dialog")
-        browser.see("New limits", "#notes")
-        browser.press("Another entrypoint", "main")
-        browser.until(lambda: browser.all("#field-entrypoint"), "the form")[0].send_keys("later")
-        browser.all("#field-running")[0].send_keys("1")
-        browser.press("Set the limits", "dialog")
-        browser.see("New limits for later", "#notes")
-        assert 1 == on(path, "read_state").entrypoints["later"].max_running
-        assert 3 == on(path, "read_state").entrypoints["mail"].max_running
-
-
 def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(browser, path):
     filled(path)
     with running(path) as (_, link):
@@ -189,105 +142,6 @@ def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(brows
         browser.press("Sign in")
         browser.see("live, version")
         assert "" == browser.text("#trouble").strip()
-
-
-def test_the_page_says_that_it_is_not_up_to_date_while_its_server_hangs(browser, path):
-    filled(path)
-    with running(path) as (process, link):
-        browser.open(link)
-        browser.see("live, version")
-        process.send_signal(signal.SIGSTOP)
-        try:
-            browser.see("not up to date", "#live")
-            browser.see("There has been no answer for 5 s", "#trouble")
-            browser.see(" UTC.", "#trouble")
-        finally:
-            process.send_signal(signal.SIGCONT)
-        browser.see("live, version", "#live")
-        assert "" == browser.text("#trouble").strip()
-
-
-@pytest.mark.parametrize("query", ["state=x", "order=x", "start=x"])
-def test_a_filter_that_is_refused_is_named_where_the_jobs_would_be(browser, path, query):
-    filled(path)
-    with opened(browser, path):
-        browser.go(f"/jobs?{query}")
-        browser.until(lambda: browser.all("main .warning"), "the reason")
-        assert "Loading" not in browser.text("main")
-        browser.go("/jobs")
-        browser.until(lambda: browser.all("main tbody tr"), "the jobs")
-        assert not browser.all("main .warning")
-
-
-def test_times_have_their_zone_and_failures_are_those_of_users(browser, path):
-    ids = filled(path)
-    with opened(browser, path):
-        browser.go(f"/job?id={ids['completed']}")
-        browser.see("Attempts\n1\n", "main .facts")
-        assert 2 == len(re.findall(r"\d\d:\d\d:\d\d UTC", browser.text("main .facts")))
-
-
-def test_a_heading_gets_the_focus_without_a_frame(browser, path):
-    filled(path)
-    with opened(browser, path):
-        browser.go("/jobs")
-        browser.until(lambda: browser.driver.switch_to.active_element.tag_name == "h1", "the focus")
-        style = "return getComputedStyle(document.activeElement).outlineStyle"
-        assert "none" == browser.driver.execute_script(style)
-
-
-def test_charts_fill_their_rows_and_tell_the_values_under_the_pointer(browser, path):
-    from selenium.webdriver import ActionChains
-
-    async def fill_hour():
-        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
-            await queue.configure(history=3600)
-            await queue.enqueue("mail", b"")
-            await queue.ack((await queue.dequeue())[0])
-            await queue.enqueue("mail", b"")
-
-    asyncio.run(fill_hour())
-    tops = "return [...document.querySelectorAll('.chart')].map((each) => each.getBoundingClientRect().top)"
-    with opened(browser, path):
-        browser.until(lambda: any(each.get_attribute("d") for each in browser.all(".dot")), "a lone point")
-        for width, columns in ((1280, 2), (1600, 4), (390, 1)):
-            browser.resize(width)
-            assert {columns} == set(Counter(browser.driver.execute_script(tops)).values())
-        browser.resize(1280)
-        browser.see("queued 1", ".legend")
-        drawing = browser.all(".chart svg")[0]
-        ActionChains(browser.driver).move_to_element_with_offset(drawing, 3 - drawing.size["width"] // 2, 0).perform()
-        browser.see("queued 0", ".legend")
-        ActionChains(browser.driver).move_to_element(browser.all("h1")[0]).perform()
-        browser.see("queued 1", ".legend")
-
-
-def test_names_stay_whole_many_errors_stay_short_and_all_tabs_are_in_view(browser, path):
-    async def fill_groups():
-        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
-            for number in range(57):
-                await queue.enqueue("sync_customer", b"")
-                error = "KeyError: " + chr(97 + number % 26) * (number // 26 + 1) + " in a row of a table" * 9
-                await queue.nack((await queue.dequeue())[0], error=error, dead=True)
-            await queue.enqueue("sync_customer", b"")
-            await queue.pause("sync_customer")
-
-    asyncio.run(fill_groups())
-    with opened(browser, path):
-        browser.resize(1280)
-        browser.see("paused", "main table")
-        browser.go("/dead")
-        browser.until(lambda: len(browser.all("main tbody tr")) == 20, "the first groups")
-        high = browser.driver.execute_script(
-            "return [document.documentElement.scrollHeight, document.querySelector('td > bdi').offsetHeight]"
-        )
-        assert high[0] < 2000
-        assert high[1] < 30
-        browser.all("main .pager a")[0].click()
-        browser.until(lambda: len(browser.all("main tbody tr")) == 57, "all groups")
-        browser.resize(390)
-        tabs = "return [...document.querySelectorAll('#views a')].map((each) => each.getBoundingClientRect().right)"
-        assert max(browser.driver.execute_script(tabs)) <= 390
 
 
 def test_two_operators_at_once_and_the_slower_one_is_told(browser, path):
@@ -457,50 +311,3 @@ def test_the_page_without_a_server_reads_the_object_of_another_site_and_follows_
         browser.press("Show the payload", "main")
         browser.see("hunter2", "main pre")
         assert [] == browser.log()
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "body", "said"),
-    [
-        (200, {"Access-Control-Allow-Origin": None}, b"", "CORS"),
-        (403, {}, b"", "presigned URL has perhaps expired"),
-        (404, {}, b"", "there is no object"),
-        (200, {}, b"hello", "not JSON"),
-        (200, {}, b'{"format": 3, "jobs": {}}', "format 3"),
-        (200, {}, b'{"format": 2, "critical": ["wormholes"], "jobs": {}}', "wormholes"),
-        (200, {}, b'{"jobs": []}', "jqueue 1.0.0"),
-    ],
-)
-def test_the_page_without_a_server_says_why_it_cannot_read(browser, status, headers, body, said):
-    allowed = {"Access-Control-Allow-Origin": "*", **headers}
-    answer = status, {name: value for name, value in allowed.items() if value}, body
-    with site(**{"queue.json": answer}) as (bucket, _), site() as (home, pages):
-        pages.answers["/page.html"] = html(static_page(""))
-        browser.open(f"{home}/page.html")
-        browser.see("public or presigned URL", "#trouble")
-        browser.until(lambda: browser.all("#trouble input"), "the question")[0].send_keys(f"{bucket}/queue.json")
-        browser.press("Read it")
-        browser.see(said, "#trouble")
-
-
-@pytest.mark.parametrize("jobs", [0, 10, 3000])
-def test_no_view_is_wider_than_the_window(browser, path, jobs):
-    async def add():
-        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
-            await queue.configure(dead_retention=3600)
-            await queue.enqueue_many([Enqueue(f"entrypoint-{number % 7}", b"") for number in range(jobs)])
-
-    asyncio.run(add())
-    with opened(browser, path):
-        for width in (360, 1024, 1920):
-            browser.resize(width)
-            for scheme in ("light", "dark"):
-                browser.prefer(scheme)
-                for place in VIEWS:
-                    browser.go(place)
-                    browser.until(lambda: len(browser.all("main h1")) == 1, "a heading")
-                    browser.until(lambda: "Loading" not in browser.text("main"), "the view")
-                    over = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
-                    assert over <= 0, (width, place)
-        browser.go("/jobs")
-        browser.until(lambda: len(browser.all("main tbody tr")) == min(jobs, 50), "a page of jobs")

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 from base64 import b64encode
-from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -133,15 +132,6 @@ def test_an_object_that_the_script_cannot_read_is_refused_with_the_reason(read_b
     assert said in read_by_script(text)["refused"]
 
 
-@pytest.mark.parametrize(
-    "line", ["null", "7", "{}", '{"entrypoint": "mail"}', '{"entrypoint": "a", "payload": "", "status": "x"}']
-)
-def test_a_line_that_is_no_job_is_counted_and_left_out(read_by_script, line):
-    text = f'{{"format": 2, "jobs": {{"a": {line}, "b": {{"entrypoint": "mail", "payload": ""}}}}}}'
-    found = read_by_script(text)["overview"]
-    assert (1, 1) == (found["store"]["unreadable"], found["figures"]["ready"])
-
-
 def test_the_file_needs_no_other_file_and_runs_only_its_own_script():
     made = static_page('https://bucket.example/q.json?X-Sig="><script>alert(1)</script>')
     assert "alert(1)</script>" not in made
@@ -154,16 +144,6 @@ def test_the_file_needs_no_other_file_and_runs_only_its_own_script():
         assert f"'sha256-{digest}'" in policy.group(1)
     assert "import " not in re.sub(r"//.*", "", script)
     assert not re.search(r"\b(?:src|href)=\"(?!data:)", made)
-
-
-def test_no_two_scripts_of_the_file_use_one_name():
-    """The file joins the scripts, so their names must differ, and an import must not rename."""
-    names: Counter[str] = Counter()
-    for name in page.ALONE:
-        text = page.read(name)
-        names.update(re.findall(r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", text, re.MULTILINE))
-        assert not re.search(r"^import .* as ", text, re.MULTILINE)
-    assert [] == [name for name, number in names.items() if number > 1]
 
 
 @pytest.mark.parametrize("name", sorted({*page.SERVED, *page.ALONE}))

@@ -1,0 +1,155 @@
+"""Programs, tests and commands of the pages, run as their readers run them."""
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from jqueue import BrokerQueue, LocalFileSystemStorage, connect
+from jqueue.cli.app import app
+from tests.cli.commands import run
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CHANGING = re.compile(r"^\d{4}-\S+ \S+ |\b[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}\b", re.MULTILINE)
+
+
+def blocks(text, language):
+    return re.findall(rf"^```(?:{language})\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def python(folder, *arguments, **options):
+    """What a program prints. Its errors are among it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        **options,
+    )
+    return ended.stdout
+
+
+@pytest.mark.wide
+def test_the_first_job_is_short_and_prints_the_session_of_the_page(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## A first job")[2]
+    program, session, *_ = blocks(text, "python|console")
+    assert len(program.splitlines()) <= 30
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    enqueued = python(tmp_path, "app.py", check=True)
+    worked = python(tmp_path, "-u", "-m", "jqueue", "worker", "app:worker", "queue.json", "--drain", check=True)
+    *lines, last = worked.replace(str(tmp_path), "/srv/app").splitlines(keepends=True)
+    shown = ["$ python app.py\n", enqueued, "$ jqueue worker app:worker queue.json\n", *lines, "^C\n", last]
+    assert CHANGING.sub("", session) == CHANGING.sub("", "".join(shown))
+
+
+@pytest.mark.wide
+def test_the_tests_of_the_guide_pass(tmp_path):
+    page = (DOCS / "guide/tests.md").read_text(encoding="utf-8")
+    (tmp_path / "test_app.py").write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text("\n".join(blocks(page, "toml")), encoding="utf-8")
+    output = python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    assert output.splitlines()[-1].startswith("2 passed"), output
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("faulty", [False, True])
+def test_the_tests_for_your_own_storage_pass_for_a_correct_one_and_fail_for_a_faulty_one(tmp_path, faulty):
+    page = (DOCS / "reference/testing.md").read_text(encoding="utf-8").partition("## Your own storage")[2]
+    storage, tests = blocks(page, "python")
+    careless = storage.replace("if if_match != (await self.read())[1]:", "if False:")
+    assert careless != storage
+    (tmp_path / "test_my_storage.py").write_text((careless if faulty else storage) + tests, encoding="utf-8")
+    options = ["-q", "-p", "no:cacheprovider", "-n", "0", "-W", "ignore", "-o", "asyncio_mode=strict"]
+    output = python(tmp_path, "-m", "pytest", *options, "-k", "TestMyStorage" if faulty else "", str(tmp_path))
+    if faulty:
+        assert re.search(r"^FAILED .*TestMyStorage", output, re.MULTILINE), output
+    else:
+        assert re.search(r"^[6-9]\d passed", output.splitlines()[-1]), output
+
+
+# Commands
+
+
+TASKS = re.findall(
+    r"^\| [^|]+ \| `(jqueue [^`]+)` \|", (DOCS / "operations/README.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+def test_the_commands_of_the_pages_for_operators_have_their_options():
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("jqueue", [], resilient_parsing=True)
+    for page in (DOCS / "operations").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for line in re.findall(r"(?:`|^\$ )(jqueue \w[^`\n]*)", text, re.MULTILINE):
+            words = shlex.split(line.partition(" &&")[0].replace("`", ""))[1:]
+            name, command, rest = group.resolve_command(context, words)
+            if name != "spark" and rest:
+                command.make_context(name, list(rest), parent=context, resilient_parsing=False)
+
+
+@pytest.mark.wide
+def test_each_of_twenty_tasks_is_done_by_its_command(tmp_path, monkeypatch):
+    assert len(TASKS) >= 20
+
+    async def fill(path):
+        async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
+            await queue.configure(history=86400)
+            await queue.schedule("nightly", "0 3 * * *", "report")
+            for name in ("mail", "resize"):
+                await queue.enqueue(name, b"")
+                await queue.enqueue(name, b"", max_attempts=1)
+            await queue.ack((await queue.dequeue("mail"))[0])
+            await queue.nack((await queue.dequeue("mail"))[0], error="TimeoutError: no answer")
+            await queue.dequeue("resize")
+            return (await queue.enqueue("mail", b"", delay=3600)).id
+
+    for number, command in enumerate(TASKS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        job_id = asyncio.run(fill(folder / "queue.json"))
+        words = [job_id[:8] if word == "ID" else word for word in shlex.split(command)[1:]]
+        words = ["0s ago" if word == "2h" and words[0] == "at" else word for word in words]
+        if words[0] not in ("watch", "worker", "metrics", "dashboard"):  # which do not end
+            result = run(*words)
+            assert 0 == result.exit_code, (command, result.output)
+
+
+# Stores
+
+
+STORES = (DOCS / "guide/stores.md").read_text(encoding="utf-8")
+URLS = {url for url in re.findall(r"[`'\" ]((?:s3|gs|az|memory|file)://[^`'\"\s)]+)", STORES) if "…" not in url}
+
+
+def test_each_url_of_the_page_on_stores_names_a_storage_and_passes_a_shell_unchanged(monkeypatch):
+    """Without quotes, bash would end the command at an &, and would look for matching files at a ?."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    for url in URLS:
+        assert connect(url, create=True) is not None  # the folders of an example do not exist here
+    for command in [line for block in blocks(STORES, "bash") for line in block.splitlines() if "://" in line]:
+        script = f'shopt -s failglob; jqueue() {{ echo "${{@: -1}}"; }}; {command}'
+        shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env={})
+        assert (0, "") == (shell.returncode, shell.stderr)
+        assert shell.stdout.strip() in URLS or command.startswith("export ")
+    for store in ("MinIO", "Cloudflare R2", "Ceph", "DigitalOcean Spaces", "SeaweedFS"):
+        assert re.search(rf"^\| {store} \| `s3://[^`]+endpoint_url=http[^`]+` \|$", STORES, re.MULTILINE), store
+
+
+@pytest.mark.wide
+def test_the_table_of_requests_matches_the_count():
+    from benchmarks.requests_per_job import table
+
+    assert table() in (DOCS / "reference/stores.md").read_text(encoding="utf-8")

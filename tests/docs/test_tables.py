@@ -1,0 +1,89 @@
+"""The tables of the pages have every option, metric, column, capability and planted bug of the code, once."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import jqueue
+from jqueue.connect.formats import FORMATS
+from jqueue.connect.parsed_url import EXAMPLES
+from jqueue.domain.job_options import ALL_OPTIONS
+from jqueue.spark.enqueue import columns, writing
+from jqueue.spark.snapshot import reader
+from jqueue.spark.stream import source_options
+from jqueue.telemetry.catalog import COMMIT_METRICS, QUEUE_METRICS, WORKER_METRICS
+from jqueue.worker.handler_options import HANDLER_OPTION_NAMES
+from tests.docs.architecture_map import PAGES, as_it_should_be
+from tests.simulation.planted_bugs import PLANTED
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+NAMES = {
+    ("guide/enqueue.md", "| option | meaning |\n"): ALL_OPTIONS,
+    ("guide/handlers.md", "| option | meaning |\n"): HANDLER_OPTION_NAMES,
+    ("reference/pipeline.md", "<!-- options: writing -->\n"): writing.OPTIONS,
+    ("reference/pipeline.md", "<!-- options: snapshot -->\n"): reader.KNOWN,
+    ("reference/pipeline.md", "<!-- options: source -->\n"): source_options.KNOWN,
+    ("reference/pipeline.md", "| column | type |"): columns.EXPECTED,
+}
+"""The names in the first column of the table after a text of a page."""
+
+OLDER = {
+    "vsqs": "vsqs:///tmp/folder",
+    "dirq simple": "dirq:///tmp/folder?kind=simple",
+    "dirq queue": "dirq:///tmp/folder?kind=queue",
+    "TextQueue": "textq:///tmp/file.tq",
+}
+"""A URL for each column of the table of older formats."""
+
+
+def text_of(page):
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "start"), NAMES)
+def test_a_table_has_every_name_once(page, start):
+    table = text_of(page).partition(start)[2].partition("\n\n")[0]
+    listed = [name for line in table.splitlines() if "|" in line for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(NAMES[page, start]) == sorted(listed)
+
+
+def test_the_page_on_metrics_has_the_tables_of_the_catalog():
+    page = text_of("operations/metrics.md")
+    for name, metrics in {"the queue": QUEUE_METRICS, "a worker": WORKER_METRICS, "commits": COMMIT_METRICS}.items():
+        rows = [
+            f"| `{metric.name}` | {metric.kind} | "
+            f"{', '.join(f'`{label}`' for label in metric.labels if label != 'queue')} | {metric.description} |"
+            for metric in metrics
+        ]
+        table = "\n".join(["| metric | kind | more labels | meaning |", "| --- | --- | --- | --- |", *rows])
+        assert table == page.partition(f"<!-- metrics of {name} -->\n\n")[2].partition("\n\n")[0]
+
+
+def test_the_page_on_older_formats_has_the_capabilities_and_urls_of_each():
+    page = text_of("reference/formats.md")
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page[page.index("| capability |") :].partition("\n\n")[0].splitlines()
+    ]
+    unlisted = re.search(r"None of them has ([^.]*)\.", page)
+    assert unlisted is not None
+    assert all(EXAMPLES[scheme] in page for scheme in FORMATS)
+    for column, url in OLDER.items():
+        capabilities = jqueue.connect(url).capabilities
+        listed = {row[0].strip("`"): row[header.index(column)] for row in rows}
+        assert {name: "yes" if getattr(capabilities, name) else "no" for name in listed} == listed
+        assert set(capabilities.missing) - listed.keys() == set(re.findall(r"`(\w+)`", unlisted[1]))
+
+
+def test_the_page_on_tests_lists_every_planted_bug_with_its_seeds():
+    listed = re.findall(r"^\| `(\w+)` \| (.+?) \| (\d+) \|$", text_of("reference/testing.md"), re.MULTILINE)
+    assert listed == [
+        (planted.plant.__name__, (planted.plant.__doc__ or "").rstrip("."), str(planted.seeds)) for planted in PLANTED
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_maps_match_the_docstrings_of_the_modules(page):
+    assert as_it_should_be(page) == page.read_text(encoding="utf-8"), "python -m tests.docs.architecture_map writes it"
