@@ -1,21 +1,14 @@
 """The fake clock stands still until it is moved, and a queue with this clock uses its time."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, InvalidJobError
-from jqueue.ports.clock import Clock
 from jqueue.testing import FakeClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-def test_a_fake_clock_starts_at_2026_or_at_a_given_moment():
-    assert isinstance(FakeClock(), Clock)
-    assert datetime(2026, 1, 1, tzinfo=UTC) == FakeClock().now()
-    assert NOON == FakeClock(NOON).now()
 
 
 def test_a_fake_clock_stands_still_until_it_is_moved():
@@ -31,12 +24,6 @@ def test_both_readings_of_a_fake_clock_move_together():
     clock.advance(100)
     clock.move_to(NOON + timedelta(seconds=150))
     assert 150 <= clock.monotonic() - began < 160
-
-
-def test_a_fake_clock_moves_to_a_moment_in_any_time_zone():
-    clock = FakeClock(NOON)
-    clock.move_to(datetime(2026, 3, 1, 15, tzinfo=timezone(timedelta(hours=1))))
-    assert (datetime(2026, 3, 1, 14, tzinfo=UTC), "UTC") == (clock.now(), clock.now().tzname())
 
 
 def test_a_fake_clock_refuses_to_go_back_and_moments_without_a_zone():
@@ -64,26 +51,14 @@ async def test_delays_and_expiries_follow_a_fake_clock_without_waiting():
     assert clock.now() == job.heartbeat_at
 
 
-async def test_a_claim_is_stale_once_the_clock_moves_past_its_timeout():
-    clock = FakeClock()
-    queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock)
-    await queue.enqueue("work", b"")
-    [first] = await queue.dequeue("work", claim_timeout=60)
-    clock.advance(59)
-    assert [] == await queue.dequeue("work")
-    clock.advance(2)
-    [second] = await queue.dequeue("work")
-    assert (first.id, 2) == (second.id, second.attempt)
-
-
 async def test_a_waiting_dequeue_notices_that_the_clock_has_moved():
     clock = FakeClock()
     queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock, poll_interval=0.01)
     await queue.enqueue("work", b"", delay=3600)
-    waiting = asyncio.create_task(queue.dequeue("work", wait=30))
+    waiting = asyncio.create_task(queue.dequeue("work", wait=60))
     await queue.stats()  # lets the dequeue begin to wait
     for _ in range(60):
         clock.advance(60)
         await queue.stats()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert 1 == len(await waiting)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, QueueClosedError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, QueueClosedError
 from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester
-from jqueue.worker import BatchContext, Context, Discard, Exponential, Rate, Retry, RunReport, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, RunReport, Snooze, Worker
 
 HOUR = timedelta(hours=1)
 
@@ -71,22 +71,6 @@ async def test_the_report_lists_each_job_of_a_batch_and_its_wait_is_skipped(queu
     assert [2, 1] == sizes
 
 
-async def test_delays_are_skipped_one_after_the_other(queue, clock, tester):
-    app, times = Worker(), []
-    began = clock.now()
-
-    @app.handler("work")
-    async def work(number: int, ctx: Context) -> None:
-        times.append((number, clock.now() - began))
-        if number == 1:
-            await work.enqueue(ctx.queue, 3, delay=2 * HOUR)
-
-    await work.enqueue(queue, 2, delay=24 * HOUR)
-    await work.enqueue(queue, 1, delay=HOUR)
-    await tester.run_until_idle(app)
-    assert [(1, HOUR), (3, 3 * HOUR), (2, 24 * HOUR)] == times
-
-
 async def test_retries_run_until_they_succeed(queue, clock, tester):
     app = Worker()
 
@@ -123,25 +107,6 @@ async def test_the_error_of_a_dead_job_is_raised_as_its_handler_raised_it(queue,
     assert first.error is caught.value
     assert "1 of work" in note
     assert RunReport(failed=4, dead=2) == tester.report.counts
-
-
-async def test_errors_are_only_reported_on_request(queue, tester):
-    app = Worker()
-
-    @app.handler("work", max_attempts=1)
-    async def work() -> None:
-        raise ZeroDivisionError
-
-    @app.handler("discarded")
-    async def discarded() -> None:
-        raise Discard("no use")
-
-    await work.enqueue(queue)
-    await discarded.enqueue(queue)
-    report = await tester.run_until_idle(app, raise_errors=False)
-    assert RunReport(dead=2) == report.counts
-    assert isinstance(report.of("work")[0].error, ZeroDivisionError)
-    assert isinstance(report.of("discarded")[0].error, Discard)
 
 
 async def test_an_error_from_outside_a_handler_is_a_recorded_error(queue, tester):
@@ -195,29 +160,6 @@ async def test_a_job_that_snoozes_for_ever_ends_the_run_with_an_error(queue, tes
     assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
 
 
-async def test_jobs_that_enqueue_jobs_for_ever_end_the_run_with_an_error(queue, tester):
-    app = Worker(concurrency=7)
-
-    @app.handler("more")
-    async def more(ctx: Context) -> None:
-        ctx.on_ack(more.operation(), more.operation())
-
-    await more.enqueue(queue)
-    with pytest.raises(RunawayError, match="100 jobs ran, and more are ready"):
-        await tester.run_until_idle(app, max_jobs=100)
-    assert 100 == len(tester.report)
-
-
-async def test_a_run_of_exactly_max_jobs_is_no_error(queue, tester):
-    app = Worker(concurrency=3)
-
-    @app.handler("work")
-    async def work() -> None: ...
-
-    await queue.enqueue_many([work.operation() for _ in range(10)])
-    assert 10 == len(await tester.run_until_idle(app, max_jobs=10))
-
-
 async def test_schedules_fire_up_to_the_given_end(queue, clock, tester):
     app, times = Worker(), []
 
@@ -247,23 +189,6 @@ async def test_cron_entries_fire_only_in_runs_with_a_given_end(queue, clock, tes
         [ran] = await tester.run_until_idle(app)
         assert "work" == ran.entrypoint
         assert ["each_minute"] * runs == [ran.entrypoint for ran in await tester.run_until_idle(app, until=60 * runs)]
-
-
-async def test_jobs_after_the_given_end_do_not_run(queue, clock, tester):
-    app = Worker()
-
-    @app.handler("work")
-    async def work(number: int) -> int:
-        return number
-
-    for hours in (1, 2, 3):
-        await work.enqueue(queue, hours, delay=hours * HOUR)
-    began = clock.now()
-    assert [1, 2] == [ran.result for ran in await tester.run_until_idle(app, until=2.5 * HOUR)]
-    assert 2.5 * HOUR == clock.now() - began
-    for wrong in (-1, began, datetime(2030, 1, 1)):
-        with pytest.raises(InvalidJobError):
-            await tester.run_until_idle(app, until=wrong)
 
 
 async def test_a_run_waits_for_rate_limits(queue, clock, tester):
@@ -322,31 +247,6 @@ async def test_the_lifespan_and_middleware_of_the_worker_are_used(queue, tester)
     await work.enqueue(queue, "b", delay=120)
     assert ["A", "B"] == [ran.result for ran in await tester.run_until_idle(app)]
     assert ["open", 1, 1, "closed"] == seen
-    assert [shout] == app._middlewares
-
-
-async def test_plain_functions_run(queue, tester):
-    app = Worker()
-
-    @app.handler("work")
-    def work(number: int) -> int:
-        return number + 1
-
-    await work.enqueue(queue, 1, delay=60)
-    assert 2 == (await tester.run_until_idle(app))[0].result
-
-
-async def test_a_result_that_cannot_be_stored_makes_its_job_dead(queue, tester):
-    app = Worker()
-
-    @app.handler("work", keep_result=60)
-    async def work() -> object:
-        return object()
-
-    await work.enqueue(queue)
-    with pytest.raises(RecordedError):
-        await tester.run_until_idle(app)
-    assert ["dead"] == tester.report.outcomes
 
 
 async def test_a_job_cancelled_or_lost_while_it_runs_is_reported_as_such(queue, tester):
@@ -386,17 +286,6 @@ async def test_a_broker_queue_that_is_not_open_is_opened(clock):
     assert 3 == len(await WorkerTester(queue, clock).run_until_idle(app))
     with pytest.raises(QueueClosedError):
         await queue.enqueue("work", b"")
-
-
-async def test_the_same_worker_can_run_twice(queue, tester):
-    app = Worker()
-
-    @app.handler("work")
-    async def work() -> None: ...
-
-    for _ in range(2):
-        await work.enqueue(queue)
-        assert ["succeeded"] == (await tester.run_until_idle(app)).outcomes
 
 
 def test_a_queue_on_another_clock_is_refused(clock):
