@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -139,14 +138,6 @@ def test_a_command_asks_at_a_terminal_and_names_the_entrypoints(path, jobs, answ
     result = at_a_terminal("cancel", path, "--all", answer=answer)
     assert "Cancel 4 jobs? (mail 3, report 1) [y/N]:" in result.stderr
     assert (status, left) == (result.returncode, len(jobs.read_state().queued_jobs()))
-
-
-@pytest.mark.wide
-def test_tens_of_thousands_of_jobs_are_cancelled_in_chunks(path, queue):
-    for _ in range(3):
-        queue.enqueue_many([Enqueue("mail")] * 10_000)
-    assert 30_000 == values("cancel", path, "--all", "--yes")["cancelled"]
-    assert 0 == queue.stats().depth
 
 
 # Others at work, and stores that fail
@@ -370,15 +361,3 @@ def test_a_job_is_edited_without_its_payload(path, jobs, monkeypatch, tmp_path):
     job = jobs.jobs()["m1"]
     assert (-5, 7200, SECRET.encode()) == (job.priority, job.keep_result, job.payload)
     assert SECRET not in (tmp_path / "seen").read_text()
-
-
-def test_a_wrong_edit_is_refused_and_its_text_stays_in_a_file_of_the_user(path, jobs, monkeypatch, tmp_path):
-    before = path.read_bytes()
-    set_editor(monkeypatch, tmp_path, priority="high")
-    result = run("edit", path, "m1")
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert "jqueue: nothing was changed: priority must be an int" in result.stderr
-    file = Path(result.stderr.partition("is kept in ")[2].strip())
-    assert (0o600, "high") == (stat.S_IMODE(file.stat().st_mode), json.loads(file.read_text())["priority"])
-    file.unlink()
-    assert before == path.read_bytes()

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import os
 import re
 import sys
@@ -405,12 +404,3 @@ def test_the_completion_of_a_shell_is_installed_and_works_in_a_real_bash(tmp_pat
     assert ["worker", "workers"] == sorted(process(script, code=code, **environment).stdout.split())
     assert "zsh completion installed" in process("--install-completion", "zsh", **environment).stdout
     assert any("#compdef jqueue" in each.read_text() for each in tmp_path.rglob("*_jqueue*"))
-
-
-def test_json_errors_are_one_object(tmp_path):
-    result = run("doctor", "--json", f"{tmp_path}/missing/queue.json")
-    assert (2, "", ["error", 2]) == (
-        result.exit_code,
-        result.stderr,
-        [next(name for name in json.loads(result.stdout) if name == "error"), json.loads(result.stdout)["status"]],
-    )

@@ -17,13 +17,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage
+from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.domain.workers import WorkerRecord
-from jqueue.operations import Enqueue
-from jqueue.testing.faults import FaultyObjects
 from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, text, values
 from tests.cli.hostile import HOSTILE, fill
-from tests.tiny_segments import spilled, tiny_queue
 
 
 @pytest.fixture
@@ -89,17 +86,6 @@ def test_a_limited_list_of_a_deep_queue_has_the_first_jobs_of_the_whole_list(pat
             for number, job in enumerate(rows("ls", path, *options, "--limit", limit))
         ]
     assert 1 + 2 <= len(run("ls", path, *options, "--limit", "2").stdout.splitlines()) <= 1 + 3
-
-
-async def test_a_view_of_the_first_jobs_reads_only_the_rows_that_come_first():
-    storage = FaultyObjects(InMemoryStorage())
-    queue = tiny_queue(storage)
-    for _ in range(6):
-        await queue.enqueue_many([Enqueue("a", b"") for _ in range(40)])
-        await spilled(queue)
-    storage.object_calls.clear()
-    assert 3 == len(await queue.peek(batch_size=3))
-    assert len(storage.object_calls) <= 2  # the index and the first chunk of one segment
 
 
 def test_a_job_is_shown_with_its_life(filled):

@@ -1,11 +1,8 @@
 """The dashboard of a queue whose waiting jobs are in segments: numbers of all, and a list of the next."""
 
-from datetime import timedelta
-
 import pytest
 
 from jqueue import LocalFileSystemStorage
-from jqueue.core.blob import segment_watch
 from jqueue.operations import Enqueue
 from jqueue.server import dashboard, waiting
 from jqueue.testing.faults import FaultyObjects
@@ -103,33 +100,7 @@ def segment_of(path, entrypoint):
     return next(each for each in folder.iterdir() if f'"entrypoint": "{entrypoint}"'.encode() in each.read_bytes())
 
 
-@pytest.mark.parametrize("few", [10, 1000])
-async def test_a_missing_segment_is_named_on_the_page_and_all_other_jobs_are_listed(
-    queue, app, path, storage, monkeypatch, few
-):
-    monkeypatch.setattr(waiting, "FEW", few)
-    await queue.enqueue("other", b"", job_id="hot")
-    lost = segment_of(path, "report")
-    content = lost.read_bytes()
-    lost.unlink()
-    [alert] = (await get(app, "/api/overview")).values["alerts"]
-    assert f"Segment .segments/{lost.name} (report) cannot be read, and 4 jobs in it wait" in alert
-    assert "restored from a backup, or given up with `jqueue drop-segment`: it is missing." in alert
-    page = (await get(app, "/api/jobs")).values
-    assert {"mail", "other"} == {job["entrypoint"] for job in page["jobs"]}
-    assert "ready" == (await get(app, "/api/job?id=mail-03")).values["state"]
-    await queue.pause("mail")
-    assert 1 == len((await get(app, "/api/overview")).values["alerts"])
-    lost.write_bytes(content)
-    monkeypatch.setattr(segment_watch, "LIST_EVERY", timedelta(0))
-    await queue.resume("mail")
-    await act(app, "cancel", {"id": "hot", "seen": (await get(app, "/api/job?id=hot")).values["seen"]})
-    assert [] == (await get(app, "/api/overview")).values["alerts"]
-
-
-@pytest.mark.parametrize("few", [10, 1000])
-async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queue, app, path, monkeypatch, few):
-    monkeypatch.setattr(waiting, "FEW", few)
+async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queue, app, path):
     mail = segment_of(path, "mail")
     content = bytearray(mail.read_bytes())
     content[content.index(b"\1")] ^= 1

@@ -144,26 +144,6 @@ def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(brows
         assert "" == browser.text("#trouble").strip()
 
 
-def test_two_operators_at_once_and_the_slower_one_is_told(browser, path):
-    job = on(path, "enqueue", "mail", b"")
-    with opened(browser, path) as address:
-        first = browser.driver.current_window_handle
-        browser.go(f"/job?id={job.id}")
-        browser.press("Cancel", "main")
-        browser.see("This cannot be undone", "dialog")
-        browser.driver.switch_to.new_window("tab")
-        second = browser.driver.current_window_handle
-        browser.open(f"{address}#/job?id={job.id}")
-        browser.press("Cancel", "main")
-        browser.press("Cancel the job", "dialog")
-        browser.see("Cancelled the job", "#notes")
-        browser.driver.close()
-        browser.driver.switch_to.window(first)
-        assert second not in browser.driver.window_handles
-        browser.press("Cancel the job", "dialog")
-        browser.see("Nothing was done", "#alerts")
-
-
 def hostile_queue():
     """A queue with hostile names everywhere, as a person with access to the store could write it."""
     content: dict[str, Any] = {

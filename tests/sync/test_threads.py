@@ -42,13 +42,6 @@ def test_calls_of_many_threads_share_a_commit():
         assert (9, 2) == (len(queue.read_state().jobs), storage.writes)
 
 
-def test_all_queues_share_one_thread():
-    with SyncQueue(InMemoryStorage()) as one, SyncQueue(InMemoryStorage()) as other:
-        for queue in (one, other):
-            queue.enqueue("work", b"")
-        assert 1 == sum(thread.name == "jqueue-sync" for thread in threading.enumerate())
-
-
 def test_many_threads_can_make_their_first_call_at_once():
     barrier = threading.Barrier(8)
     with SyncQueue(InMemoryStorage()) as queue:

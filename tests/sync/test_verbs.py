@@ -207,6 +207,7 @@ def test_a_sync_queue_is_made_of_a_path_a_url_a_storage_or_an_async_queue(tmp_pa
             opened.enqueue("work", b"")
     with SyncQueue(DirectQueue(LocalFileSystemStorage(file))) as opened:
         assert (4, True) == (len(opened.read_state().jobs), "queue.json" in repr(opened))
+    wrong: Any
     for wrong in (7, object(), queue):
         with pytest.raises(InvalidJobError, match="SyncQueue takes"):
             SyncQueue(wrong)

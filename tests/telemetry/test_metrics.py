@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -179,10 +180,11 @@ async def test_open_telemetry_gets_the_numbers_of_prometheus():
     async with queue, ours.watch(queue), asyncio.timeout(60):
         await queue.enqueue_many([Enqueue("mail", b"")] * 5)
         await queue.ack_many(await queue.dequeue("mail", batch_size=3))
-        points = {}
+        points: dict[str, Any] = {}
         while "jqueue_done" not in points or points["jqueue_done"][0].value != 3:
             await asyncio.sleep(0.01)
-            scopes = [scope for each in reader.get_metrics_data().resource_metrics for scope in each.scope_metrics]
+            data: Any = reader.get_metrics_data()
+            scopes = [scope for each in data.resource_metrics for scope in each.scope_metrics]
             points = {metric.name: metric.data.data_points for scope in scopes for metric in scope.metrics}
     assert {"queue": "memory", "entrypoint": "mail"} == points["jqueue_done"][0].attributes
     assert [2] == [point.value for point in points["jqueue_jobs"] if point.attributes["status"] == "ready"]

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
@@ -177,15 +177,6 @@ async def test_a_context_that_the_caller_gives_is_kept(traces):
     jobs += await queue.enqueue_many([Enqueue("mail", b"", headers=given)])
     assert [given, given] == [dict(job.headers) for job in jobs]
     assert [] == traces.spans("enqueue")
-
-
-async def test_an_enqueue_that_fails_is_an_error_and_raises_as_before(traces):
-    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
-    with pytest.raises(InvalidJobError):
-        await queue.enqueue("", SECRET.encode())
-    with pytest.raises(TypeError, match="did you mean 'delay'"):
-        await queue.enqueue("mail", b"", dealy=3)
-    assert ["InvalidJobError", "TypeError"] == [span.attributes["error.type"] for span in traces.spans()]
 
 
 def test_a_span_of_a_thread_is_the_parent_of_its_blocking_enqueue(traces):
