@@ -1,15 +1,18 @@
-"""A URL becomes the right storage, or one error that names the mistake and shows a valid URL."""
+"""A URL becomes the right storage, or one error that names the mistake, shows a valid URL, and keeps its secrets."""
 
 import asyncio
-import importlib
 import inspect
+import logging
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
-import threading
+import traceback
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 import jqueue
 from jqueue import (
@@ -18,13 +21,14 @@ from jqueue import (
     DirectQueue,
     GCSStorage,
     InMemoryStorage,
-    JQueueError,
     LocalFileSystemStorage,
-    ObjectStoragePort,
     S3Storage,
+    StorageError,
     connect,
+    connect_queue,
 )
-from jqueue.domain.errors import InvalidURLError
+from jqueue.domain.errors import InvalidURLError, MissingFolderError
+from jqueue.formats.queue import StoreQueue
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sys.modules["jqueue.connect"].EXAMPLES
@@ -43,14 +47,6 @@ def no_settings_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-
-
-@pytest.fixture
-def often_interrupted():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 # Right URLs
@@ -120,20 +116,17 @@ def test_a_url_of_google_names_bucket_and_object():
 
 
 @pytest.mark.parametrize(
-    ("url", "account_url", "credential"),
+    ("url", "account_url"),
     [
-        ("az://account@box/a", "https://account.blob.core.windows.net", None),
-        ("az://account:a%2Fb+c==@box/a", "https://account.blob.core.windows.net", "a/b+c=="),
-        ("az://account@box/a?account_key=b+/c==", "https://account.blob.core.windows.net", "b+/c=="),
-        (f"az://box/a?account_url={NOBODY}/acc&sas_token=sv%3D1%26sig%3D%252B", f"{NOBODY}/acc", "sv=1&sig=%2B"),
-        (f"az://devstore:key@box/a?account_url={NOBODY}/dev", f"{NOBODY}/dev", "key"),
+        ("az://account:a%2Fb+c==@box/a", "https://account.blob.core.windows.net"),
+        ("az://account@box/a?account_key=b+/c==", "https://account.blob.core.windows.net"),
+        (f"az://box/a?account_url={NOBODY}/acc&sas_token=sv%3D1%26sig%3D%252B", f"{NOBODY}/acc"),
     ],
 )
-def test_a_url_of_azure_names_account_container_and_blob(url, account_url, credential):
+def test_a_url_of_azure_names_account_container_and_blob(url, account_url):
     storage = connect(url)
     assert isinstance(storage, AzureBlobStorage)
-    assert ("box", "a") == (storage.container, storage.blob_name)
-    assert (account_url, credential) == (storage.account_url, storage._credential)
+    assert ("box", "a", account_url) == (storage.container, storage.blob_name, storage.account_url)
 
 
 def test_the_account_of_azure_may_come_from_the_environment(monkeypatch):
@@ -143,15 +136,12 @@ def test_the_account_of_azure_may_come_from_the_environment(monkeypatch):
     assert (3.0, "mine", "Hot") == (storage.timeout, storage.encryption_scope, storage.standard_blob_tier)
 
 
-PATHS = [
-    "queue.json", "./queue.json", "../queue.json", "a folder/my queue.json", "what?.json", "queue.json?timeout=5",
-    "queue#1.json", "100%.json", "%41", "~/queue.json", "~", "C:\\queues\\queue.json", "C:/queue.json", "c:queue.json",
-    "./jobs:today.json", "12:30.json", "-", " ", "käse", "\udcff", "a/../b", "//host/share", "s3", "memory", "a" * 300,
-]  # fmt: skip
+PATHS = ["queue.json", "../queue.json", "a folder/q.json", "q.json?timeout=5", "q#1", "%41", "~/q.json", "C:\\q.json",
+         "C:/q.json", "./jobs:today.json", "12:30.json", "\udcff", "//host/share", "s3"]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path.strip()])
-@pytest.mark.parametrize("kind", [str, pathlib.Path, pathlib.PurePosixPath])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", [str, pathlib.Path])
 def test_a_bare_path_is_used_unchanged(path, kind):
     storage = connect(kind(path), create=True)
     assert isinstance(storage, LocalFileSystemStorage)
@@ -190,23 +180,6 @@ def test_memory_is_shared_by_name_while_it_is_in_use():
     assert connect("memory://") is not connect("memory:///")
 
 
-def test_threads_that_open_the_same_memory_url_share_one_storage(often_interrupted):
-    for number in range(50):
-        barrier = threading.Barrier(4)
-        found: list[ObjectStoragePort] = []
-
-        def find(name=f"memory://{number}", barrier=barrier, found=found):
-            barrier.wait()
-            found.append(connect(name))
-
-        threads = [threading.Thread(target=find) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert 1 == len({id(storage) for storage in found})
-
-
 async def test_a_queue_is_made_of_a_url_its_class_and_settings():
     async with connect("memory://", BrokerQueue, stale_timeout=7) as queue:
         await queue.enqueue("a", b"")
@@ -230,83 +203,42 @@ def test_an_argument_that_is_neither_text_nor_a_path_is_a_type_error(what):
 
 WRONG = [
     ("", "is empty"),
-    (" \t", "is empty"),
-    (".", "names no file"),
-    ("/", "names no file"),
-    ("..", "names no file"),
     ("folder/", "names no file"),
     ("a\0b", "names no file"),
     ("\ud800", "names no file"),
-    (" s3://bucket/key", "does not begin with its scheme"),
     ('"s3://bucket/key"', "does not begin with its scheme"),
-    ("url=s3://bucket/key", "does not begin with its scheme"),
     ("sftp://host/key", "the scheme of this URL is unknown"),
-    ("https://bucket.s3.amazonaws.com/key", "the scheme of this URL is unknown"),
     ("jobs:today.json", r"a path \(./a:b"),
     ("gcs://bucket/key", "no store is called gcs: try gs://bucket/"),
-    ("azure://box/blob", "no store is called azure: try az://"),
-    ("s3a://bucket/key", "no store is called s3a: try s3://"),
     ("s3:bucket/key", "has no // after"),
-    ("memory:", "has no // after"),
-    ("file:/queue.json", "has no // after"),
-    ("s3://", "names no bucket"),
     ("s3:///key", "names no bucket"),
-    ("gs://bucket", "no object in it"),
     ("gs://bucket/", "no object in it"),
-    ("s3://bucket/folder/", "no object in it"),
     ("s3://bu cket/key", "a name that no bucket can have"),
-    ("s3://[::1]/key", "has a colon in the name of its bucket"),
-    ("az://@box/key", "lacks a name or a secret before its @"),
-    ("az://-/key", "a name that no container can have"),
     ("s3://localhost:9000/bucket/key", "give an endpoint as an option"),
     ("s3://bucket/key\n", "a line break"),
-    ("s3://bucket/key ", "a line break or another character"),
-    ("s3://bucket/k\rey", "a line break"),
     ("s3://bucket/%ff", "not UTF-8"),
-    ("s3://bucket/key?region_name=%ff", "not UTF-8"),
-    ("s3://%ff:a@bucket/key", "not UTF-8"),
     ("s3://bucket/key?region=eu", "unknown option .known: endpoint_url, region_name, .* as %26"),
     ("memory://?a=b", "unknown option .known: none"),
     ("s3://bucket/key?region_name", "an option without a value"),
-    ("s3://bucket/key?region_name=", "an option without a value"),
-    ("s3://bucket/key?timeout=1&", "an option without a value"),
     ("s3://bucket/key?timeout=1&timeout=2", "an option twice"),
-    ("s3://bucket/key?timeout=soon", "a wrong value for timeout, which takes a number of seconds above 0"),
-    ("s3://bucket/key?timeout=0", "a wrong value for timeout"),
-    ("s3://bucket/key?timeout=nan", "a wrong value for timeout"),
-    ("s3://bucket/key?timeout=1e300", "a wrong value for timeout"),
+    ("s3://bucket/key?timeout=nan", "a wrong value for timeout, which takes a number of seconds above 0"),
     ("s3://bucket/key?addressing_style=vhost", "takes path, virtual or auto"),
-    ("s3://bucket/key?etag_style=bare", "takes quoted or unquoted"),
     ("s3://bucket/key?region_name=eu/../x", "takes the name of a region"),
     ("s3://bucket/key?storage_class=a%0d%0ab", "takes printable text"),
     ("s3://bucket/key?profile_name=absent", "a profile that is not in the AWS configuration"),
     ("s3://id:key@bucket/key?profile_name=here", "both a key and a profile_name"),
     ("s3://id@bucket/key", "half of a key"),
-    ("s3://:key@bucket/key", "lacks a name or a secret"),
     ("s3://id:@bucket/key", "lacks a name or a secret"),
     ("gs://user@bucket/key", "names a user"),
-    ("memory://user@name", "names a user"),
-    ("file://user@localhost/key", "names a user"),
-    *[
-        (f"gs://bucket/key?endpoint_url={url}", "wrong value for endpoint_url, which takes the URL of an http")
-        for url in [
-            "localhost:9000", "ftp://host", "http://", "http://user:key@host", "http://host?a=b", "http://host#a",
-            "http://a b", "http://host:port", "http://host:99999", "http://[::1", "http://host%0a", "http://hößt",
-        ]
-    ],
+    ("gs://bucket/key?endpoint_url=http://user:key@host", "endpoint_url, which takes the URL of an http"),
     ("az://box/blob", "names no account, and AZURE_STORAGE_CONNECTION_STRING is not set"),
-    ("az://Not.An.Account@box/blob", "no account can have"),
     ("az://evil.example%2F@box/blob", "no account can have"),
     ("az://box/blob?account_key=a", "a key or token, but names no account"),
-    ("az://account:a@box/blob?account_key=a", "more than one key or token"),
     ("az://account@box/blob?account_key=a&sas_token=b", "more than one key or token"),
     (f"az://box/blob?account_url={NOBODY}/?sv=1", "wrong value for account_url"),
     ("file://queue.json", "two slashes where three belong"),
-    ("file://~/queue.json", "two slashes where three belong"),
-    ("file:///", "names no file"),
-    ("file:///folder/", "names no file"),
-    ("file:///a%00b", "names no file"),
     ("file:///queue.json?lock_timeout=-1", "wrong value for lock_timeout"),
+    ("file:///queue.json?mode=4660", "wrong value for mode, which takes a mode in octal"),
 ]  # fmt: skip
 
 
@@ -319,9 +251,108 @@ def test_the_error_for_a_wrong_url_names_the_mistake_and_shows_a_valid_url(url, 
     assert (None, None) == (raised.value.__cause__, raised.value.__context__)
 
 
-def test_an_invalid_url_error_is_a_jqueue_error_and_a_value_error():
-    assert issubclass(InvalidURLError, JQueueError)
-    assert issubclass(InvalidURLError, ValueError)
+# Folders that do not exist
+
+PLACES = [
+    "{}/misspelled/queue.json",
+    "file://{}/misspelled/queue.json",
+    "vsqs://{}/misspelled/queue",
+    "dirq://{}/misspelled/messages/",
+    "textq://{}/misspelled/queue.tq",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_missing_folder_is_reported_with_a_remedy_and_not_created(tmp_path, place):
+    for call in (connect, connect_queue):
+        with pytest.raises(MissingFolderError, match=r"create=true in a URL, or --create") as raised:
+            call(place.format(tmp_path))
+        assert f"the folder '{tmp_path}/misspelled' does not exist" in str(raised.value)
+        assert f"{tmp_path}/misspelled" == raised.value.folder
+    assert isinstance(raised.value, InvalidURLError)
+    assert not (tmp_path / "misspelled").exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_the_first_job_creates_the_folder_if_create_is_set(tmp_path, place):
+    async with connect_queue(place.format(tmp_path), create=True) as queue:
+        assert not (tmp_path / "misspelled").exists(), "not before"
+        await queue.enqueue("work", b"1")
+    async with connect_queue(place.format(tmp_path)) as queue:
+        assert 1 == len(await queue.dequeue())
+
+
+# Secrets
+
+
+def everything_shown(error: BaseException) -> str:
+    """Return the text of every way to show an error: the error itself, its causes, and its contexts."""
+    texts, seen, waiting = [], set(), [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.__suppress_context__ = False
+            texts += [str(one), repr(one), repr(vars(one)), *traceback.format_exception(one)]
+            waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+    return "\n".join(texts)
+
+
+pieces = st.sampled_from(
+    [*"/:@?&=#%+ .~[]\\", "://", "s3", "gs", "az", "file", "memory", "s3://b/k", "az://a@b/c", "?timeout=",
+     "&timeout=1", "?endpoint_url=http://", "?account_key=", "%00", "%ff", "%2F", "\n", "\0", "\ud800", "ß", "a", "1"]
+)  # fmt: skip
+texts = st.text(max_size=30) | st.lists(pieces, max_size=8).map("".join)
+urls = texts | st.builds("{}://{}".format, st.sampled_from(list(EXAMPLES)), texts)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+@given(urls)
+@example("s3://\ufdfa/a").via("urlsplit refuses such a host, and shows it")
+@example("VSQS:///0")
+def test_any_text_makes_a_storage_or_an_older_queue_or_raises_invalid_url_error(url):
+    try:
+        found = connect(url)
+    except InvalidURLError:
+        return
+    assert isinstance(found, StoreQueue) or inspect.iscoroutinefunction(found.read)
+
+
+@given(texts, texts, st.sampled_from([*EXAMPLES, "nonsense"]))
+@example("/", "/queue.json", "file")
+def test_no_error_shows_anything_of_the_url_but_a_missing_folder(before, behind, scheme):
+    said = ""
+    try:
+        connect(f"{scheme}://{before}{SECRET}{behind}")
+    except MissingFolderError:
+        return  # it names the folder on purpose
+    except InvalidURLError as error:
+        said = everything_shown(error)
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://id:{SECRET}@bucket/key?region_name=eu-west-1&endpoint_url={NOBODY}",
+        f"az://devstore:{SECRET}@box/a?account_url={NOBODY}/devstore",
+        f"az://devstore:{SECRET}AAA@box/a?account_url={NOBODY}/devstore",
+        f"az://box/a?account_url={NOBODY}/devstore&account_key={SECRET}AAA",
+        f"az://box/a?account_url={NOBODY}/devstore&sas_token=sv%3D1%26sig%3D{SECRET}",
+    ],
+)
+async def test_neither_use_nor_a_copy_of_a_storage_shows_the_secrets_of_its_url(url, caplog):
+    caplog.set_level(logging.DEBUG)
+    storage, queue = connect(url), connect(url, DirectQueue)
+    said = [repr(storage), str(storage), f"{storage}", repr(queue), str(queue)]
+    for call in (storage.read, lambda: storage.write(b"content"), lambda: storage.write(b"content", '"1"')):
+        with pytest.raises(StorageError) as raised:
+            await call()
+        said.append(everything_shown(raised.value))
+    await storage.release()
+    said += [caplog.text, repr(storage.beside(".x"))]
+    said += [repr(pickle.loads(pickle.dumps(each))) for each in (storage, queue)]
+    assert [] == [text for text in said if SECRET in text]
 
 
 # Imports
@@ -373,38 +404,12 @@ print(sorted(clients & set(sys.modules)))
     assert ["[]", "['aiobotocore', 'aiohttp', 'botocore']"] == in_a_new_process(code).splitlines()
 
 
-def test_jqueue_connect_stays_the_function_after_its_module_is_imported():
-    module = importlib.import_module("jqueue.connect")
-    assert inspect.ismodule(module)
-    assert jqueue.connect is module.connect
-    assert jqueue.connect is connect
-    assert module is sys.modules["jqueue.connect"]
-    code = """
-import jqueue.connect
-from jqueue.connect import EXAMPLES, connect
-import jqueue.connect as connect_too
-assert connect is jqueue.connect is connect_too
-print(jqueue.connect("memory://"))
-"""
-    assert "InMemoryStorage()\n" == in_a_new_process(code)
-
-
 def test_an_unknown_name_of_jqueue_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'jqueue' has no attribute 'RedisStorage'"):
         jqueue.RedisStorage  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [
-        ("RangeFailure", "jqueue.operations"),
-        ("RunReport", "jqueue.worker"),
-        ("KeepAlive", "jqueue.sync"),
-        ("StorageFatalError", "jqueue.domain.errors"),
-        ("Schedule", "jqueue.domain.rules"),
-        ("StoreQueue", "jqueue.formats.queue"),
-    ],
-)
+@pytest.mark.parametrize(("name", "module"), [("RangeFailure", "jqueue.operations"), ("RunReport", "jqueue.worker")])
 def test_the_error_for_a_rarer_name_says_where_to_import_it(name, module):
     with pytest.raises(AttributeError, match=f"no attribute '{name}': use `from {module} import {name}`$"):
         getattr(jqueue, name)
