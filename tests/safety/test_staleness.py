@@ -14,129 +14,109 @@ from jqueue import (
     HeartbeatManager,
     JobStatus,
 )
-from jqueue.testing.faults import Fault
-from jqueue.testing.virtual_time import VirtualClock, run
-from tests.safety.world import World
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import in_virtual_time
+
+
+class TwoMethodsOf:
+    def __init__(self, storage):
+        self.read, self.write = storage.read, storage.write
+
 
 # 6. A live worker's claim is not revoked before its own timeout, whatever other clocks and settings say.
 
 
 @pytest.mark.parametrize("skew", [timedelta(), timedelta(hours=3), timedelta(hours=-3)])
-def test_rule_6_a_beating_worker_keeps_its_claim(kind, skew):
+@in_virtual_time
+async def test_rule_6_a_beating_worker_keeps_its_claim(world, kind, skew):
     """Another worker has a different clock and a far shorter timeout."""
 
-    async def main():
-        world = World()
-        neighbour = world.process(world.storage, kind=kind, stale_timeout=1, clock=VirtualClock(skew))
-        worker = world.honest(stale_timeout=300)
+    worker = world.honest(stale_timeout=300)
+    await worker.enqueue("t", b"")
+    [job] = await worker.dequeue("t")
+    neighbour = world.process(kind=kind, stale_timeout=1, clock=VirtualClock(skew))
+    async with neighbour, HeartbeatManager(worker, job):
+        for _ in range(100):
+            await asyncio.sleep(20)
+            assert [] == await neighbour.dequeue("t")
+    await worker.ack(job)
+
+
+@in_virtual_time
+async def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(world, kind):
+    """The worker's clock is hours behind the store's, and its storage does not tell the time."""
+
+    async with world.process(kind=kind) as neighbour:
+        worker = world.process(TwoMethodsOf(world.memory), clock=VirtualClock(timedelta(hours=-3)))
+        await worker.enqueue("other", b"")
+        assert [] == await neighbour.dequeue("t")
         await worker.enqueue("t", b"")
         [job] = await worker.dequeue("t")
-        if kind is BrokerQueue:
-            await neighbour.start()
         async with HeartbeatManager(worker, job):
-            for _ in range(100):
+            for _ in range(30):
                 await asyncio.sleep(20)
                 assert [] == await neighbour.dequeue("t")
         await worker.ack(job)
-        await (neighbour.stop() if kind is BrokerQueue else neighbour.aclose())
-
-    run(main())
 
 
-def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(kind):
-    """The worker's clock is hours behind the store's, and its storage does not tell the time."""
-
-    class Bare:
-        def __init__(self, storage):
-            self.read, self.write = storage.read, storage.write
-
-    async def main():
-        world = World()
-        async with world.process(kind=kind) as neighbour:
-            worker = world.process(Bare(world.memory), clock=VirtualClock(timedelta(hours=-3)))
-            await worker.enqueue("other", b"")
-            assert [] == await neighbour.dequeue("t")
-            await worker.enqueue("t", b"")
-            [job] = await worker.dequeue("t")
-            async with HeartbeatManager(worker, job):
-                for _ in range(30):
-                    await asyncio.sleep(20)
-                    assert [] == await neighbour.dequeue("t")
-            await worker.ack(job)
-
-    run(main())
-
-
-def test_rule_6_time_in_which_the_store_could_not_be_read_does_not_count(kind):
+@in_virtual_time
+async def test_rule_6_time_in_which_the_store_could_not_be_read_does_not_count(world, kind):
     """While the store cannot be read, the worker cannot send heartbeats either."""
 
-    async def main():
-        world = World()
-        async with world.process(kind=kind, deadline=5) as watcher:
-            worker = world.process(stale_timeout=60)
-            await worker.enqueue("t", b"")
-            [job] = await worker.dequeue("t")
-            assert [] == await watcher.dequeue("t")
-            await asyncio.sleep(50)
-            assert [] == await watcher.dequeue("t")
-            world.storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
-            for _ in range(10):
-                await asyncio.sleep(60)
-                with pytest.raises(DeadlineExceededError):
-                    await watcher.dequeue("t")
-            world.storage._read_faults.clear()
-            assert [] == await watcher.dequeue("t")
-            await worker.ack(job)
-
-    run(main())
-
-
-def test_rule_6_a_fresh_process_revokes_nothing_in_its_first_moments(kind):
-    async def main():
-        world = World()
-        worker = world.honest(stale_timeout=300)
+    async with world.process(kind=kind, deadline=5) as watcher:
+        worker = world.process(stale_timeout=60)
         await worker.enqueue("t", b"")
         [job] = await worker.dequeue("t")
-        await asyncio.sleep(3600)
-        async with world.process(kind=kind) as fresh:
-            assert [] == await fresh.dequeue("t")
-            await asyncio.sleep(9)
-            await worker.heartbeat(job)
-            assert [] == await fresh.dequeue("t", wait=200)
-            await worker.ack(job)
-
-    run(main())
-
-
-def test_rule_6_heartbeats_come_before_the_sweep_of_the_same_commit():
-    async def main():
-        world = World()
-        async with world.process(kind=BrokerQueue, stale_timeout=60) as queue:
-            await queue.enqueue("t", b"")
-            [job] = await queue.dequeue("t")
-            assert [] == await queue.dequeue("t")
-            await asyncio.sleep(100)
-            await world.honest().enqueue("other", b"")  # so that the commit has to look, and finds the claim old
-            taken, _ = await asyncio.gather(queue.dequeue("t"), queue.heartbeat(job))
-            assert [] == taken
-            await queue.ack(job)
-
-    run(main())
+        assert [] == await watcher.dequeue("t")
+        await asyncio.sleep(50)
+        assert [] == await watcher.dequeue("t")
+        world.storage.down = True
+        for _ in range(10):
+            await asyncio.sleep(60)
+            with pytest.raises(DeadlineExceededError):
+                await watcher.dequeue("t")
+        world.storage.down = False
+        assert [] == await watcher.dequeue("t")
+        await worker.ack(job)
 
 
-def test_a_dead_workers_job_is_claimed_again_within_its_timeout_and_a_poll(kind):
-    async def main():
-        world = World()
-        async with world.process(kind=kind) as survivor:
-            worker = world.honest(stale_timeout=30)
-            await worker.enqueue("t", b"", max_attempts=2)
-            await worker.dequeue("t")
-            began = world.clock.monotonic()
-            [job] = await survivor.dequeue("t", wait=60)
-            assert 2 == job.attempt
-            assert 29 <= world.clock.monotonic() - began <= 33
-            await asyncio.sleep(400)
-            assert [] == await survivor.dequeue("t")
-            assert [JobStatus.DEAD] == [each.status for each in (await world.jobs()).values()]
+@in_virtual_time
+async def test_rule_6_a_fresh_process_revokes_nothing_in_its_first_moments(world, kind):
+    worker = world.honest(stale_timeout=300)
+    await worker.enqueue("t", b"")
+    [job] = await worker.dequeue("t")
+    await asyncio.sleep(3600)
+    async with world.process(kind=kind) as fresh:
+        assert [] == await fresh.dequeue("t")
+        await asyncio.sleep(9)
+        await worker.heartbeat(job)
+        assert [] == await fresh.dequeue("t", wait=200)
+        await worker.ack(job)
 
-    run(main())
+
+@in_virtual_time
+async def test_rule_6_heartbeats_come_before_the_sweep_of_the_same_commit(world):
+    async with world.process(kind=BrokerQueue, stale_timeout=60) as queue:
+        await queue.enqueue("t", b"")
+        [job] = await queue.dequeue("t")
+        assert [] == await queue.dequeue("t")
+        await asyncio.sleep(100)
+        await world.honest().enqueue("other", b"")  # so that the commit has to look, and finds the claim old
+        taken, _ = await asyncio.gather(queue.dequeue("t"), queue.heartbeat(job))
+        assert [] == taken
+        await queue.ack(job)
+
+
+@in_virtual_time
+async def test_a_dead_workers_job_is_claimed_again_within_its_timeout_and_a_poll(world, kind):
+    async with world.process(kind=kind) as survivor:
+        worker = world.honest(stale_timeout=30)
+        await worker.enqueue("t", b"", max_attempts=2)
+        await worker.dequeue("t")
+        began = world.clock.monotonic()
+        [job] = await survivor.dequeue("t", wait=60)
+        assert 2 == job.attempt
+        assert 29 <= world.clock.monotonic() - began <= 33
+        await asyncio.sleep(400)
+        assert [] == await survivor.dequeue("t")
+        assert [JobStatus.DEAD] == [each.status for each in (await world.jobs()).values()]

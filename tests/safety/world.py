@@ -1,9 +1,19 @@
 """The world of the safety tests: a blob, a clock moved by hand, and a network that fails on request."""
 
-from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core.blob import codec
+from jqueue import DirectQueue, InMemoryStorage, StorageError
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
+
+
+class Breakable(FaultyStorage):
+    """A storage that answers no read while it is down."""
+
+    down = False
+
+    async def read(self):
+        if self.down:
+            raise StorageError("the store is down")
+        return await super().read()
 
 
 class World:
@@ -12,7 +22,7 @@ class World:
     def __init__(self):
         self.clock = VirtualClock()
         self.memory = InMemoryStorage(clock=self.clock)
-        self.storage = FaultyStorage(self.memory)
+        self.storage = Breakable(self.memory)
 
     def process(self, storage=None, *, kind=DirectQueue, **options):
         return kind(storage or self.storage, **{"clock": self.clock, **options})
@@ -22,5 +32,4 @@ class World:
         return self.process(self.memory, **options)
 
     async def jobs(self):
-        state = codec.decode((await self.memory.read())[0])
-        return {job.id: job for job in state.jobs}
+        return {job.id: job for job in (await self.honest().read_state()).jobs}

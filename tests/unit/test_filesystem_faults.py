@@ -1,18 +1,25 @@
-"""A disk that is full, broken or refuses access: the old content stays, and the error says what to do."""
+"""A disk that fails, and locks that are held, removed or inherited: the old content stays, the error says what to do.
 
+Faults of the operating system are injected by patching `os` and `fcntl`: the file storage has no port below it.
+"""
+
+import asyncio
+import concurrent.futures
 import errno
 import fcntl
 import os
-import resource
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
 from jqueue import BrokerQueue
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.domain.errors import DeadlineExceededError, StorageError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, DeadlineExceededError, StorageError, StorageFatalError
+from jqueue.runtime.system import SystemEntropy
 from jqueue.testing.virtual_time import VirtualClock
 from tests.file_faults import failing, instead_of_fsync, names
 from tests.virtual_world import in_virtual_time
@@ -28,16 +35,6 @@ def storage(path):
     return LocalFileSystemStorage(path)
 
 
-@contextmanager
-def files_no_larger_than(size):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def refuse_temporary_files(monkeypatch, number):
     """Let the creation of any temporary file fail from now on."""
     system_open = os.open
@@ -50,24 +47,17 @@ def refuse_temporary_files(monkeypatch, number):
     monkeypatch.setattr(os, "open", refusing)
 
 
-async def test_a_write_that_the_system_cuts_short_leaves_the_old_content(storage, path):
-    etag = await storage.write(b"before")
-    with files_no_larger_than(1 << 20), pytest.raises(StorageError, match=r"queue\.json.*ulimit"):
-        await storage.write(b"x" * (3 << 20), etag)
-    assert (b"before", ["queue.json", "queue.json.lock"]) == (path.read_bytes(), names(path))
-    await storage.write(b"after", (await storage.read())[1])
-
-
-@pytest.mark.parametrize("call", ["write", "fsync", "pwrite", "rename"])
 @pytest.mark.parametrize(
-    ("number", "error", "advice"),
+    ("call", "number", "error", "advice"),
     [
-        (errno.ENOSPC, StorageError, "free some space"),
-        (errno.EDQUOT, StorageError, "have it raised"),
-        (errno.EIO, StorageError, "Input/output error"),
-        (errno.EACCES, StorageFatalError, "must be allowed to read and write"),
-        (errno.EROFS, StorageFatalError, "mounted for writing"),
-        (errno.EBUSY, StorageFatalError, "mount its folder"),
+        ("write", errno.ENOSPC, StorageError, "free some space"),
+        ("fsync", errno.EDQUOT, StorageError, "have it raised"),
+        ("pwrite", errno.EIO, StorageError, "Input/output error"),
+        ("rename", errno.EIO, StorageError, "Input/output error"),
+        ("write", errno.EFBIG, StorageError, "ulimit"),
+        ("rename", errno.EACCES, StorageFatalError, "must be allowed to read and write"),
+        ("write", errno.EROFS, StorageFatalError, "mounted for writing"),
+        ("rename", errno.EBUSY, StorageFatalError, "mount its folder"),
     ],
 )
 async def test_a_failed_write_leaves_the_old_content(storage, path, monkeypatch, call, number, error, advice):
@@ -93,13 +83,7 @@ async def test_a_failed_folder_flush_is_reported_as_an_error_after_the_write(sto
 
 @pytest.mark.parametrize(
     ("number", "error", "advice"),
-    [
-        (errno.EACCES, StorageFatalError, "create files in"),
-        (errno.EPERM, StorageFatalError, "create files in"),
-        (errno.EROFS, StorageFatalError, "mounted for writing"),
-        (errno.ENOSPC, StorageError, "free some space"),
-        (errno.EDQUOT, StorageError, "have it raised"),
-    ],
+    [(errno.EACCES, StorageFatalError, "create files in"), (errno.ENOSPC, StorageError, "free some space")],
 )
 async def test_a_write_whose_temporary_file_cannot_be_made_is_not_done(
     storage, path, monkeypatch, number, error, advice
@@ -126,52 +110,19 @@ async def test_a_write_to_a_name_that_is_too_long_is_not_done(tmp_path):
         await storage.check_writable()
 
 
-async def test_checking_a_missing_queue_does_not_create_it(tmp_path):
-    await LocalFileSystemStorage(tmp_path / "a" / "b" / "queue.json").check_writable()
-    await LocalFileSystemStorage(tmp_path / "queue.json").check_writable()
-    assert [] == list(tmp_path.iterdir())
-
-
-async def test_a_check_refuses_a_lock_file_of_another_program(storage, path):
-    path.with_name("queue.json.lock").write_bytes(b"another program's 4711\n")
-    with pytest.raises(StorageFatalError, match="belongs to another program"):
-        await storage.check_writable()
-
-
-async def test_a_write_that_cannot_get_the_lock_is_not_done(storage, path):
-    etag = await storage.write(b"before")
-    patient = LocalFileSystemStorage(path, lock_timeout=0)
-    with open(path.with_name("queue.json.lock"), "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match="Could not lock") as raised:
-            await patient.write(b"after", etag)
-    assert raised.value.nothing_written
-
-
 @in_virtual_time
 async def test_an_operation_on_a_full_disk_is_not_done(storage, path, monkeypatch):
     """The operation is retried until its deadline, as space may become free."""
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
         await queue.enqueue("work", b"1")
         refuse_temporary_files(monkeypatch, errno.ENOSPC)
-        said = r"nothing was done .*queue\.json.*the disk is full; free some"
-        with pytest.raises(DeadlineExceededError, match=said) as raised:
+        text = r"nothing was done .*queue\.json.*the disk is full; free some"
+        with pytest.raises(DeadlineExceededError, match=text) as raised:
             await queue.enqueue("work", b"2", deadline=5)
         assert StorageError is type(raised.value.__cause__), "the last failure"
         monkeypatch.undo()
         assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
         await queue.enqueue("work", b"3")
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-async def test_a_folder_without_permission_to_write_ends_an_operation_at_once(storage, monkeypatch, number):
-    async with BrokerQueue(storage) as queue:
-        await queue.enqueue("work", b"1")
-        refuse_temporary_files(monkeypatch, number)
-        with pytest.raises(StorageFatalError, match=r"write the queue file: '.*queue\.json"):
-            await queue.enqueue("work", b"2")
-        with pytest.raises(StorageFatalError, match=r"write the queue file: '.*queue\.json"):
-            await queue.dequeue("work")
 
 
 async def test_a_file_system_that_cannot_flush_folders_is_no_error(storage, monkeypatch):
@@ -185,14 +136,6 @@ async def test_short_writes_are_continued_until_all_is_written(storage, path, mo
     monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:7]))
     await storage.write(bytes(range(256)))
     assert bytes(range(256)) == path.read_bytes()
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-async def test_the_error_for_a_refused_permission_names_the_file_and_the_remedy(storage, path, monkeypatch, number):
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", failing(number))
-        with pytest.raises(StorageFatalError, match=rf"{path}.*permission refused; this process \(user id \d+\)"):
-            await storage.read()
 
 
 async def test_leftovers_of_killed_writers_are_removed_at_the_first_write(storage, path):
@@ -244,3 +187,193 @@ async def test_a_file_that_is_a_mount_point_is_refused_at_once_by_each_call_and_
     assert 3 == len(ran.stdout.splitlines()), ran.stderr
     for line in ran.stdout.splitlines():
         assert f"'{path}': it is mounted by itself, and so cannot be replaced; mount its folder instead" in line
+
+
+# Locks
+
+
+@pytest.fixture
+def sidecar(path):
+    return path.with_name("queue.json.lock")
+
+
+def during_the_next_flush(monkeypatch, action):
+    """Do something in the middle of a write: under the lock, before the file is renamed."""
+    fsync, pending = os.fsync, [action]
+
+    def act_and_flush(descriptor):
+        if pending:
+            pending.pop()()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", act_and_flush)
+
+
+@contextmanager
+def locked(sidecar):
+    with open(sidecar, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield lambda: fcntl.flock(file, fcntl.LOCK_UN)
+
+
+async def test_the_error_for_a_held_lock_says_what_to_do(storage, path, sidecar):
+    etag = await storage.write(b"first")
+    patient = LocalFileSystemStorage(path, lock_timeout=timedelta(0))
+    with locked(sidecar):
+        with pytest.raises(
+            StorageError, match=rf"Could not lock '{sidecar}' within 0 s: .* raise lock_timeout"
+        ) as raised:
+            await patient.write(b"second", etag)
+        assert raised.value.nothing_written
+        assert (b"first", etag) == await patient.read(), "reading takes no lock"
+    await patient.write(b"second", etag)
+
+
+class ActsAtTheThirdLook:
+    """Entropy that acts at its third pause: the storage asks for one each time it finds the lock held."""
+
+    def __init__(self, action):
+        self.looks, self.action = 0, action
+
+    def new_id(self):
+        return "a-token"
+
+    def jitter(self, bound):
+        self.looks += 1
+        if self.looks == 3:
+            self.action()
+        return 0.0
+
+
+async def test_a_released_lock_is_taken(storage, path, sidecar):
+    etag = await storage.write(b"first")
+    with locked(sidecar) as unlock:
+        entropy = ActsAtTheThirdLook(unlock)
+        await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
+    assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
+
+
+async def test_a_lock_file_removed_while_a_writer_waits_for_it_is_created_again(storage, path, sidecar):
+    await storage.write(b"first")
+    etag = (await storage.read())[1]
+    with locked(sidecar):
+        entropy = ActsAtTheThirdLook(lambda: os.replace(sidecar, sidecar.with_name("held")))
+        with pytest.raises(CASConflictError):  # the token went with the file
+            await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
+    await storage.write(b"second", (await storage.read())[1])
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_writer_whose_lock_file_was_removed_does_not_overwrite_another_write(
+    storage, path, sidecar, monkeypatch, first
+):
+    etag = None if first else await storage.write(b"before")
+    other = LocalFileSystemStorage(path)
+
+    def remove_and_let_another_write():
+        sidecar.unlink()
+        asyncio.run(write_as(other))
+
+    async def write_as(storage):
+        await storage.write(b"other", (await storage.read())[1])
+
+    during_the_next_flush(monkeypatch, remove_and_let_another_write)
+    with pytest.raises(CASConflictError, match=r"lock file of '.*queue\.json' was removed"):
+        await storage.write(b"lost update", etag)
+    assert b"other" == path.read_bytes()
+    assert ["queue.json", "queue.json.lock"] == sorted(os.listdir(path.parent))
+
+
+async def another_writer(path, **settings):
+    """Return a writer that has removed leftovers already, and so will not take a temporary file in use for one."""
+    other = LocalFileSystemStorage(path, **settings)
+    await other.write(b"tidy")
+    await other.remove()
+    return other
+
+
+def at_the_next_rename(monkeypatch, action):
+    """Do something in the last moment of a write: after all checks, before the file is renamed."""
+    rename, pending = os.rename, [action]
+
+    def act_and_rename(source, target):
+        if pending:
+            pending.pop()()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", act_and_rename)
+
+
+async def test_a_writer_that_waited_for_the_folder_lock_does_not_overwrite_another_write(
+    storage, path, sidecar, monkeypatch
+):
+    """The lock file is removed after the checks of the first writer, and both writers began with the same etag."""
+    waits = threading.Event()
+
+    class SignalsItsWait(SystemEntropy):
+        def jitter(self, bound):
+            waits.set()
+            return super().jitter(bound)
+
+    other = await another_writer(path, entropy=SignalsItsWait())
+    etag = await storage.write(b"before")
+
+    def write_over():
+        try:
+            asyncio.run(read_and_write())
+        finally:
+            waits.set()
+
+    async def read_and_write():
+        await other.write(b"lost update", (await other.read())[1])
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        writing = []
+
+        def remove_and_have_another_wait():
+            sidecar.unlink()
+            writing.append(thread.submit(write_over))
+            assert waits.wait(60)
+
+        at_the_next_rename(monkeypatch, remove_and_have_another_wait)
+        await storage.write(b"ours", etag)
+        with pytest.raises(CASConflictError, match="without its lock"):
+            writing[0].result(60)
+    assert b"ours" == path.read_bytes()
+
+
+async def test_the_error_for_a_folder_without_locks_asks_for_a_local_disk(storage, path, monkeypatch):
+    flock = fcntl.flock
+
+    def flock_as_nfs(descriptor, operation):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_as_nfs)
+    with pytest.raises(StorageFatalError, match="no locks; keep it on a local disk"):
+        await storage.write(b"first")
+    assert not path.exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_a_process_forked_during_a_write_does_not_keep_the_lock(storage, path, monkeypatch):
+    started, stop = os.pipe()
+    children = []
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            os.close(stop)
+            os.read(started, 1)  # until the parent closes its end
+            os._exit(0)
+        children.append(child)
+
+    during_the_next_flush(monkeypatch, fork)
+    etag = await storage.write(b"first")
+    try:
+        await LocalFileSystemStorage(path, lock_timeout=0).write(b"second", etag)
+    finally:
+        os.close(stop)
+        os.close(started)
+        os.waitpid(children[0], 0)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
+from jqueue import LocalFileSystemStorage
 from jqueue.domain.errors import StorageFatalError
 from jqueue.testing.storage_contract import count_up
 
 GROUP = 54321
-WEB, WORKER, STRANGER = 54001, 54002, 54003
+WEB, WORKER = 54001, 54002
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users"),
@@ -130,54 +130,12 @@ def test_a_group_that_may_only_read_cannot_write(path):
     assert (b"web's", {(0o640, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
 
 
-def test_a_user_outside_the_group_cannot_write(path, folder):
-    folder.chmod(0o2777)
-    run_as(WEB, written(path, b"web's", mode=0o660))
-    with pytest.raises(StorageFatalError, match="permission refused"):
-        run_as(STRANGER, written(path, b"stranger's"), groups=())
-    assert (b"web's", {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
-
-
 def test_an_owner_outside_the_group_makes_the_file_private(path, folder):
     folder.chmod(0o777)
     run_as(WEB, written(path, b"first", mode=0o660))
     os.chown(path, -1, GROUP)
     run_as(WEB, written(path, b"second"), groups=())
     assert (0o600, WEB) == (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid)
-
-
-def test_the_error_for_a_read_only_folder_says_that_it_takes_no_new_files(path, folder):
-    run_as(WEB, written(path, b"web's", mode=0o660))
-    folder.chmod(0o2550)
-
-    async def enqueue():
-        async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
-            await queue.enqueue("work", b"")
-
-    with pytest.raises(StorageFatalError, match=f"create files in '{folder}'"):
-        run_as(WORKER, written(path, b"worker's"))
-    path.write_bytes(b"")
-    path.unlink()
-    with pytest.raises(StorageFatalError, match=f"create files in '{folder}'"):
-        run_as(WORKER, enqueue)
-
-
-def test_the_mode_in_a_url_shares_a_queue_with_the_group(path):
-    def queue():
-        return connect(f"file://{path}?mode=660", DirectQueue)
-
-    async def enqueue():
-        await queue().enqueue("work", b"payload")
-
-    async def work():
-        [job] = await queue().dequeue("work")
-        await queue().ack(job)
-        return job.payload
-
-    run_as(WEB, enqueue)
-    assert b"payload" == run_as(WORKER, work)
-    run_as(WEB, enqueue)
-    assert {(0o660, GROUP)} == modes_and_groups(path)
 
 
 def test_users_of_one_group_share_the_objects_beside_a_queue(path, folder):

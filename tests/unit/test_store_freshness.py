@@ -1,12 +1,14 @@
-"""A queue with ready jobs of its own still reads its store of jobs again: after a time, and after some claims."""
+"""A queue on a store of jobs keeps a mirror, and never answers from one that is out of date."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from jqueue.domain.errors import ClaimLostError
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.freshness import MAX_AGE, MAX_CLAIMS, READ_INTERVAL_FACTOR, Freshness
+from jqueue.formats.freshness import MAX_CLAIMS
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.fake_clock import FakeClock
@@ -15,8 +17,10 @@ from jqueue.testing.fake_clock import FakeClock
 class StandingClock(FakeClock):
     """A clock on which no time passes by itself."""
 
+    moved = 0.0
+
     def monotonic(self) -> float:
-        return self._moved
+        return self.moved
 
 
 class Counting:
@@ -80,7 +84,7 @@ async def test_a_job_of_another_program_is_served_in_its_turn_once_time_has_pass
         await turn(queue)
         await other.enqueue("work", b"theirs")
         await queue.enqueue("work", b"later")
-        clock.advance(60)
+        clock.moved += 60
         assert [b"ours", b"theirs", b"later"] == [await turn(queue) for _ in range(3)]
 
 
@@ -97,30 +101,27 @@ async def test_a_store_is_read_once_in_a_hundred_claims_while_no_time_passes(mak
         assert store.scans <= 2
 
 
-def test_a_long_queue_allows_as_many_claims_as_jobs_between_two_reads():
-    clock = StandingClock()
-    freshness = Freshness(clock, in_order=False)
-    freshness.note_read(clock.monotonic(), jobs=5_000)
-    freshness._claims = 4_999
-    assert not freshness.must_read()
-    freshness._claims = 5_000
-    assert freshness.must_read()
+async def test_a_claim_made_elsewhere_is_known_beside_claims_that_need_no_read(tmp_path):
+    async with (
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
+    ):
+        for number in range(4):
+            await queue.enqueue("work", b"%d" % number)
+        mine, lost = await queue.dequeue(batch_size=2)
+        [theirs, more] = await other.dequeue(batch_size=2)
+        assert await queue.ack_many([mine, theirs]) == []
+        await other.nack(more)
+        [error] = await queue.ack_many([lost, more])
+        assert isinstance(error, ClaimLostError)
 
 
-def test_reads_take_a_tenth_of_the_time_at_the_most():
-    clock = StandingClock()
-    freshness = Freshness(clock, in_order=False)
-    started = clock.monotonic()
-    clock.advance(2)
-    freshness.note_read(started, jobs=1)
-    clock.advance(2 * READ_INTERVAL_FACTOR - 2.001)
-    assert not freshness.must_read()
-    clock.advance(0.002)
-    assert freshness.must_read()
-    freshness.note_read(clock.monotonic(), jobs=1)
-    clock.advance(MAX_AGE)
-    assert freshness.must_read()
-
-
-def test_a_store_that_serves_in_order_is_read_before_each_claim():
-    assert Freshness(StandingClock(), in_order=True).must_read()
+async def test_a_job_that_another_program_added_is_found_beside_a_call_that_needs_no_read(tmp_path):
+    async with (
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
+    ):
+        await queue.enqueue("work", b"1")
+        theirs = await other.enqueue("work", b"2")
+        _, found = await asyncio.gather(queue.enqueue("work", b"3"), queue.find(theirs.id))
+        assert theirs.evolve(payload=b"") == found

@@ -1,9 +1,13 @@
-"""The randomness of the machine: jitter of its own in each process, and nothing taken from the program's."""
+"""The machine below the queue: jitter of its own in each process, and work in threads with its errors."""
 
+import asyncio
 import os
 import random
 
+import pytest
+
 from jqueue.runtime.system import SystemEntropy
+from jqueue.runtime.threads import in_a_thread
 
 
 def drawn():
@@ -32,3 +36,15 @@ def test_a_forked_process_draws_other_jitter():
     os.close(writing)
     with os.fdopen(reading) as pipe:
         assert pipe.read() != repr(drawn())
+
+
+async def test_a_thread_passes_on_the_result_or_the_error_of_its_work():
+    assert 3 == await in_a_thread(sum, [1, 2])
+    with pytest.raises(ZeroDivisionError):
+        await in_a_thread(divmod, 1, 0)
+
+
+async def test_work_that_raises_stop_iteration_does_not_hang_its_caller():
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await in_a_thread(next, iter(()))
