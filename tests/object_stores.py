@@ -46,6 +46,7 @@ class Store:
     def __init__(self, name: str, server: Any, url: str | None = None) -> None:
         self.name = name
         self.server = server
+        self.bucket = BUCKET
         self.url = url or (server.url if name == "gcs_server" else getattr(server, "endpoint_url", None))
         self._session = None if name in ("azurite", "gcs_server") else self._make_session()
         self._make_bucket()
@@ -55,6 +56,15 @@ class Store:
         """Address of the server itself."""
         return str(self.server.account_url if self.name == "azurite" else self.url)
 
+    def environment(self, endpoint: str = "AWS_ENDPOINT_URL") -> dict[str, str]:
+        """Return the environment variables with which a URL of S3 finds this store."""
+        return {
+            endpoint: self.address,
+            "AWS_ACCESS_KEY_ID": self.server.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
+            "AWS_REGION": self.server.region,
+        }
+
     def new_key(self) -> str:
         """Return the name of an object that no test has used."""
         return f"tests/queue {next(_numbers)}.json"
@@ -62,10 +72,10 @@ class Store:
     def open(self, key: str, **options: Any) -> Any:
         """Return a storage for an object, with a client of its own."""
         if self.name == "azurite":
-            return AzureBlobStorage(BUCKET, key, connection_string=self._connection_string(), **options)
+            return AzureBlobStorage(self.bucket, key, connection_string=self._connection_string(), **options)
         if self.name == "gcs_server":
-            return GCSStorage(BUCKET, key, endpoint_url=self.url, **options)
-        return S3Storage(BUCKET, key, self._session, endpoint_url=self.url, **options)
+            return GCSStorage(self.bucket, key, endpoint_url=self.url, **options)
+        return S3Storage(self.bucket, key, self._session, endpoint_url=self.url, **options)
 
     def _make_session(self) -> Any:
         """Return the session that makes all clients: it keeps the model of S3, which takes long to read."""

@@ -1,6 +1,5 @@
-"""The example of `make pipeline`, run as users do, and its messages about wrong figures and arguments."""
+"""The example of `make pipeline`, run as users do, and its messages about wrong arguments."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -33,17 +32,6 @@ def folder(tmp_path):
     return tmp_path / "files"
 
 
-@pytest.fixture
-def example():
-    """Return the example as a module."""
-    spec = importlib.util.spec_from_file_location("pipeline_example", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def run(*arguments, **environment):
     command = [sys.executable, str(EXAMPLE), *map(str, arguments)]
     return subprocess.run(
@@ -73,17 +61,6 @@ def test_the_example_prints_every_step_with_correct_figures(folder, tmp_path):
     assert "WARN" not in result.stderr
 
 
-def test_wrong_figures_are_found(example, folder, tmp_path):
-    """A plain loop finds a wrong figure, a file without a result, and one with two results."""
-    files = example.find_files(folder)
-    assert FILES == len(files)
-    good = [{"path": path, **example.summary(path)._asdict()} for path, _ in files]
-    assert [] == example.wrong_files(files, good)
-    assert [files[0][0]] == example.wrong_files(files, [{**good[0], "lines": 7}, *good[1:]])
-    assert [files[0][0]] == example.wrong_files(files, good[1:])
-    assert [files[3][0]] == example.wrong_files(files, [*good, good[3]])
-
-
 def test_a_missing_java_gives_a_one_line_error(folder, tmp_path):
     result = run(folder, "--out", tmp_path / "out", JAVA_HOME="/nowhere")
     assert (2, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
@@ -100,12 +77,3 @@ def test_wrong_arguments_are_errors_and_make_no_files(folder, tmp_path):
         result = run(*arguments)
         assert (2, "") == (result.returncode, result.stdout)
         assert result.stderr.splitlines()[-1].endswith(line)
-
-
-def test_a_folder_with_too_few_files_is_an_error(tmp_path):
-    (tmp_path / "few").mkdir()
-    (tmp_path / "few" / "one").touch()
-    result = run(tmp_path / "few", "--out", tmp_path / "out")
-    assert (2, "") == (result.returncode, result.stdout)
-    assert result.stderr.endswith("has 1: give another folder\n")
-    assert not (tmp_path / "out").exists()

@@ -1,21 +1,19 @@
-"""Requests to a store, counted: a store charges for each, and opening a client costs more than ten of them.
-
-A proxy between the real client and the real server counts the requests.
-"""
+"""Requests to a store, counted by a proxy between the real client and the real server: a store charges for each."""
 
 import asyncio
 import copy
 import threading
-from collections import Counter
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue
+from jqueue import BrokerQueue, CASConflictError, DirectQueue, LocalFileSystemStorage, StorageError
+from jqueue.testing.objects_contract import pieces_of
 from tests.object_stores import store_of
-from tests.servers.fault_kinds import Latency
+from tests.servers.fault_kinds import DropAnswer, Latency, ReplaceAnswer, TruncateAnswer
 from tests.servers.fault_proxy import FaultProxy
 
 WRITES = {"seaweedfs": ("PUT", 200), "azurite": ("PUT", 201), "gcs_server": ("POST", 200)}
@@ -25,9 +23,27 @@ READS = {
     "gcs_server": ("GET", 200),
 }  # Azure's client requests ranges
 UNCHANGED, ABSENT = ("GET", 304), ("GET", 404)
+ONE = ".history/1"
+SMALL = b"0123456789" * 1000
+PART = 5 * 1024 * 1024
+LARGE = bytes(range(251)) * (2 * PART // 251 + 10)
+"""It takes three parts."""
 
-on_each_server = pytest.mark.parametrize("server", ["seaweedfs", "azurite", "gcs_server"])
-of_each_kind = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+UPLOADS = {
+    "seaweedfs": [("POST", 200), *[("PUT", 200)] * 3, ("POST", 200)],
+    "azurite": [("PUT", 201)] * 4,
+    "gcs_server": [("POST", 200), ("PUT", 308), ("PUT", 308), ("PUT", 200)],
+}
+CREATED = {"seaweedfs": ("PUT", 200), "azurite": ("PUT", 201), "gcs_server": ("POST", 200)}
+REMOVED = {"seaweedfs": ("DELETE", 204), "azurite": ("DELETE", 202), "gcs_server": ("DELETE", 204)}
+
+on_each_server = pytest.mark.parametrize(
+    "server", ["seaweedfs", *(pytest.param(name, marks=pytest.mark.wide) for name in ("azurite", "gcs_server"))]
+)
+
+on_each_server = pytest.mark.parametrize(
+    "server", ["seaweedfs", *(pytest.param(name, marks=pytest.mark.wide) for name in ("azurite", "gcs_server"))]
+)
 
 
 @asynccontextmanager
@@ -64,37 +80,9 @@ def taken(proxy):
     return requests
 
 
-def count_clients(storage):
-    """Count the clients that a storage opens and closes from now on."""
-    counts: Counter[str] = Counter()
-    connect = storage._client._connect
-
-    @asynccontextmanager
-    async def connect_and_count():
-        async with connect() as client:
-            counts["opened"] += 1
-            yield client
-        counts["closed"] += 1
-
-    storage._client._connect = connect_and_count
-    return counts
-
-
-async def everything(queue):
-    """Call the verbs of a queue one after the other."""
-    await queue.enqueue("work", b"")
-    [job] = await queue.dequeue("work")
-    await queue.heartbeat(job)
-    await queue.read_state()
-    await queue.ack(job)
-    await queue.stats()
-    assert [] == await queue.dequeue("work")
-
-
-@of_each_kind
 @on_each_server
-async def test_a_commit_is_one_write_and_no_read(request, server, kind):
-    async with counted(request, server) as (storage, proxy, _), kind(storage) as queue:
+async def test_a_commit_is_one_write_and_no_read_and_an_empty_dequeue_is_one_conditional_read(request, server):
+    async with counted(request, server) as (storage, proxy, _), DirectQueue(storage) as queue:
         await queue.enqueue("work", b"the first call reads what is there")
         assert [ABSENT, WRITES[server]] == taken(proxy)
         for number in range(10):
@@ -105,6 +93,10 @@ async def test_a_commit_is_one_write_and_no_read(request, server, kind):
             await queue.heartbeat(job)
             await queue.ack(job)
         assert [WRITES[server]] * 9 == taken(proxy)
+        for _ in range(3):
+            assert [] == await queue.dequeue("something else")
+        assert [UNCHANGED] * 3 == taken(proxy), "a conditional read, without content"
+        assert 1 == proxy.connections
 
 
 @on_each_server
@@ -115,123 +107,6 @@ async def test_a_hundred_calls_at_once_are_one_write_or_two(request, server):
         await asyncio.gather(*(queue.enqueue("work", b"") for _ in range(100)))
         assert taken(proxy) in ([WRITES[server]], [WRITES[server]] * 2)
         assert 101 == len((await queue.read_state()).jobs)
-
-
-@of_each_kind
-@on_each_server
-async def test_a_poll_of_an_unchanged_object_is_one_conditional_read_without_content(request, server, kind):
-    async with counted(request, server) as (storage, proxy, direct), DirectQueue(direct) as producer:
-        await producer.enqueue("something else", b"")
-        polls, read_if_changed = [], storage.read_if_changed
-
-        async def read_and_note(etag):
-            polls.append(await read_if_changed(etag))
-            return polls[-1]
-
-        storage.read_if_changed = read_and_note
-        async with kind(storage, poll_interval=0.05) as queue, asyncio.TaskGroup() as group:
-            assert [] == await queue.dequeue("work")
-            assert [READS[server]] == taken(proxy)
-            consumer = group.create_task(queue.dequeue("work", wait=50))
-            await proxy.until(lambda: len(proxy.requests) >= 4)
-            await producer.enqueue("work", b"")
-            [job] = await consumer
-            assert b"" == job.payload
-        assert all(is_conditional(asked) for asked in proxy.requests if asked.method == "GET")
-        assert [None] * (len(polls) - 1) == polls[:-1]
-        assert [UNCHANGED] * (len(polls) - 1) + [READS[server], WRITES[server]] == taken(proxy)
-
-
-def is_conditional(asked):
-    """Return True if a request is a conditional read."""
-    return "if-none-match" in asked.headers or "ifGenerationNotMatch=" in asked.path
-
-
-@on_each_server
-async def test_an_empty_dequeue_without_a_wait_is_one_conditional_read(request, server):
-    async with counted(request, server) as (storage, proxy, _), BrokerQueue(storage) as queue:
-        await queue.enqueue("something else", b"")
-        taken(proxy)
-        for _ in range(3):
-            assert [] == await queue.dequeue("work")
-        assert [UNCHANGED] * 3 == taken(proxy)
-
-
-@of_each_kind
-@on_each_server
-async def test_only_the_object_is_requested(request, server, kind):
-    """The queue requests no bucket, list or metadata, and uses one connection."""
-    async with counted(request, server) as (storage, proxy, _):
-        async with kind(storage) as queue:
-            for _ in range(2):
-                await everything(queue)
-            await storage.remove()
-        asked = Counter((each.method, urlsplit(each.path).path) for each in proxy.requests)
-        by_method = Counter(method for method, _ in asked.elements())
-        assert {"GET": 1 + 2 * 3, WRITES[server][0]: 2 * 4, "DELETE": 1} == by_method
-        assert 3 == len(asked), "the object has one address for each method"
-        assert 1 == proxy.connections
-
-
-@of_each_kind
-@on_each_server
-async def test_a_client_is_opened_once_and_closed_when_the_queue_is_left(request, server, kind):
-    async with counted(request, server) as (storage, _, _):
-        clients = count_clients(storage)
-        async with kind(storage) as queue:
-            assert {} == clients, "nothing was asked yet"
-            await everything(queue)
-            await everything(queue)
-            assert (1, {"opened": 1}) == (storage._client.opened, clients)
-        assert {"opened": 1, "closed": 1} == clients
-        async with kind(storage) as queue:
-            await everything(queue)
-            assert (2, {"opened": 2, "closed": 1}) == (storage._client.opened, clients)
-        assert {"opened": 2, "closed": 2} == clients
-
-
-@on_each_server
-async def test_concurrent_calls_open_one_client(request, server):
-    async with counted(request, server) as (storage, _, _), storage, DirectQueue(storage) as queue:
-        await asyncio.gather(*(storage.read() for _ in range(5)), *(queue.enqueue("work", b"") for _ in range(5)))
-        await asyncio.gather(*(queue.read_state() for _ in range(5)), queue.dequeue("work"))
-        assert 1 == storage._client.opened
-
-
-@on_each_server
-async def test_a_queue_can_be_closed_while_another_shares_its_storage(request, server):
-    async with counted(request, server) as (storage, _, _):
-        clients = count_clients(storage)
-        async with BrokerQueue(storage) as staying:
-            async with BrokerQueue(storage) as leaving:
-                await leaving.enqueue("work", b"")
-                await staying.enqueue("work", b"")
-                assert {"opened": 1} == clients
-            assert {"opened": 1, "closed": 1} == clients
-            assert 2 == len(await staying.dequeue("work", batch_size=2))
-            await staying.stats()
-            assert {"opened": 2, "closed": 1} == clients
-        assert {"opened": 2, "closed": 2} == clients
-
-
-@on_each_server
-async def test_a_call_under_way_keeps_the_client_that_another_queue_gives_up(request, server):
-    method = WRITES[server][0]
-    async with counted(request, server) as (storage, proxy, _):
-        clients = count_clients(storage)
-        async with BrokerQueue(storage) as staying, asyncio.TaskGroup() as group:
-            await staying.enqueue("work", b"")
-            async with BrokerQueue(storage) as leaving:
-                await leaving.stats()
-                taken(proxy)
-                proxy.next(Latency(back=0.3), method=method)
-                call = group.create_task(staying.enqueue("work", b""))
-                await proxy.until(lambda: proxy.count(method))
-            await call
-            assert [WRITES[server]] == taken(proxy), "it was not sent again"
-            assert {"opened": 1, "closed": 1} == clients
-            assert 2 == len((await staying.read_state()).jobs)
-        assert {"opened": 2, "closed": 2} == clients
 
 
 async def in_pieces(count):
@@ -260,3 +135,101 @@ async def test_no_call_to_a_store_with_a_host_name_waits_for_the_threads_of_the_
             assert {"localhost"} == {each.headers["host"].partition(":")[0] for each in proxy.requests}
         finally:
             threads.over.set()
+
+
+@on_each_server
+async def test_each_call_takes_as_few_requests_as_the_store_allows(request, server):
+    async with counted(request, server) as (storage, proxy, _), storage:
+        await storage.create_object(ONE, SMALL)
+        assert SMALL[5:9] == await storage.read_object(ONE, 5, 9)
+        assert b"" == await storage.read_object(ONE, 5, 5)
+        await storage.remove_object(ONE)
+        assert [CREATED[server], ("GET", 206), REMOVED[server]] == taken(proxy)
+        await storage.create_object_from(".small", pieces_of(SMALL, [1, 2, 3]))
+        assert [CREATED[server]] == taken(proxy), "what fits into one part needs no upload in parts"
+        await storage.create_object_from(".large", pieces_of(LARGE, [1, 2, 3]))
+        assert UPLOADS[server] == taken(proxy)
+
+
+@on_each_server
+async def test_an_answer_that_is_cut_off_is_never_taken_for_the_range(request, server):
+    async with counted(request, server) as (storage, proxy, _), storage:
+        await storage.create_object(ONE, SMALL)
+        for start, stop in [(0, None), (500, 9000)]:
+            for fault in (TruncateAnswer(body=0.5), TruncateAnswer(head=20)):
+                proxy.next(fault, method="GET")
+                try:
+                    found = await storage.read_object(ONE, start, stop)
+                except StorageError:
+                    continue
+                assert SMALL[start:stop] == found, "a client may ask again, and then gets the whole range"
+        assert 4 == proxy.fired[TruncateAnswer]
+
+
+@on_each_server
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_creation_whose_answer_is_lost_has_landed(request, server, content):
+    """The client may send the last request again, which then finds the object."""
+    *before, (last, _) = UPLOADS[server] if content is LARGE else [CREATED[server]]
+    async with counted(request, server) as (storage, proxy, _), storage:
+        if times := [method for method, _ in before].count(last):
+            proxy.next(Latency(), method=last, times=times)
+        proxy.next(DropAnswer(), method=last)
+        with pytest.raises((StorageError, CASConflictError)):
+            await storage.create_object_from(ONE, pieces_of(content, []))
+        assert content == await storage.read_object(ONE)
+
+
+@on_each_server
+async def test_an_upload_that_fails_is_not_repeated_and_leaves_no_parts(request, server):
+    async with counted(request, server) as (storage, proxy, _), storage:
+        proxy.next(Latency(), method="PUT")
+        proxy.next(ReplaceAnswer(500, ask=False), method="PUT")
+        with pytest.raises(StorageError, match=r"\.history/1: the store failed \(500"):
+            await storage.create_object_from(ONE, pieces_of(LARGE, []))
+        assert 2 == proxy.count("PUT")
+        assert [] == await storage.list_beside(".")
+        if server == "gcs_server":
+            assert 0 == request.getfixturevalue(server).unfinished_uploads
+
+
+@on_each_server
+async def test_an_upload_whose_pieces_end_early_leaves_no_parts(request, server):
+    waiting = asyncio.Event()
+
+    async def endless():
+        yield LARGE
+        waiting.set()
+        await asyncio.Event().wait()
+
+    async with counted(request, server) as (storage, _, _), storage:
+        creation = asyncio.create_task(storage.create_object_from(ONE, endless()))
+        await waiting.wait()
+        creation.cancel()
+        await asyncio.wait([creation])
+        if server == "gcs_server":
+            assert 0 == request.getfixturevalue(server).unfinished_uploads
+        assert [] == await storage.list_beside(".")
+
+
+async def repeated(piece, times):
+    for _ in range(times):
+        yield piece
+
+
+@pytest.mark.parametrize("place", ["file", "seaweedfs", pytest.param("azurite", marks=pytest.mark.wide)])
+async def test_an_object_from_pieces_takes_less_memory_than_sixteen_mebibytes(request, tmp_path, place):
+    piece = bytes(1_000_003)
+    async with AsyncExitStack() as closing:
+        if place == "file":
+            storage = LocalFileSystemStorage(tmp_path / "queue.json")
+        else:
+            store = store_of(request, place)
+            storage = await closing.enter_async_context(store.open(store.new_key(), timeout=60))
+        await storage.list_beside(".")  # the client is open
+        tracemalloc.start()
+        closing.callback(tracemalloc.stop)
+        assert 64 * len(piece) == await storage.create_object_from(ONE, repeated(piece, 64))
+        assert tracemalloc.get_traced_memory()[1] <= 16 * 1024 * 1024
+        assert [64 * len(piece)] == [listed.size for listed in await storage.list_beside(".")]
+        await storage.remove_object(ONE)
