@@ -72,7 +72,6 @@ def test_wrong_arguments_are_errors_and_make_no_files(folder, tmp_path):
     for arguments, line in (
         ([tmp_path / "nothing"], "is not a folder"),
         ([folder, "--out", folder], "already exists: give a new path"),
-        ([folder, "--limit", "2"], "--limit must be at least 4"),
     ):
         result = run(*arguments)
         assert (2, "") == (result.returncode, result.stdout)

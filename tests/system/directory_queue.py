@@ -21,7 +21,6 @@ PROGRAM = r"""
 use strict;
 use warnings;
 use Directory::Queue;
-use Directory::Queue::Set;
 use JSON::PP;
 use MIME::Base64;
 
@@ -84,19 +83,11 @@ sub purge {
     return \@warnings;
 }
 
-# the elements of several folders by their age, and what their number is said to be
-sub set {
-    my $set = Directory::Queue::Set->new(map { opened($_) } @_);
-    my @found;
-    for (my @next = $set->first(); @next; @next = $set->next()) { push(@found, $next[1]); }
-    return [\@found, $set->count()];
-}
-
 my %verbs = (
-    names => \&names, get => \&get, take => \&take, purge => \&purge, set => \&set,
+    names => \&names, get => \&get, take => \&take, purge => \&purge,
     version => sub { return "$Directory::Queue::VERSION" },
     map { my $verb = $_; $verb => sub { return $queue->$verb(@_) } }
-        qw(add add_path lock unlock remove touch count get_path)
+        qw(add lock unlock remove touch count get_path)
 );
 
 while (my $line = <STDIN>) {
