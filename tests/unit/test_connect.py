@@ -129,13 +129,6 @@ def test_a_url_of_azure_names_account_container_and_blob(url, account_url):
     assert ("box", "a", account_url) == (storage.container, storage.blob_name, storage.account_url)
 
 
-def test_the_account_of_azure_may_come_from_the_environment(monkeypatch):
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"AccountName=a;AccountKey={SECRET}")
-    storage = connect("az://box/a?timeout=3&encryption_scope=mine&standard_blob_tier=Hot")
-    assert isinstance(storage, AzureBlobStorage)
-    assert (3.0, "mine", "Hot") == (storage.timeout, storage.encryption_scope, storage.standard_blob_tier)
-
-
 PATHS = ["queue.json", "../queue.json", "a folder/q.json", "q.json?timeout=5", "q#1", "%41", "~/q.json", "C:\\q.json",
          "C:/q.json", "./jobs:today.json", "12:30.json", "\udcff", "//host/share", "s3"]  # fmt: skip
 
@@ -164,12 +157,6 @@ def test_a_url_of_a_file_names_an_absolute_path(url, path):
     assert pathlib.Path(path) == storage.path
 
 
-async def test_a_file_may_be_used_through_its_url(tmp_path):
-    storage = connect(f"file://{tmp_path}/queue%201.json?lock_timeout=0.5")
-    await storage.write(b"content")
-    assert b"content" == (tmp_path / "queue 1.json").read_bytes()
-
-
 def test_memory_is_shared_by_name_while_it_is_in_use():
     named = connect("memory://queue")
     assert isinstance(named, InMemoryStorage)
@@ -191,12 +178,6 @@ async def test_a_queue_is_made_of_a_url_its_class_and_settings():
 def test_settings_without_a_queue_are_refused():
     with pytest.raises(TypeError, match=r"stale_timeout only with the class of a queue: connect\(url, kind\)"):
         connect("memory://", stale_timeout=7)
-
-
-@pytest.mark.parametrize("what", [None, 7, b"queue.json", ["memory://"]])
-def test_an_argument_that_is_neither_text_nor_a_path_is_a_type_error(what):
-    with pytest.raises(TypeError):
-        connect(what)
 
 
 # Wrong URLs
@@ -386,22 +367,6 @@ for get in (lambda: jqueue.connect({url!r}), lambda: jqueue.{storage}, lambda: e
     lines = in_a_new_process(code).splitlines()
     assert 3 == len(lines)
     assert all(line.startswith(f"{storage} needs ") and line.endswith(advice) for line in lines)
-
-
-def test_no_client_is_imported_before_its_storage_is_asked_for():
-    code = """
-import sys
-import jqueue
-assert "S3Storage" not in jqueue.__all__, "an import of all would need every extra"
-exec("from jqueue import *")
-for url in ("memory://", "queue.json", "file:///queue.json"):
-    jqueue.connect(url)
-clients = {"aiobotocore", "botocore", "aiohttp", "requests", "google.auth", "google.cloud", "azure"}
-print(sorted(clients & set(sys.modules)))
-from jqueue import S3Storage
-print(sorted(clients & set(sys.modules)))
-"""
-    assert ["[]", "['aiobotocore', 'aiohttp', 'botocore']"] == in_a_new_process(code).splitlines()
 
 
 def test_an_unknown_name_of_jqueue_is_an_attribute_error():

@@ -16,7 +16,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from jqueue import CASConflictError, S3Storage
-from jqueue.domain.errors import StorageThrottledError
 from tests.virtual_world import in_virtual_time, now
 
 WRITERS = 4
@@ -137,21 +136,6 @@ def test_writers_that_share_a_storage_find_the_style_of_the_store_in_any_order_o
             assert storage.etag_style == ("quoted" if quotes else "unquoted")
 
         write_together()
-
-
-@in_virtual_time
-async def test_a_throttled_write_in_the_other_style_is_reported_and_that_style_is_tried_first_next():
-    store = OneStyle(every=1.0)
-    storage = s3(store)
-    etag = await storage.write(b"1")
-    with pytest.raises(StorageThrottledError):
-        await storage.write(b"2", etag)
-    assert storage.etag_style is None, "no write in that style has succeeded yet"
-    await asyncio.sleep(1)
-    store.calls.clear()
-    await storage.write(b"2", etag)
-    assert [("PUT", "1")] == store.calls
-    assert "unquoted" == storage.etag_style
 
 
 @in_virtual_time

@@ -8,8 +8,6 @@ import concurrent.futures
 import errno
 import fcntl
 import os
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
@@ -131,13 +129,6 @@ async def test_a_file_system_that_cannot_flush_folders_is_no_error(storage, monk
     await storage.write(b"after", etag)
 
 
-async def test_short_writes_are_continued_until_all_is_written(storage, path, monkeypatch):
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:7]))
-    await storage.write(bytes(range(256)))
-    assert bytes(range(256)) == path.read_bytes()
-
-
 async def test_leftovers_of_killed_writers_are_removed_at_the_first_write(storage, path):
     others = [".queue.json.other.0a-1b.tmp", ".queue.jsonx.0a-1b.tmp", "queue.json.0a-1b.tmp", ".queue.json.swp"]
     for name in [".queue.json.0a-1b.tmp", ".queue.json.2c-3d.tmp", *others]:
@@ -151,42 +142,6 @@ async def test_leftovers_of_killed_writers_are_removed_at_the_first_write(storag
     assert later.exists(), "the folder is not listed at every write"
     await LocalFileSystemStorage(path).write(b"third", etag)
     assert not later.exists()
-
-
-ON_A_MOUNT = """
-import asyncio, subprocess, sys
-from jqueue import BrokerQueue
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.cli import doctor
-from jqueue.domain.errors import StorageFatalError
-path = sys.argv[1]
-subprocess.run(["mount", "--bind", path, path], check=True)
-storage = LocalFileSystemStorage(path)
-async def refused(call):
-    try:
-        await call
-    except StorageFatalError as error:
-        print(error, repr(error.__cause__))
-async def main():
-    await refused(storage.check_writable())
-    async with BrokerQueue(storage) as queue:
-        await refused(queue.enqueue("work", b"2"))
-asyncio.run(main())
-print(doctor.run(path).error)
-"""
-
-
-@pytest.mark.wide
-async def test_a_file_that_is_a_mount_point_is_refused_at_once_by_each_call_and_by_the_doctor(storage, path):
-    private = ["unshare", "--mount"]
-    if subprocess.run([*private, "true"], capture_output=True).returncode:
-        pytest.skip("only root can mount")
-    async with BrokerQueue(storage) as queue:
-        await queue.enqueue("work", b"1")
-    ran = subprocess.run([*private, sys.executable, "-c", ON_A_MOUNT, path], capture_output=True, text=True, timeout=60)
-    assert 3 == len(ran.stdout.splitlines()), ran.stderr
-    for line in ran.stdout.splitlines():
-        assert f"'{path}': it is mounted by itself, and so cannot be replaced; mount its folder instead" in line
 
 
 # Locks
@@ -251,16 +206,6 @@ async def test_a_released_lock_is_taken(storage, path, sidecar):
         entropy = ActsAtTheThirdLook(unlock)
         await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
     assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
-
-
-async def test_a_lock_file_removed_while_a_writer_waits_for_it_is_created_again(storage, path, sidecar):
-    await storage.write(b"first")
-    etag = (await storage.read())[1]
-    with locked(sidecar):
-        entropy = ActsAtTheThirdLook(lambda: os.replace(sidecar, sidecar.with_name("held")))
-        with pytest.raises(CASConflictError):  # the token went with the file
-            await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
-    await storage.write(b"second", (await storage.read())[1])
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -63,14 +63,6 @@ async def test_new_files_are_private_under_any_umask(storage, path, monkeypatch)
     assert {0o600} == {stat.S_IMODE(mode) for mode in modes.values()}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_a_write_by_root_keeps_the_owner_of_a_queue(storage, path):
-    path.write_bytes(b"first")
-    os.chown(path, 12345, 12346)
-    await storage.write(b"second", (await storage.read())[1])
-    assert [(12345, 12346)] * 2 == [(p.stat().st_uid, p.stat().st_gid) for p in sorted(path.parent.iterdir())]
-
-
 @pytest.mark.parametrize("link", ["queue.json", "queue.json.lock"])
 async def test_a_symbolic_link_is_not_followed(storage, tmp_path, link):
     (tmp_path / "precious").write_bytes(b"keep")
@@ -208,13 +200,6 @@ async def test_a_waiting_write_delays_neither_the_event_loop_nor_other_calls(sto
     assert (b"before", None) == ((await storage.read())[0], await storage.read_if_changed((await storage.read())[1]))
     gate.opened.set()
     assert (b"after", await write) == await storage.read()
-
-
-async def test_more_calls_than_threads_are_all_made(path):
-    storages = [LocalFileSystemStorage(path.with_name(f"{number}.json")) for number in range(100)]
-    etags = await asyncio.gather(*(storage.write(b"first") for storage in storages))
-    assert 32 >= len([thread for thread in threading.enumerate() if thread.name.startswith("jqueue-storage")])
-    assert [(b"first", etag) for etag in etags] == await asyncio.gather(*(storage.read() for storage in storages))
 
 
 async def test_a_full_default_executor_delays_no_call(storage):

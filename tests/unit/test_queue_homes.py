@@ -36,14 +36,6 @@ async def test_two_running_loops_cannot_share_a_queue_object():
     assert 1 == len(await queue.dequeue(batch_size=9)), "the first loop is not disturbed"
 
 
-async def test_two_running_loops_may_share_a_storage():
-    storage = InMemoryStorage()
-    queue = DirectQueue(storage)
-    enqueued = await queue.enqueue("work", b"payload")
-    [job] = await in_another_thread(DirectQueue(storage).dequeue)
-    assert enqueued.id == job.id
-
-
 def test_calls_left_behind_in_a_closed_loop_do_not_disturb_the_next():
     queue = DirectQueue(InMemoryStorage())
 

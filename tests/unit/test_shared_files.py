@@ -130,14 +130,6 @@ def test_a_group_that_may_only_read_cannot_write(path):
     assert (b"web's", {(0o640, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
 
 
-def test_an_owner_outside_the_group_makes_the_file_private(path, folder):
-    folder.chmod(0o777)
-    run_as(WEB, written(path, b"first", mode=0o660))
-    os.chown(path, -1, GROUP)
-    run_as(WEB, written(path, b"second"), groups=())
-    assert (0o600, WEB) == (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid)
-
-
 def test_users_of_one_group_share_the_objects_beside_a_queue(path, folder):
     run_as(WEB, written(path, b"web's", mode=0o660))
 
