@@ -1,0 +1,234 @@
+"""Queues as tables, read as Spark reads them: one version of each, in any number of tasks, with the columns of jobs."""
+
+import asyncio
+import json
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from jqueue import BrokerQueue, Limits, connect
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError, StorageError
+from jqueue.operations import Enqueue
+from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
+from tests.spark.step_stores import Fault, told
+
+FIELDS = ("id", "entrypoint", "payload", "status", "priority", "attempt", "failures", "max_attempts", "created_at")
+FIELDS += ("run_at", "expires_at", "heartbeat_at", "dead_at", "finished_at", "error", "unique_key", "concurrency_key")
+FIELDS += ("holder", "sequence")
+
+
+def columns(*names):
+    everything = source("queue.json").schema()
+    return StructType([everything[name] for name in names])
+
+
+def shown(jobs):
+    """Jobs as rows, in the order of their ids."""
+    rows = [{name: getattr(job, name) for name in FIELDS} for job in jobs]
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def seen(rows):
+    return sorted(({name: row[name] for name in FIELDS} for row in rows), key=lambda row: row["id"])
+
+
+def jobs_of_all_kinds(url):
+    """Fill a queue with jobs in every state, hot and in segments, and return its jobs."""
+
+    async def work():
+        async with connect(url, BrokerQueue, limits=Limits(batch_size=100, hot_bytes=1)) as queue:
+            await queue.enqueue_many(Enqueue("resize", b"%d" % number, max_attempts=9) for number in range(1000))
+            await queue.enqueue_many(Enqueue("mail", b"", headers={"n": f"{each}"}, priority=each) for each in range(9))
+            back = await queue.claim_range("resize", 20)
+            assert back is not None
+            await queue.end_range(back, nothing_done=True)
+            await queue.dequeue("resize", batch_size=6)
+            assert await queue.claim_range("resize", 300, holder="me") is not None
+            [first, second, *_] = await queue.dequeue("mail", batch_size=4)
+            await queue.nack(first, dead=True, error="not an image")
+            await queue.nack(second, error=ValueError("no"), delay=600)
+            await queue.enqueue("add", bytes(range(256)), keep_result=3600, unique_key="k")
+            [add] = await queue.dequeue("add")
+            await queue.ack(add, result={"n": [1, None], "é": "ü"})
+
+    asyncio.run(work())
+    return jobs_of(url)
+
+
+@pytest.fixture
+def deep(url):
+    return jobs_of_all_kinds(url)
+
+
+@pytest.mark.parametrize("tasks", [1, 8])
+def test_every_field_of_every_job_is_in_its_column(url, deep, tasks):
+    rows = snapshot(url, numPartitions=tasks)
+    assert shown(deep) == seen(rows)
+    by_id = {row["id"]: row for row in rows}
+    for job in deep:
+        assert dict(job.headers) == dict(by_id[job.id]["headers"])
+        result = by_id[job.id]["result"]
+        assert job.result == (None if result is None else json.loads(result))
+    assert {"queued", "in_progress", "dead", "completed"} == {row["status"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"status": "in_progress"},
+        {"status": "QUEUED, dead"},
+        {"entrypoint": "mail"},
+        {"entrypoint": "mail,other", "status": "queued"},
+        {"status": "completed", "entrypoint": "resize"},
+    ],
+)
+def test_a_snapshot_can_be_limited_to_entrypoints_and_statuses(url, deep, options):
+    wanted = {name: re.split(", ?", text.lower()) for name, text in options.items()}
+    expected = [job for job in deep if all(getattr(job, name) in values for name, values in wanted.items())]
+    assert shown(expected) == seen(snapshot(url, **options))
+
+
+def test_columns_can_be_chosen_in_any_order(url, deep):
+    rows = snapshot(url, columns("attempt", "id"))
+    assert [["attempt", "id"]] * len(deep) == [list(row) for row in rows]
+    assert {job.id: job.attempt for job in deep} == {row["id"]: row["attempt"] for row in rows}
+
+
+@pytest.mark.parametrize("options", [{}, {"status": "in_progress"}, {"entrypoint": "mail"}])
+def test_entrypoints_and_statuses_are_counted_without_reading_a_segment(url, deep, options):
+    for segment in Path(f"{url}.segments").iterdir():
+        segment.unlink()
+    rows = snapshot(url, columns("status", "entrypoint"), numPartitions=5, **options)
+    wanted = [job for job in deep if all(getattr(job, name) == value for name, value in options.items())]
+    assert Counter((job.status, job.entrypoint) for job in wanted) == Counter(tuple(row.values()) for row in rows)
+
+
+def test_segments_and_chunks_without_a_wanted_job_are_not_read(url, steps, deep):
+    def reads(**options):
+        with told(requests := Fault("", "lost", times=0)):
+            snapshot(steps, **options)
+        return sum(name.startswith("read_object") for name in requests.names)
+
+    assert 0 == reads(status="dead,completed") == reads(entrypoint="add")
+    assert 0 < reads(entrypoint="mail") < reads()
+
+
+def test_a_snapshot_is_one_version_whatever_happens_between_its_tasks(url, steps):
+    fill_segments(url, range(700))
+    enqueue(url, [Enqueue("hot", b"%d" % number) for number in range(50)])
+    before = shown(jobs_of(url))
+
+    def change(number):
+        call(url, lambda queue: queue.enqueue("late", b""))
+        for job in call(url, lambda queue: queue.dequeue("hot", batch_size=10)):
+            call(url, lambda queue, job=job: queue.ack(job))
+        call(url, lambda queue: queue.claim_range("work", 256))
+
+    with told(requests := Fault(" queue.json$", "lost", times=0)):
+        rows = snapshot(steps, numPartitions=4, between=change)
+    assert before == seen(rows)
+    assert ["read queue.json"] == [name for name in requests.names if name.endswith(" queue.json")]
+    assert before != shown(jobs_of(url))
+
+
+def test_a_list_or_wildcards_read_several_queues_and_a_column_names_each(tmp_path):
+    for name in ("a.json", "b.json", "other.txt"):
+        enqueue(f"{tmp_path}/{name}", [Enqueue("resize", name.encode())] * 2)
+    both = [(f"{tmp_path}/{name}.json", f"{name}.json".encode()) for name in "ab"]
+    for path in (f"{tmp_path}/*.json", ",".join(queue for queue, _ in both)):
+        rows = snapshot(path)
+        assert [each for each in both for _ in range(2)] == [(row["queue"], row["payload"]) for row in rows]
+
+
+def test_lines_that_are_no_jobs_are_left_out_and_told(url, caplog):
+    enqueue(url, [Enqueue("resize", b"%d" % number, job_id=f"r{number}") for number in range(4)])
+    content = Path(url).read_bytes().replace(b'"r0": {', b'"r0": {"attempt": -1, ', 1)
+    content = content.replace(b'"r1": {', b'"r1": [{', 1).replace(b'"r2": {', b'"r2"  :   {"mine": [1, 2], ', 1)
+    Path(url).write_bytes(content)
+    with caplog.at_level(logging.WARNING, "jqueue"):
+        rows = snapshot(url)
+    assert {"r2", "r3"} <= {row["id"] for row in rows} <= {"r0", "r2", "r3"}
+    assert [record for record in caplog.messages if "left out: not readable as jobs" in record]
+
+
+def test_a_payload_in_an_object_of_its_own_is_null(url):
+    call(url, lambda queue: queue.enqueue("resize", bytes(2 << 20)), limits=Limits(payload_bytes=4 << 20))
+    assert [None] == [row["payload"] for row in snapshot(url)] or len(snapshot(url)[0]["payload"]) == 2 << 20
+
+
+def test_a_queue_without_jobs_gives_no_rows_and_a_missing_one_is_named(url):
+    [job_id] = enqueue(url, [Enqueue("resize", b"")])
+    assert [] == snapshot(url, entrypoint="other", numPartitions=8)
+    call(url, lambda queue: queue.cancel(job_id))
+    assert [] == snapshot(url)
+    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/none.json: check the URL; the first enqueue"):
+        snapshot(f"{url},{url[:-10]}none.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 3, "version": 1, "jobs": {\n}}\n'])
+def test_an_unreadable_queue_of_several_is_named_in_one_line(tmp_path, content):
+    enqueue(f"{tmp_path}/a.json", [Enqueue("resize", b"")])
+    (tmp_path / "b.json").write_bytes(content)
+    with pytest.raises(InvalidBlobError) as caught:
+        snapshot(f"{tmp_path}/*.json")
+    assert str(caught.value).startswith(f"{tmp_path}/b.json: the queue's object ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_read_that_fails_is_repeated_and_one_that_is_refused_is_not(url, steps):
+    enqueue(url, [Enqueue("resize", b"")])
+    with told(Fault("^read queue.json", "lost", times=2)):
+        assert 1 == len(snapshot(steps))
+    with told(fault := Fault("^read queue.json", "refused", times=9)), pytest.raises(StorageError, match="refused"):
+        snapshot(steps)
+    assert 8 == fault.left
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batchSize": 7}, "there is no option 'batchsize': the options are entrypoint, numPartitions, status"),
+        ({"statsu": "dead"}, "there is no option 'statsu'"),
+        ({"status": "scheduled"}, "option status takes some of queued, in_progress, dead, completed"),
+        ({"entrypoint": "a,,b"}, "option entrypoint takes names"),
+        ({"numPartitions": "many"}, "option numPartitions takes a whole number from 1"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(options, words):
+    with pytest.raises(InvalidJobError, match=words) as caught:
+        snapshot("queue.json", **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (StructField("size", LongType()), "no column 'size' here: there are id, entrypoint, "),
+        (StructField("queue", StringType()), "no column 'queue' here"),
+        (StructField("priority", IntegerType()), "column priority is of type bigint, and not int"),
+    ],
+)
+def test_a_column_that_jobs_do_not_have_is_refused_in_one_line(url, field, words):
+    enqueue(url, [Enqueue("resize", b"")])
+    with pytest.raises(InvalidJobError, match=words) as caught:
+        snapshot(url, StructType([field]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_url_is_needed_that_other_processes_can_reach():
+    with pytest.raises(InvalidURLError, match="URL of the queue is missing"):
+        snapshot("")
+    with pytest.raises(InvalidURLError, match="only to its own process"):
+        snapshot("memory://name/queue")
+
+
+def test_a_partition_shows_no_payload_and_filters_are_left_to_spark(url):
+    """Spark would use the partitions of one filter for other queries of the same DataFrame."""
+    enqueue(url, [Enqueue("resize", b"hunter2")])
+    reader = source(url).reader(source(url).schema())
+    assert "hunter2" not in repr(reader.partitions())
+    assert "pushFilters" not in vars(type(reader))
