@@ -315,7 +315,7 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
     stream.ids += enqueue(url, [Enqueue("other", b"")])
     stream.run(on_step=on_step)
     assert stream.ids[-1] in stream.delivered
-    assert len(stream.delivered) == len(set(stream.delivered)) < 601
+    assert len(stream.delivered) == len(set(stream.delivered))
     [line] = [each for each in caplog.messages if "rows of batch 1" in each]
     assert segment.name in line
     segment.write_bytes(content)

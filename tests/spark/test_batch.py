@@ -1,0 +1,409 @@
+"""`run_batch`: claims, outcomes, failures and limits, on an imitation of a Spark session."""
+
+import asyncio
+import json
+import os
+import re
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from jqueue import DirectQueue, JobStatus
+from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.operations import Enqueue
+from jqueue.spark import BatchFailedError, run_batch
+from jqueue.worker import Context, Discard, Rate, Retry, Snooze, Worker
+from tests.spark.imitated_session import Session, rows_in
+from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, left_in, litter_of, version_of
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
+
+
+def run(url, worker, session=None, **options):
+    made = Session() if session is None else session
+    return run_batch(made, url, worker, **options)  # type: ignore[arg-type]
+
+
+def works(*payloads, entrypoint="work", **options):
+    return [Enqueue(entrypoint, payload if isinstance(payload, bytes) else b"%d" % payload, **options)
+            for payload in payloads]  # fmt: skip
+
+
+def make_worker(**options):
+    """A worker whose handler ends as the payload says."""
+    worker = Worker(concurrency=5)
+
+    @worker.handler("work", max_attempts=3, **options)
+    async def work(payload: bytes, ctx: Context) -> object:
+        if payload == b"kill":
+            os._exit(1)
+        raised = {
+            b"fail": ValueError("no"),
+            b"discard": Discard("never"),
+            b"snooze": Snooze(60),
+            b"exit": SystemExit(4),
+        }
+        raised |= {b"retry": Retry(after=60, reason="later")}
+        if payload in raised:
+            raise raised[payload]
+        if payload == b"next":
+            ctx.on_ack(Enqueue("next", b"after"))
+        return {"of": payload.decode()}
+
+    return worker
+
+
+def fails_at(partition, error):
+    def before(number):
+        if number == partition:
+            raise error
+
+    return before
+
+
+# Success
+
+
+@pytest.mark.parametrize("fill", [enqueue, lambda url, jobs: fill_segments(url, [job.payload for job in jobs])],
+                         ids=["single jobs", "ranges"])  # fmt: skip
+def test_each_job_has_its_own_outcome_and_the_queue_is_told_in_few_commits(url, fill):
+    odd = [b"kill", b"fail", b"discard", b"snooze", b"exit", b"retry", b"next"]
+    fill(url, works(*range(600), *odd))
+    version, session = version_of(url), Session()
+    report = run(url, make_worker(), session)
+    assert (607, 601, 4, 1, 1, 1) == (
+        report.claimed,
+        report.done,
+        report.retried,
+        report.dead,
+        report.snoozed,
+        report.killed,
+    )
+    left = left_in(url)
+    assert {*odd[:-1], b"after"} == left.keys()
+    assert "ProcessDied: the process of the handler ended with exit code 1" == left[b"kill"].error
+    assert left[b"fail"].error.startswith("ValueError: no (")
+    assert ("Discard: never", "Retry: later") == (left[b"discard"].error, left[b"retry"].error)
+    assert {b"discard": JobStatus.DEAD} == {
+        name: job.status for name, job in left.items() if job.status is not JobStatus.QUEUED
+    }
+    assert [0] == [left[b"snooze"].failures]
+    assert {(1, 1)} == {(job.attempt, job.failures) for name, job in left.items() if name not in (b"snooze", b"after")}
+    assert ([], []) == ([name for name in litter_of(url) if ".segments/" not in name], session.tags)
+    assert version_of(url) - version <= (2 if fill is enqueue else 8)
+    assert str(report).startswith("607 jobs in ")
+
+
+def test_jobs_are_begun_in_order_and_the_first_partition_has_the_first(url, tmp_path):
+    diary, worker, session = tmp_path / "diary", Worker(concurrency=1), Session()
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        with diary.open("a") as file:
+            file.write(f"{number}\n")
+
+    enqueue(url, [Enqueue("work", b"%d" % number, priority=number % 7) for number in range(14)])
+    run(url, worker, session, partitions=3)
+    assert sorted(range(14), key=lambda number: number % 7) == list(map(int, diary.read_text().split()))
+    assert [5, 5, 4] == session.partitions
+
+
+def test_only_ready_jobs_of_the_wanted_entrypoints_are_claimed_up_to_the_largest_number(url):
+    worker = make_worker()
+    worker.handler("more")(worker.handlers["work"])
+    enqueue(url, [*works(1, 2), *works(3, entrypoint="more"), *works(4, entrypoint="other"), *works(5, delay=60)])
+    assert 1 == run(url, worker, entrypoint="more").done
+    assert 1 == run(url, worker, max_jobs=1).done
+    assert 1 == run(url, worker, entrypoint=["more", "work"]).done
+    assert {b"4", b"5"} == left_in(url).keys()
+    version = version_of(url)
+    unused = Session(lambda number: pytest.fail("Spark was asked"))
+    assert "no jobs were ready" == str(run(url, worker, unused))
+    assert (version, []) == (version_of(url), litter_of(url))
+
+
+def test_limits_and_schedules_of_the_worker_are_declared_for_the_entrypoints_of_the_batch(url):
+    worker = Worker()
+
+    @worker.handler("work", max_running=2, rate=Rate(100, per=60))
+    async def work() -> None: ...
+
+    @worker.handler("other", max_running=1)
+    async def other() -> None: ...
+
+    @worker.cron("0 3 * * *")
+    async def nightly() -> None: ...
+
+    enqueue(url, [Enqueue("work", b"")] * 5)
+    assert 2 == run(url, worker, entrypoint=["work", "nightly"]).claimed
+    state = call(url, DirectQueue.read_state)
+    assert (2, 100) == (state.entrypoints["work"].max_running, state.entrypoints["work"].rate)
+    assert "other" not in state.entrypoints
+    assert ["nightly"] == list(state.schedules)
+
+
+@pytest.mark.parametrize("fill", [enqueue, lambda url, jobs: fill_segments(url, [job.payload for job in jobs])],
+                         ids=["single jobs", "ranges"])  # fmt: skip
+def test_claims_are_kept_alive_while_spark_works_and_have_their_timeout_and_a_holder(url, fill):
+    """The task begins once heartbeats of its claim were seen twice."""
+    fill(url, works(*range(300)))
+    seen: dict[str, set[object]] = {}
+
+    def before(number):
+        async def beats(queue):
+            async with asyncio.timeout(60):
+                while len(seen) < 300 or min(map(len, seen.values())) < 3:
+                    async for job in queue.iterate_jobs():
+                        seen.setdefault(job.id, set()).add(job.heartbeat_at)
+                    await asyncio.sleep(0.1)
+                return {(job.claim_timeout, job.holder) async for job in queue.iterate_jobs()}
+
+        if number == 0:
+            for timeout, holder in call(url, beats):
+                assert 1.0 == timeout
+                assert holder.startswith("worker@")
+
+    assert 300 == run(url, make_worker(), Session(before), claim_timeout=1, partitions=1).done
+
+
+def test_the_progress_is_told_up_to_all_jobs(url):
+    told: list[tuple[int, int]] = []
+    enqueue(url, works(*range(4)))
+    run(url, make_worker(), progress=lambda done, total: told.append((done, total)))
+    assert (4, 4) == told[-1]
+    assert sorted(told) == told
+
+
+def test_results_are_kept_of_jobs_that_say_so(url):
+    fill_segments(url, range(300), keep_result=600)
+    worker = make_worker()
+    assert 300 == run(url, worker).done
+    assert [{"of": str(number)} for number in range(300)] == [job.result for job in jobs_of(url)]
+
+
+@pytest.mark.parametrize("fill", [enqueue, lambda url, jobs: fill_segments(url, [job.payload for job in jobs])],
+                         ids=["single jobs", "ranges"])  # fmt: skip
+def test_rows_of_results_are_those_of_the_attempts_that_ended_the_jobs(url, tmp_path, fill):
+    """Each task is done twice, and the rows of the second time are written."""
+    fill(url, works(*range(300), b"fail"))
+    session, worker = Session(copies=2), Worker(concurrency=5)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> int:
+        mark = tmp_path / f"begun-{payload.decode()}"
+        if payload == b"fail" or (payload == b"7" and not mark.exists()):
+            mark.touch()
+            raise ValueError("the first time")
+        return 2 * int(payload)
+
+    report = run(url, worker, session, results=f"{tmp_path}/results/", partitions=2)
+    assert (301, 300, 1) == (report.claimed, report.done, report.retried)
+    rows = [row for row in rows_in(tmp_path / "results") if row["result"] is not None]
+    assert sorted(2 * number for number in range(300)) == sorted(json.loads(row["result"]) for row in rows)
+    assert {("work", 1)} == {(row["entrypoint"], row["attempt"]) for row in rows}
+    assert {b"fail"} == left_in(url).keys()
+
+
+# Failure
+
+
+@pytest.mark.parametrize("kind", ["single jobs", "ranges"])
+def test_finished_jobs_are_acked_and_others_handed_back_uncharged_when_spark_gives_up(url, kind):
+    """In its second task. A job of the third partition would have ended its process."""
+    if kind == "ranges":
+        fill_segments(url, range(1024))
+    else:
+        enqueue(url, works(*range(6), b"kill", 7))
+    session = Session(fails_at(2, RuntimeError("Job aborted due to stage failure:\nlong story")))
+    with pytest.raises(BatchFailedError) as caught:
+        run(url, make_worker(), session, partitions=4)
+    report = caught.value.report
+    assert report.claimed == report.done + report.handed_back
+    assert report.done == report.claimed // 2
+    assert re.fullmatch(r"Job aborted due to stage failure: long story \(.* done, .* handed back\)", str(caught.value))
+    assert isinstance(caught.value.cause, RuntimeError)
+    left = jobs_of(url)
+    assert report.handed_back == len(left)
+    assert {(JobStatus.QUEUED, 1, 0, None)} == {(job.status, job.attempt, job.failures, job.error) for job in left}
+    assert ([], 1) == (litter_of(url), len(session.interrupted))
+
+
+def test_ctrl_c_stops_spark_and_hands_back_unfinished_jobs(url, caplog):
+    enqueue(url, works(*range(6)))
+    session = Session(fails_at(1, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        run(url, make_worker(), session, partitions=3)
+    assert [(JobStatus.QUEUED, 0)] * 4 == [(job.status, job.failures) for job in jobs_of(url)]
+    assert ([], [], 1) == (session.tags, litter_of(url), len(session.interrupted))
+    assert "a batch was interrupted: 6 jobs" in caplog.text
+
+
+def test_a_commit_of_results_that_fails_acks_no_job(url, tmp_path):
+    enqueue(url, works(*range(6)))
+
+    def full(name):
+        if name == "move":
+            raise OSError("there is no space left")
+
+    with pytest.raises(BatchFailedError, match="no space left") as caught:
+        run(url, make_worker(), Session(on_commit=full), results=tmp_path / "results")
+    assert (0, 6) == (caught.value.report.done, caught.value.report.handed_back)
+    assert [0] * 6 == [job.failures for job in jobs_of(url)]
+
+
+def lifespan_that_fails(worker):
+    @worker.lifespan
+    def lifespan():
+        raise ConnectionError("the database is away")
+
+
+def lifespan_that_ends_badly(worker):
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        yield
+        raise ConnectionError("the database is away")
+
+
+def test_a_lifespan_that_fails_charges_no_job_and_one_that_fails_at_its_end_fails_none(url):
+    enqueue(url, works(1, 2))
+    worker = make_worker()
+    lifespan_that_fails(worker)
+    with pytest.raises(BatchFailedError, match=r"^the worker failed: ConnectionError: the database is away.*$"):
+        run(url, worker)
+    assert [(JobStatus.QUEUED, 0)] * 2 == [(job.status, job.failures) for job in jobs_of(url)]
+    worker = make_worker()
+    lifespan_that_ends_badly(worker)
+    assert 2 == run(url, worker).done
+
+
+def test_claims_that_others_have_taken_are_counted_and_change_nothing(url, caplog):
+    enqueue(url, works(*range(3)))
+
+    def before(number):
+        call(url, lambda queue: queue.requeue_stale(0))
+        call(url, lambda queue: queue.dequeue("work", batch_size=2))
+
+    report = run(url, make_worker(), Session(before), partitions=1)
+    assert (3, 3, 0) == (report.claimed, report.lost, report.done)
+    assert Counter({JobStatus.IN_PROGRESS: 2, JobStatus.QUEUED: 1}) == Counter(job.status for job in jobs_of(url))
+    assert "lost before the batch ended" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 3)], ids=["gone", "cut short"])
+def test_outcomes_that_are_damaged_hand_their_jobs_back_and_all_others_are_acked(url, damage):
+    enqueue(url, works(*range(6)))
+
+    def before(number):
+        if number == 2:
+            [first] = [name for name in litter_of(url) if re.search(r"-0-\d+-\w+$", name)]
+            damage(Path(url).with_name(first))
+
+    with pytest.raises(BatchFailedError, match="damaged or incomplete") as caught:
+        run(url, make_worker(), Session(before), partitions=3)
+    assert (4, 2) == (caught.value.report.done, caught.value.report.handed_back)
+    assert [0, 0] == [job.failures for job in jobs_of(url)]
+
+
+def test_an_enqueue_on_ack_that_is_refused_fails_its_own_job_and_other_operations_are_none(url):
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(number: int, ctx: Context) -> None:
+        ctx.on_ack(Enqueue("next", b"", unique_key="taken" if number else "free", on_conflict="raise"))
+
+    enqueue(url, [*works(0, 1), Enqueue("other", b"", unique_key="taken")])
+    report = run(url, worker)
+    assert (1, 1) == (report.done, report.retried)
+    assert "DuplicateJobError" in left_in(url)[b"1"].error
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["ranges", "single jobs"])
+def test_jobs_that_are_cancelled_while_their_task_works_are_stopped_or_not_begun(url, tmp_path, deep):
+    if deep:
+        fill_segments(url, range(300))
+    else:
+        enqueue(url, works(*range(300)))
+    worker, stopped = Worker(concurrency=2, claim_timeout=3), tmp_path / "stopped"
+
+    @worker.handler("work", timeout=60)
+    async def work(number: int) -> None:
+        if number == 0:  # waits, and is told
+            await cancel_some(url, {b"0", b"299"})
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.touch()
+        if number == 1:  # holds the other slot until the first one is told
+            while not stopped.exists():
+                await asyncio.sleep(0.01)
+        if number == 299:
+            raise ValueError("it was begun")
+
+    report = run(url, worker, partitions=1)
+    assert (300, 298, 2) == (report.claimed, report.done, report.cancelled)
+    assert {} == left_in(url)
+
+
+async def cancel_some(url, payloads):
+    from jqueue import connect
+
+    async with connect(url, DirectQueue) as queue:
+        for job in [job async for job in queue.iterate_jobs() if job.payload in payloads]:
+            await queue.cancel(job.id, running=True)
+
+
+# Segments that cannot be read
+
+
+def spoil(segment):
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"\1") + 1] ^= 1
+    segment.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [spoil, Path.unlink], ids=["changed", "removed"])
+def test_jobs_that_cannot_be_read_are_handed_back_unharmed_and_all_others_are_done(url, caplog, damage):
+    fill_segments(url, range(600))
+    [segment] = Path(f"{url}.segments").iterdir()
+    content = segment.read_bytes()
+    session = Session(lambda number: None if number else damage(segment))
+    report = run(url, make_worker(), session, max_jobs=600, partitions=2)
+    assert 600 == report.claimed == report.done + report.handed_back
+    assert report.handed_back >= 256
+    [line] = [each for each in caplog.messages if segment.name in each]
+    assert "cannot be read" in line
+    assert 0 == run(url, make_worker(), max_jobs=600).claimed
+    segment.write_bytes(content)
+    assert [(JobStatus.QUEUED, 0)] * report.handed_back == [(job.status, job.failures) for job in jobs_of(url)]
+    assert report.handed_back == run(url, make_worker(), max_jobs=600).done
+
+
+# Wrong calls
+
+
+def test_wrong_arguments_are_refused_before_any_claim(url):
+    enqueue(url, works(1))
+    wrongs = [
+        ({"entrypoint": "wrok"}, "the worker has no handler for 'wrok' (its handlers: 'work')"),
+        ({"max_jobs": 0}, "max_jobs must be from 1 to 10000000, got 0"),
+        ({"partitions": 0}, "partitions must be from 1 to 10000000, got 0"),
+        ({"claim_timeout": "long"}, "claim_timeout must be a timedelta or a number of seconds, got str"),
+        ({"worker": Worker()}, "the worker has no handler (its handlers: none)"),
+        ({"worker": "app:worker"}, "run_batch needs a jqueue.worker.Worker, got str"),
+        ({"session": Session(cores=None)}, "Spark Connect does not report the number of cores: give the number of pa"),
+    ]
+    for wrong, words in wrongs:
+        with pytest.raises(InvalidJobError) as caught:
+            run(url, **{"worker": make_worker(), **wrong})
+        assert str(caught.value).startswith(words)
+    with pytest.raises(InvalidURLError, match="memory"):
+        run("memory://a", make_worker())
+    old = Session()
+    old.version = "4.1.4"
+    with pytest.raises(ImportError, match=r"jqueue needs PySpark 4\.2 or newer, but this is '4\.1\.4'"):
+        run(url, make_worker(), old)
+    assert [0] == [job.attempt for job in jobs_of(url)]
+    assert 1 == run(url, make_worker(), Session(cores=None), partitions=1).done

@@ -1,0 +1,303 @@
+"""Handlers of a batch in processes of their own: who ends or blocks one costs its own job an attempt, and no other's."""
+
+import asyncio
+import ctypes
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from jqueue.domain.errors import InvalidJobError
+from jqueue.spark import BatchFailedError, run_batch
+from jqueue.worker import Context, Worker
+from tests.spark.imitated_session import Session
+from tests.spark.spark_calls import call, enqueue, left_in
+from tests.spark.test_batch import works
+
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")]
+
+
+def run(url, worker, **options):
+    session: object = Session()
+    return run_batch(session, url, worker, partitions=1, **options)  # type: ignore[arg-type]
+
+
+class Diary:
+    """Lines that handlers in any process write to a file."""
+
+    def __init__(self, path):
+        self.path = path
+        path.touch()
+
+    def note(self, text):
+        with self.path.open("a") as file:
+            file.write(f"{text}\n")
+
+    def read(self):
+        return self.path.read_text().splitlines()
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+ENDS = {
+    "exits as if all was well": (lambda: os._exit(0), "ended with exit code 0"),
+    "kills itself": (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL"),
+    "crashes": (lambda: ctypes.string_at(0), "was ended by SIGSEGV: it crashed"),
+    "closes all files": (lambda: os.closerange(3, 4096), "ended"),
+    "kills its group": (lambda: os.killpg(0, signal.SIGKILL), "was ended by SIGKILL"),
+}
+
+
+@pytest.mark.parametrize(("end", "threads"), [*((end, False) for end in ENDS), ("kills itself", True)])
+def test_a_handler_that_ends_its_process_is_found_and_is_the_only_one_charged(url, end, threads):
+    misdeed, words = ENDS[end]
+    worker = Worker(concurrency=5)
+
+    async def waiting(payload: bytes) -> None:
+        await asyncio.sleep(0)
+        if payload == b"bad":
+            misdeed()
+
+    def quick(payload: bytes) -> None:
+        if payload == b"bad":
+            misdeed()
+
+    worker.handler("work")(quick if threads else waiting)
+    enqueue(url, works(*[b"good"] * 7, b"bad", *[b"good"] * 7, b"bad", b"good"))
+    report = run(url, worker)
+    assert (17, 15, 2, 2) == (report.claimed, report.done, report.retried, report.killed)
+    left = left_in(url)
+    assert ([b"bad"], 1) == ([*left], left[b"bad"].failures)
+    assert left[b"bad"].error.startswith(f"ProcessDied: the process of the handler {words}")
+
+
+def test_jobs_that_a_dead_process_had_begun_are_done_again_alone_and_all_others_once(url, diary):
+    worker = Worker(concurrency=3)
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        diary.note(number)
+        await asyncio.sleep(0.01)
+        if number == 0:
+            os._exit(1)
+
+    enqueue(url, works(*range(20)))
+    report = run(url, worker)
+    times = Counter(map(int, diary.read()))
+    assert (19, 1) == (report.done, report.killed)
+    assert {number: 2 if number < 3 else 1 for number in range(20)} == times
+
+
+@pytest.mark.parametrize("hang", [lambda: time.sleep(600), lambda: [0 for _ in iter(int, 1)]], ids=["asleep", "busy"])
+def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_alone_charged(url, hang):
+    worker = Worker(concurrency=3, cancel_grace=0.05)
+
+    @worker.handler("work", timeout=0.1)
+    async def work(payload: bytes) -> None:
+        if payload == b"slow":
+            hang()
+
+    enqueue(url, works(b"0", b"1", b"slow", b"3", b"4"))
+    report = run(url, worker)
+    assert (4, 1) == (report.done, report.retried)
+    [(payload, job)] = left_in(url).items()
+    assert (b"slow", 1) == (payload, job.failures)
+    assert "and still ran after it was told to stop: its process was ended" in job.error
+
+
+def test_a_handler_without_a_timeout_has_that_of_the_batch_and_one_that_stops_in_time_keeps_its_process(url, diary):
+    worker = Worker(concurrency=5)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        diary.note(os.getpid())
+        if payload == b"slow":
+            await asyncio.Event().wait()
+
+    enqueue(url, works(b"slow", *range(9)))
+    report = run(url, worker, timeout=0.2)
+    assert (9, 1) == (report.done, report.retried)
+    assert "timed out after 0.2 s" == left_in(url)[b"slow"].error
+    assert 1 == len(set(diary.read()))
+
+
+def test_what_handlers_leave_running_delays_nothing_and_ends_with_their_process(url, diary):
+    """Threads, processes, a lifespan that hangs at its end."""
+    worker = Worker()
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        yield
+        time.sleep(600)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
+        if payload == b"bad":
+            diary.note(subprocess.Popen(["sleep", "600"]).pid)
+            os._exit(5)
+
+    enqueue(url, works(b"good", b"bad"))
+    before = children()
+    report = run(url, worker)
+    assert (1, 1) == (report.done, report.killed)
+    assert before == children()
+    until_gone(diary.read())
+
+
+def children():
+    tasks = Path("/proc/self/task")
+    return {each for task in tasks.iterdir() for each in (task / "children").read_text().split()}
+
+
+def until_gone(pids):
+    """Wait until processes have ended. A zombie has."""
+    deadline = time.monotonic() + 60
+    while pids := [pid for pid in pids if _is_there(pid)]:
+        assert time.monotonic() < deadline, f"{pids} go on"
+        time.sleep(0.01)
+
+
+def _is_there(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_handlers_end_when_their_task_is_killed(url, diary):
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work() -> None:
+        diary.note(os.getpid())
+        time.sleep(600)
+
+    enqueue(url, works(b""))
+    driver = os.fork()
+    if driver == 0:
+        run(url, worker)
+        os._exit(0)
+    while not diary.read():
+        time.sleep(0.01)
+    os.kill(driver, signal.SIGKILL)
+    os.waitpid(driver, 0)
+    until_gone(diary.read())
+
+
+def test_output_of_handlers_does_not_mix_with_messages_and_results_of_any_kind_arrive(url, capfd):
+    worker = Worker()
+
+    @worker.handler("work")
+    def work(payload: bytes) -> object:
+        os.write(1, b"\0\0\0\1written\n" * 2000)
+        subprocess.run(["echo", "by another process"], check=True)
+        return {b"none": None, b"lock": threading.Lock(), b"huge": "x" * 10**6, b"large": "é" * 30_000}[payload]
+
+    enqueue(url, works(b"none", b"lock", b"huge", b"large", keep_result=60))
+    report = run(url, worker)
+    assert (2, 2) == (report.done, report.dead)
+    assert "the limit is 65536" in left_in(url)[b"huge"].error
+    assert "é" * 30_000 in {job.result for job in call(url, jobs)}
+    assert 4 == capfd.readouterr().out.count("by another process")
+
+
+async def jobs(queue):
+    return [job async for job in queue.iterate_jobs()]
+
+
+def test_without_fork_handlers_run_in_the_task(url, diary, monkeypatch):
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work() -> None:
+        diary.note(os.getpid())
+
+    enqueue(url, works(b"", b""))
+    monkeypatch.delattr(os, "fork")  # as on Windows
+    assert 2 == run(url, worker).done
+    assert [str(os.getpid())] * 2 == diary.read()
+
+
+# A worker on its way to executors
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module with a worker that cannot be pickled, in a folder on the import path."""
+    (tmp_path / "batch_app.py").write_text(
+        textwrap.dedent(
+            """
+            import threading
+            from jqueue.worker import Worker
+
+            worker, lock = Worker(), threading.Lock()
+
+            @worker.handler("work")
+            async def work(payload: bytes) -> None:
+                with lock:
+                    pass
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("batch_app")
+    del sys.modules["batch_app"]
+
+
+def test_a_worker_in_a_module_is_imported_by_its_name_and_must_be_there(url, module):
+    enqueue(url, works(b"1"))
+    assert 1 == run(url, module.worker).done
+    enqueue(url, works(b"2"))
+    worker, session = module.worker, Session(lambda number: delattr(module, "worker"))
+    with pytest.raises(BatchFailedError, match="the module batch_app has no worker 'worker' on executors"):
+        run_batch(session, url, worker, partitions=1)  # type: ignore[arg-type]
+
+
+def with_handler(worker: Worker) -> None:
+    lock = threading.Lock()
+
+    @worker.handler("bad")
+    async def bad() -> None:
+        lock.acquire()
+
+
+def with_lifespan(worker):
+    lock = threading.Lock()
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        yield lock
+
+
+@pytest.mark.parametrize(("spoil", "named"), [(with_handler, "the handler 'bad'"), (with_lifespan, "the lifespan")])
+def test_a_part_of_a_worker_that_cannot_be_sent_is_named_before_any_claim(url, spoil, named):
+    worker = Worker()
+
+    @worker.handler("work")
+    async def good(payload: bytes, ctx: Context) -> None: ...
+
+    spoil(worker)
+    enqueue(url, works(b"1"))
+    with pytest.raises(InvalidJobError) as caught:
+        run(url, worker)
+    said = str(caught.value)
+    assert said.startswith(f"the worker cannot be sent to executors: {named} holds an object that cannot be pickled")
+    assert "lock" in said
+    assert "\n" not in said
+    assert 0 == left_in(url)[b"1"].attempt
