@@ -36,7 +36,7 @@ from tests.spark.step_stores import told
 
 MODES = ("all", "driver", "task", "last-task")
 FEW, JOBS = 40, 640
-"""Number of jobs that keep a result, so that they are claimed one by one, and of all jobs: the others are two ranges."""
+"""Number of jobs that keep a result, so that they are claimed one by one, and of all jobs: the others are in ranges."""
 
 MOMENTS = (3, 400, JOBS - 1)
 """Numbers of the jobs whose handlers are steps, too."""
@@ -106,7 +106,7 @@ class Life:
                 os.kill(self.driver, signal.SIGKILL)
             elif actor == "task":
                 os.kill(task or os.getpid(), signal.SIGKILL)
-            if self.mode == "all" or actor == "task" and self.mode != "driver":
+            if self.mode == "all" or (actor == "task" and self.mode != "driver"):
                 signal.pause()  # until this process has ended, too
 
     def note(self, name: str, text: object) -> int:

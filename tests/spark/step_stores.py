@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
@@ -152,7 +152,7 @@ class FileSteps(_FileCalls):  # type: ignore[misc]
 class MemorySteps(_MemoryCalls):  # type: ignore[misc]
     """An object in memory that tells its requests. All objects of one name are the same."""
 
-    stores: dict[str, InMemoryStorage] = {}
+    stores: ClassVar[dict[str, InMemoryStorage]] = {}
 
     def __init__(self, name: str, storage: InMemoryStorage) -> None:
         self.name, self.storage = name, storage

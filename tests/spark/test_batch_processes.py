@@ -1,4 +1,4 @@
-"""Handlers of a batch in processes of their own: who ends or blocks one costs its own job an attempt, and no other's."""
+"""Handlers of a batch in processes of their own: one that ends or blocks its process costs only its own job an attempt."""
 
 import asyncio
 import ctypes

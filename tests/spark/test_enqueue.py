@@ -1,4 +1,4 @@
-"""Bulk enqueue and the streaming sink, called as Spark calls them: each row is one job, whatever is repeated or fails."""
+"""Bulk enqueue and the streaming sink, called as Spark calls them: each row is one job, whatever is repeated."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DoubleType, StringType
 
 from jqueue import BrokerQueue, CASConflictError, connect
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, StorageError, UnknownOutcomeError
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, InvalidURLError, StorageError, UnknownOutcomeError
 from tests.spark.spark_calls import (
     KEYED,
     PAYLOAD,
@@ -329,7 +329,7 @@ def test_an_abort_removes_the_rows_of_its_batch_alone(url):
 )
 def test_a_wrong_option_is_refused_in_one_line_that_says_what_is_right(url, options, words):
     place = options.get("path", url)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises((InvalidJobError, InvalidURLError)) as caught:
         Write(place, **{name: value for name, value in options.items() if name != "path"})
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

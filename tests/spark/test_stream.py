@@ -1,4 +1,4 @@
-"""The streaming source, called as Spark calls it: each job in one batch, acked by the claim of the next, under kills."""
+"""The streaming source, called as Spark calls it: each job is in one batch, and acked by the claim of the next."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jqueue import DirectQueue
-from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
 from jqueue.operations import Enqueue
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, sent, version_of
 from tests.spark.step_stores import Fault, told
@@ -345,7 +345,7 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
 def test_a_wrong_option_is_refused_in_one_line_by_the_first_call(place, options, words):
     """The constructor raises no error, because Spark would hide it behind its own."""
     reader = query_source(place, StructType([StructField("id", StringType())]), **options)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises((InvalidJobError, InvalidURLError)) as caught:
         reader.initialOffset()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

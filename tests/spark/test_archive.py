@@ -1,0 +1,260 @@
+"""`archive` on an imitation of a session: a lake has each event of the history once, whatever happens to its runs."""
+
+import asyncio
+import io
+import json
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+import pytest
+
+from jqueue import BrokerQueue, Limits, connect
+from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError, StorageFatalError
+from jqueue.operations import Enqueue
+from jqueue.spark import lake as lakes
+from tests.spark.imitated_session import Session
+from tests.spark.spark_calls import call, enqueue
+from tests.spark.step_stores import Fault, MemorySteps, told
+
+COLUMNS = ("queue_id", "number", "at", "verb", "before", "after", "job_id", "jobs", "attempt", "holder", "wait_seconds")
+COLUMNS += ("run_seconds", "created_at", "error", "payload")
+
+
+def archive(urls, lake, session=None):
+    given: object = session or Session()
+    return lakes.archive(given, urls, str(lake))  # type: ignore[arg-type]
+
+
+async def work(queue, number=12, entrypoint="mail"):
+    """Make about three events for each of some jobs, in several commits."""
+    if (await queue.read_state()).history is None:
+        await queue.configure(history=1e9, history_payloads=True)
+    for _ in range(0, number, 4):
+        await queue.enqueue_many([Enqueue(entrypoint, b"\0payload")] * 4)
+        [*jobs, last] = await queue.dequeue(entrypoint, batch_size=4)
+        await queue.ack_many(jobs)
+        await queue.nack(last, error=ValueError("no"))
+
+
+async def work_beyond_the_outbox(queue):
+    """Make enough events that some move into an object of the history."""
+    await work(queue)
+    for _ in range(9):
+        await queue.enqueue_many([Enqueue("mail", b"")] * 400)
+        await queue.ack_many(await queue.dequeue("mail", batch_size=400))
+        await work(queue)
+
+
+@pytest.fixture
+def queue(url):
+    call(url, work)
+    return url
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return tmp_path / "lake"
+
+
+def history_of(url):
+    """The events of a queue, the oldest first, by their entrypoint and day."""
+
+    async def read(queue):
+        state = await queue.read_state()
+        return [
+            (event.entrypoint, event.at.date().isoformat(), state.queue, *(getattr(event, n) for n in COLUMNS[1:]))
+            async for event in queue.history()
+        ]
+
+    return call(url, read)[::-1]
+
+
+def events_in(names_and_contents):
+    """The events in the files of a lake, in the order of queues and numbers."""
+    found = []
+    for name, content in names_and_contents:
+        day, entrypoint = (part.partition("=")[2] for part in name.split("/")[-3:-1])
+        entrypoint = None if entrypoint == "__HIVE_DEFAULT_PARTITION__" else unquote(entrypoint)
+        rows = pq.read_table(io.BytesIO(content), partitioning=None).to_pylist()
+        found += [(row["queue"], (entrypoint, day, *(row[column] for column in COLUMNS))) for row in rows]
+    return [event for _, event in sorted(found, key=lambda each: (each[0], each[1][3]))]
+
+
+def seen_in(lake):
+    """The events in all files, as a program sees them that does not know the marker."""
+    return events_in((str(path), path.read_bytes()) for path in Path(lake).glob("day=*/*/[!.]*"))
+
+
+def test_each_run_adds_what_is_new_and_one_that_finds_nothing_writes_nothing(queue, lake):
+    for jobs in (0, 4, 40):
+        call(queue, lambda queue, jobs=jobs: work(queue, jobs))
+        before = len(seen_in(lake))
+        done = archive(queue, lake)
+        expected = history_of(queue)
+        assert expected == seen_in(lake)
+        assert (len(expected) - before, len(expected), 0) == (done.added, done.events, done.missing)
+        content = {path: path.stat().st_mtime_ns for path in lake.rglob("*") if path.is_file()}
+        assert 0 == archive(queue, lake, Session(lambda number: pytest.fail("Spark was asked"))).added
+        assert content == {path: path.stat().st_mtime_ns for path in lake.rglob("*") if path.is_file()}
+
+
+@pytest.mark.wide
+def test_small_files_are_merged(queue, lake):
+    for _ in range(9):
+        call(queue, work)
+        archive(queue, lake)
+        assert history_of(queue) == seen_in(lake)
+    assert 8 > len([*lake.glob("day=*/entrypoint=mail/*")])
+
+
+@pytest.mark.wide
+def test_a_run_that_dies_at_any_request_loses_no_event_and_doubles_none(queue):
+    archive(queue, "steps-memory://story/lake")
+    for number in range(200):
+        call(queue, lambda queue: work(queue, 4))
+        requests = Fault("", "refused", times=0)
+
+        def die(name, request, number=number, requests=requests):
+            if len(requests.names) == number:
+                requests.left = 10**9
+            return requests(name, request)
+
+        with told(die):
+            try:
+                archive(queue, "steps-memory://story/lake")
+            except StorageError:
+                is_dead = True
+            else:
+                is_dead = requests.left > 0
+        archive(queue, "steps-memory://story/lake")
+        assert history_of(queue) == seen_in_memory("story/lake")
+        if not is_dead:
+            break
+    assert 8 < number < 199
+
+
+def seen_in_memory(name):
+    async def read():
+        storage = MemorySteps.stores[name]
+        names = [each.suffix for each in await storage.list_beside("/day=")]
+        return [(each, (await storage.beside(each).read())[0]) for each in names]
+
+    return events_in(asyncio.run(read()))
+
+
+def test_a_run_that_another_has_overtaken_commits_nothing(queue, lake):
+    archive(queue, lake)
+    call(queue, work)
+    with pytest.raises(StorageFatalError, match="has taken the place of this one"):
+        archive(queue, lake, Session(lambda number: archive(queue, lake)))
+    call(queue, work)
+    archive(queue, lake)
+    assert history_of(queue) == seen_in(lake)
+
+
+def test_histories_of_several_queues_are_in_one_lake_and_queues_without_one_are_left_out(tmp_path, lake):
+    for number in range(3):
+        call(f"{tmp_path}/q{number}.json", lambda queue, number=number: work(queue, 4 + 4 * number))
+    enqueue(f"{tmp_path}/q3.json", [Enqueue("mail", b"")])
+    archive(f"{tmp_path}/q0.json", lake)
+    assert 3 == archive(f"{tmp_path}/q*.json", lake).queues
+    assert [event for number in range(3) for event in history_of(f"{tmp_path}/q{number}.json")] == seen_in(lake)
+
+
+def test_unusual_entrypoints_and_events_of_many_jobs_are_kept(url, lake):
+    names = ["a/b", "日本", "x=y%20", "__HIVE_DEFAULT_PARTITION__", "{*}[?]", "2026-01-01", ".", "e" * 180]
+
+    async def fill():
+        async with connect(url, BrokerQueue, limits=Limits(batch_size=100, hot_bytes=1)) as queue:
+            await work(queue)
+            for name in names:
+                await queue.enqueue(name, b"\x00payload")
+            await queue.enqueue_many([Enqueue("many", b"x" * 100)] * 600)
+            claim = await queue.claim_range("many", 300)
+            await queue.end_range(claim)
+
+    asyncio.run(fill())
+    archive(url, lake)
+    found = seen_in(lake)
+    assert [event[2:] for event in history_of(url)] == [event[2:] for event in found]
+    assert {("dequeue", 300), ("ack", 300)} <= {(event[5], event[9]) for event in found}
+    assert set(names) - {"__HIVE_DEFAULT_PARTITION__"} <= {event[0] for event in found}
+
+
+def test_after_a_restored_backup_the_lake_follows_the_history(queue, lake, tmp_path):
+    archive(queue, lake)
+    shutil.copy2(queue, tmp_path / "backup")
+    call(queue, lambda queue: work(queue, entrypoint="forgotten"))
+    archive(queue, lake)
+    shutil.copy2(tmp_path / "backup", queue)
+    archive(queue, lake)
+    assert history_of(queue) == seen_in(lake)
+    call(queue, lambda queue: work(queue, entrypoint="again"))
+    archive(queue, lake)
+    assert history_of(queue) == seen_in(lake)
+    assert {None, "mail", "again"} == {event[0] for event in seen_in(lake)}
+
+
+@pytest.mark.wide
+def test_events_that_the_history_has_lost_are_counted_and_damaged_ones_are_named(url, lake, tmp_path):
+    call(url, work_beyond_the_outbox, limits=Limits(batch_size=1000))
+    [*objects] = sorted(Path(f"{url}.history").glob("*/0*"))
+    assert objects
+    content = objects[0].read_bytes()
+    objects[0].write_bytes(content[:-9])
+    with pytest.raises(StorageFatalError, match=rf"{objects[0].name}: its checksum does not match: .*Restore it"):
+        archive(url, lake)
+    assert [] == seen_in(lake)
+    objects[0].write_bytes(content)
+    whole = history_of(url)
+    archive(url, tmp_path / "whole")
+    assert whole == seen_in(tmp_path / "whole")
+    objects[0].unlink()
+    missing = archive(url, lake).missing
+    assert 0 < missing == len(whole) - len(seen_in(lake))
+    assert 0 == archive(url, tmp_path / "whole").missing
+    assert whole == seen_in(tmp_path / "whole")
+
+
+def test_a_lake_that_lacks_files_or_is_of_another_queue_is_refused_in_one_line(queue, lake, tmp_path):
+    archive(queue, lake)
+    call(queue, work)
+    lost = next(lake.glob("day=*/*/*.parquet"))
+    for path, words in (
+        (lost, f"^the lake {lake} has lost {lost.relative_to(lake)}: restore it from a copy, or archive into a new"),
+        (lake / "_jqueue.json", rf"^the lake {lake} has \d+ files of events, but no marker _jqueue.json: restore it"),
+    ):
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(StorageFatalError, match=words):
+            archive(queue, lake)
+        (tmp_path / "elsewhere").rename(path)
+    for path in [*Path(queue).parent.glob("queue.json*")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    call(queue, work)
+    with pytest.raises(StorageFatalError, match=r"history of another queue that was at .*queue\.json"):
+        archive(queue, lake)
+
+
+def test_foreign_files_are_never_removed_and_the_marker_names_all_files(queue, lake):
+    archive(queue, lake)
+    foreign = [lake / "notes.txt", lake / "day=1" / "entrypoint=x" / "part-0.parquet"]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    call(queue, work)
+    archive(queue, lake)
+    assert all(path.exists() for path in foreign)
+    marker = json.dumps(json.loads((lake / "_jqueue.json").read_bytes()))
+    assert all(path.name in marker for path in lake.glob("day=*/entrypoint=mail/*"))
+
+
+def test_wrong_calls_are_refused_in_one_line(queue, lake, tmp_path):
+    enqueue(f"{tmp_path}/plain.json", [Enqueue("mail", b"")])
+    with pytest.raises(InvalidURLError, match=r"plain.json keeps no history: switch it on"):
+        archive(f"{tmp_path}/plain.json", lake)
+    with pytest.raises(BlobMissingError, match="there is no queue at"):
+        archive(f"{tmp_path}/nothing.json", lake)
+    with pytest.raises(InvalidURLError, match="is a file, and a lake is a folder"):
+        archive(queue, queue)
