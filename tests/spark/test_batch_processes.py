@@ -1,4 +1,4 @@
-"""Handlers of a batch in processes of their own: one that ends or blocks its process costs only its own job an attempt."""
+"""Handlers of a batch in processes of their own: one that ends or blocks its process is alone charged."""
 
 import asyncio
 import ctypes
