@@ -89,9 +89,8 @@ class Life:
 
         tries = 1 if self.mode == "last-task" else 2
         session: Any = Session(forking=True, tries=tries, on_commit=lambda name: self.step(f"spark {name}"))
-        options = {} if self.results is None else {"results": self.results}
         try:
-            run_batch(session, f"steps://{self.url}", worker, partitions=2, claim_timeout=60, **options)
+            run_batch(session, f"steps://{self.url}", worker, partitions=2, claim_timeout=60, results=self.results)
         except BatchFailedError as error:
             self.note("failure", str(error))
         self.step("end")

@@ -18,7 +18,19 @@ from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue
 from tests.spark.step_stores import Fault, MemorySteps, told
 
-COLUMNS = ("queue_id", "number", "at", "verb", "before", "after", "job_id", "jobs", "attempt", "holder", "wait_seconds")
+COLUMNS: tuple[str, ...] = (
+    "queue_id",
+    "number",
+    "at",
+    "verb",
+    "before",
+    "after",
+    "job_id",
+    "jobs",
+    "attempt",
+    "holder",
+    "wait_seconds",
+)
 COLUMNS += ("run_seconds", "created_at", "error", "payload")
 
 
@@ -173,6 +185,7 @@ def test_unusual_entrypoints_and_events_of_many_jobs_are_kept(url, lake):
                 await queue.enqueue(name, b"\x00payload")
             await queue.enqueue_many([Enqueue("many", b"x" * 100)] * 600)
             claim = await queue.claim_range("many", 300)
+            assert claim is not None
             await queue.end_range(claim)
 
     asyncio.run(fill())

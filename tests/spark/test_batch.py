@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -386,7 +387,7 @@ def test_jobs_that_cannot_be_read_are_handed_back_unharmed_and_all_others_are_do
 
 def test_wrong_arguments_are_refused_before_any_claim(url):
     enqueue(url, works(1))
-    wrongs = [
+    wrongs: list[tuple[dict[str, Any], str]] = [
         ({"entrypoint": "wrok"}, "the worker has no handler for 'wrok' (its handlers: 'work')"),
         ({"max_jobs": 0}, "max_jobs must be from 1 to 10000000, got 0"),
         ({"partitions": 0}, "partitions must be from 1 to 10000000, got 0"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 from pyspark.sql.types import BinaryType, DoubleType, StringType
@@ -104,7 +105,7 @@ def test_a_named_write_killed_at_any_request_and_run_again_adds_each_row_once(tm
         folder = tmp_path / str(number)
         folder.mkdir()
         url = f"{folder}/queue.json"
-        is_killed = killed_at(number, lambda url=url: run(f"steps://{url}"))
+        is_killed = killed_at(number, partial(run, f"steps://{url}"))
         assert texts_of(url) in ([], [*texts, b"x"]), "all rows or none"
         run(url)
         assert [*texts, b"x"] == texts_of(url)

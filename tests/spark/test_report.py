@@ -174,6 +174,6 @@ def test_the_past_has_exact_figures_of_a_lake_by_entrypoint_holder_and_window(sp
         ({"lake": f"{tmp_path}/nothing"}, "there is no lake at "),
     ):
         with pytest.raises((InvalidJobError, InvalidURLError), match=words):
-            report(spark, **{"lake": lake, **wrong})
+            report(spark, **{"lake": lake, **wrong})  # type: ignore[call-overload]
     with pytest.raises(InvalidURLError, match="a report needs a queue or a lake"):
-        report(spark)
+        report(spark)  # type: ignore[call-overload]

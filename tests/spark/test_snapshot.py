@@ -16,7 +16,17 @@ from jqueue.operations import Enqueue
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
 from tests.spark.step_stores import Fault, told
 
-FIELDS = ("id", "entrypoint", "payload", "status", "priority", "attempt", "failures", "max_attempts", "created_at")
+FIELDS: tuple[str, ...] = (
+    "id",
+    "entrypoint",
+    "payload",
+    "status",
+    "priority",
+    "attempt",
+    "failures",
+    "max_attempts",
+    "created_at",
+)
 FIELDS += ("run_at", "expires_at", "heartbeat_at", "dead_at", "finished_at", "error", "unique_key", "concurrency_key")
 FIELDS += ("holder", "sequence")
 
