@@ -169,29 +169,6 @@ def test_rows_of_a_batch_fail_or_keep_results_as_end_batch_says(spark, tmp_path,
 
 
 @pytest.mark.wide
-def test_of_a_batch_that_is_repeated_the_outcomes_of_the_last_run_count(spark, tmp_path, url):
-    ids = enqueue(url, [Enqueue("work", b"%d" % number) for number in range(3)])
-    runs: list[int] = []
-
-    def work(batch, number):
-        if batch.isEmpty():
-            return
-        runs.append(number)
-        end_batch(batch, url, failed={ids[len(runs) - 1]: ValueError(f"run {len(runs)}")})
-        if len(runs) == 1:
-            raise ConnectionError("the sink is away")
-
-    stream = spark.readStream.format("jqueue").load(url)
-    with pytest.raises(StreamingQueryException, match="the sink is away"):
-        run_stream(stream, tmp_path, work)
-    assert 3 == len(jobs_of(url))
-    run_stream(stream, tmp_path, work)
-    assert runs[:2] == [1, 1]
-    assert ids[0] not in {job.id for job in jobs_of(url)}
-    assert [] == litter_of(url)
-
-
-@pytest.mark.wide
 def test_wrong_calls_of_end_batch_are_one_line_and_the_batch_is_not_acked(spark, tmp_path, url):
     [job_id] = enqueue(url, [Enqueue("work", b"1")])
     enqueue(f"{tmp_path}/other.json", [Enqueue("work", b"1")])
