@@ -22,19 +22,20 @@ WRITERS = 4
 
 
 class OneStyle:
-    """A session and its client. An etag in the other style fits nothing, as in Ceph.
+    """A session and its client. An etag in the other style fits nothing, as in Ceph, or is malformed, as in R2.
 
     Args:
         dice: how long each request is on its way; None: 10 ms there and back.
         quotes: whether it takes etags with quotes.
         every: seconds between two writes that it takes.
+        malformed: whether an etag in the other style is answered with 400.
 
     Attributes:
         calls: the requests in order: the method, and for a PUT the If-Match.
     """
 
-    def __init__(self, dice=None, *, quotes=False, every=0.0):
-        self.dice, self.quotes, self.every = dice, quotes, every
+    def __init__(self, dice=None, *, quotes=False, every=0.0, malformed=False):
+        self.dice, self.quotes, self.every, self.malformed = dice, quotes, every, malformed
         self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
         self.etag, self.content, self.last = None, b"", -math.inf
         self.calls, self.numbers, self.next_answers = [], itertools.count(1), []
@@ -59,7 +60,7 @@ class OneStyle:
 
     def _refusal(self, match, none_match):
         if match is not None and match.startswith('"') != self.quotes:
-            return answer(412, "PreconditionFailed")
+            return answer(400, "InvalidArgument") if self.malformed else answer(412, "PreconditionFailed")
         fits = self.etag is None if none_match else self.etag is not None and match.strip('"') == self.etag.strip('"')
         if not fits:
             return answer(412, "PreconditionFailed")
@@ -122,10 +123,10 @@ async def increment(storage, times):
     return times
 
 
-@pytest.mark.parametrize("quotes", [False, True])
-def test_writers_that_share_a_storage_find_the_style_of_the_store_in_any_order_of_events(quotes):
+@pytest.mark.parametrize(("quotes", "malformed"), [(False, False), (True, False), (True, True)])
+def test_writers_that_share_a_storage_find_the_style_of_the_store_in_any_order_of_events(quotes, malformed):
     for seed in range(20):
-        store = OneStyle(random.Random(seed), quotes=quotes)
+        store = OneStyle(random.Random(seed), quotes=quotes, malformed=malformed)
 
         @in_virtual_time
         async def write_together(store=store, seed=seed):

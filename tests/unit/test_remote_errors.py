@@ -6,8 +6,9 @@ The errors of the S3 and Google clients are built by hand; Azure's client makes 
 import asyncio
 import json
 import socket
+import ssl
 from contextlib import asynccontextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,17 @@ import google.auth.exceptions as auth_errors
 import pytest
 import requests
 from botocore import exceptions as botocore_errors
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from google.api_core import exceptions as google_errors
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client as GoogleClient
 
 from jqueue import AzureBlobStorage, CASConflictError, GCSStorage, S3Storage, StorageError
 from jqueue.domain.errors import StorageFatalError, StorageThrottledError
+from jqueue.runtime.system import SystemClock
 
 CONTENT = b"the payload of a job"
 SECRETS = ["payload", "StringToSign", "sIgNaTuRe", "AKIDKEY", "Ab12Secret"]
@@ -406,8 +412,25 @@ async def test_names_outside_the_prefix_and_repeated_names_are_left_out():
 # Endpoints that are wrong
 
 
+def with_a_certificate_of_its_own(folder):
+    """Return the TLS context of a server named localhost, whose certificate no authority has signed."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "here")])
+    day, now = timedelta(days=1), SystemClock().now()
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "server.pem").write_bytes(secret + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    return context
+
+
 @asynccontextmanager
-async def saying(answer):
+async def saying(answer, context=None):
     """Return the address of a server that answers every request with these bytes."""
 
     async def serve(reader, writer):
@@ -415,7 +438,7 @@ async def saying(answer):
         writer.write(answer)
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
         yield f"localhost:{server.sockets[0].getsockname()[1]}"
 
 
@@ -437,13 +460,14 @@ OTHER = b"SSH-2.0-OpenSSH_9.9\r\n"
 
 
 @pytest.mark.parametrize("open_at", [s3_at, google_at, azure_at])
-async def test_the_first_call_to_an_endpoint_that_is_no_store_names_the_host_and_the_reason(open_at):
-    for scheme, answer, reason in [
-        ("https", OTHER, "{} does not speak TLS (WRONG_VERSION_NUMBER): check if the endpoint begins with http"),
-        ("http", OTHER, "the answer of {} is not one of this kind of store"),
-        *([("http", PAGE, "the answer of {} is not one of this kind of store")] if open_at != google_at else []),
+async def test_the_first_call_to_an_endpoint_that_is_no_store_names_the_host_and_the_reason(open_at, tmp_path):
+    for scheme, answer, context, reason in [
+        ("https", PAGE, with_a_certificate_of_its_own(tmp_path), "the certificate of {} was not accepted (self-signed"),
+        ("https", OTHER, None, "{} does not speak TLS (WRONG_VERSION_NUMBER): check if the endpoint begins with http"),
+        ("http", OTHER, None, "the answer of {} is not one of this kind of store"),
+        *([("http", PAGE, None, "the answer of {} is not one of this kind of store")] if open_at != google_at else []),
     ]:
-        async with saying(answer) as address, open_at(f"{scheme}://{address}") as storage:
+        async with saying(answer, context) as address, open_at(f"{scheme}://{address}") as storage:
             raised, text = await outcome(storage.read())
             assert (FATAL, True) == (raised, reason.format(address) in text), text
 
