@@ -169,6 +169,28 @@ def test_rows_of_a_batch_fail_or_keep_results_as_end_batch_says(spark, tmp_path,
 
 
 @pytest.mark.wide
+def test_of_a_batch_that_failed_and_is_repeated_the_last_outcomes_count(spark, tmp_path, url):
+    bad, good = enqueue(url, [Enqueue("work", b"1"), Enqueue("work", b"2")])
+    runs = []
+
+    def work(batch, number):
+        if batch.isEmpty():
+            return
+        runs.append(number)
+        failed = {bad: ValueError("first"), good: ValueError("first")} if len(runs) == 1 else {bad: ValueError("last")}
+        end_batch(batch, url, failed=failed)
+        if len(runs) == 1:
+            raise RuntimeError("the query ends after its batch was given outcomes")
+
+    stream = spark.readStream.format("jqueue").load(url)
+    with pytest.raises(StreamingQueryException):
+        run_stream(stream, tmp_path, work)
+    run_stream(stream, tmp_path, work)
+    assert runs[0] == runs[1], "the batch was repeated"
+    assert [(bad, "ValueError: last")] == [(job.id, job.error) for job in jobs_of(url)]
+
+
+@pytest.mark.wide
 def test_wrong_calls_of_end_batch_are_one_line_and_the_batch_is_not_acked(spark, tmp_path, url):
     [job_id] = enqueue(url, [Enqueue("work", b"1")])
     enqueue(f"{tmp_path}/other.json", [Enqueue("work", b"1")])

@@ -151,6 +151,18 @@ async def test_a_queue_that_cannot_be_read_is_down_and_comes_back():
         assert 1 == samples_of(await metrics.fresh_text())["jqueue_up",]
 
 
+async def test_an_observer_that_fails_disturbs_no_commit(caplog):
+    class Failing(Observer):
+        def committed(self, commit):
+            raise RuntimeError
+
+    queue = DirectQueue(InMemoryStorage())
+    queue.observe(Failing())
+    job = await queue.enqueue("t", b"")
+    assert [job.id] == [claimed.id for claimed in await queue.dequeue()]
+    assert "the observer Failing of a queue failed" in caplog.text
+
+
 async def test_an_observer_is_told_of_the_operations_and_their_results():
     seen = []
     queue = DirectQueue(InMemoryStorage())
