@@ -144,8 +144,15 @@ def _fault(node: ast.AST) -> ast.AST | None:
     return None
 
 
-def build(copy: Path, seed: int, count: int) -> list[str]:
-    """Copy the project, build `count` faults into it that `seed` draws, and return what each of them is."""
+def build(copy: Path, seed: int, count: int, same: list[str] | None = None) -> list[str]:
+    """Copy the project, build faults into it, and return what each of them is.
+
+    Args:
+        copy: folder for the copy.
+        seed: what draws the faults.
+        count: their number.
+        same: instead, these faults of another version of the project, as far as they can be made in this one.
+    """
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, listing.split("\0")):
         if (ROOT / name).is_file():
@@ -162,7 +169,13 @@ def build(copy: Path, seed: int, count: int) -> list[str]:
             for place, text in enumerate(module.places):
                 places.append((name, place))
                 texts[name, place] = f"{name}:{text}"
-    chosen = random.Random(seed).sample(places, min(count, len(places)))
+    if same is None:
+        chosen = random.Random(seed).sample(places, min(count, len(places)))
+    else:
+        here: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+        for place in places:
+            here[_without_line(texts[place])].append(place)
+        chosen = [here[text].pop(0) for text in map(_without_line, same) if here[text]]
     by_file: dict[str, dict[int, int]] = collections.defaultdict(dict)
     for number, (name, place) in enumerate(chosen):
         by_file[name][place] = number
@@ -174,6 +187,12 @@ def build(copy: Path, seed: int, count: int) -> list[str]:
         tree.body.insert(after, ast.parse("from jqueue._mutants import on as _mutant_on").body[0])
         (copy / name).write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
     return [texts[each] for each in chosen]
+
+
+def _without_line(fault: str) -> str:
+    """Return what a fault is without the number of its line, which changes with the lines above."""
+    name, text = fault.split(":", 1)
+    return f"{name}:{text.split(' ', 1)[1]}"
 
 
 # The hooks of pytest: with JQUEUE_MUTANTS_TIMES it notes the time of each test that passes, with JQUEUE_MUTANTS_PLAN it
@@ -271,6 +290,7 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     options.add_argument("--seed", type=int, default=1, help="what draws the faults")
     options.add_argument("--count", type=int, default=300, help="number of faults")
+    options.add_argument("--same", type=Path, help="instead of a seed: the faults.json of a run on another version")
     options.add_argument("--processes", type=int, default=2, help="number of test processes at a time")
     options.add_argument("--folder", type=Path, help="where the copy and the results go, and are taken up again")
     options.add_argument("tests", nargs="*", help="arguments for pytest: the tests to run, or markers")
@@ -279,7 +299,8 @@ def main() -> None:
     copy, record, durations = folder / "copy", folder / "record", folder / "times.json"
     if not copy.exists():
         copy.mkdir(parents=True)
-        faults = build(copy, chosen.seed, chosen.count)
+        same = json.loads(chosen.same.read_text(encoding="utf-8")) if chosen.same else None
+        faults = build(copy, chosen.seed, chosen.count, same)
         (folder / "faults.json").write_text(json.dumps(faults, indent=0), encoding="utf-8")
     faults = json.loads((folder / "faults.json").read_text(encoding="utf-8"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants", "-p", "no:cacheprovider", *chosen.tests]
