@@ -172,10 +172,11 @@ def build(copy: Path, seed: int, count: int, same: list[str] | None = None) -> l
     if same is None:
         chosen = random.Random(seed).sample(places, min(count, len(places)))
     else:
-        here: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
-        for place in places:
-            here[_without_line(texts[place])].append(place)
-        chosen = [here[text].pop(0) for text in map(_without_line, same) if here[text]]
+        chosen = []
+        for fault in same:
+            text, line = _parted(fault)
+            alike = [each for each in places if each not in chosen and _parted(texts[each])[0] == text]
+            chosen += sorted(alike, key=lambda each: abs(_parted(texts[each])[1] - line))[:1]
     by_file: dict[str, dict[int, int]] = collections.defaultdict(dict)
     for number, (name, place) in enumerate(chosen):
         by_file[name][place] = number
@@ -189,10 +190,11 @@ def build(copy: Path, seed: int, count: int, same: list[str] | None = None) -> l
     return [texts[each] for each in chosen]
 
 
-def _without_line(fault: str) -> str:
-    """Return what a fault is without the number of its line, which changes with the lines above."""
+def _parted(fault: str) -> tuple[str, int]:
+    """Return a fault without the number of its line, which changes with the lines above, and that number."""
     name, text = fault.split(":", 1)
-    return f"{name}:{text.split(' ', 1)[1]}"
+    line, rest = text.split(" ", 1)
+    return f"{name}:{rest}", int(line)
 
 
 # The hooks of pytest: with JQUEUE_MUTANTS_TIMES it notes the time of each test that passes, with JQUEUE_MUTANTS_PLAN it
