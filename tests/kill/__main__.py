@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from jqueue import DirectQueue, Job, JQueueError, Limits, LocalFileSystemStorage
+from jqueue import DirectQueue, Job, JobStatus, JQueueError, Limits, LocalFileSystemStorage
 from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
 from jqueue.operations import Ack, Enqueue, Nack
 from jqueue.ports.observer import LandedCommit, Observer
@@ -116,7 +116,7 @@ async def _spill(queue: DirectQueue, watch: Watch, *ids: str) -> None:
 
 
 async def _apply(queue: DirectQueue, watch: Watch) -> None:
-    [job] = [job async for job in queue.iterate_jobs("in_progress", id_prefix=OLD[0])]
+    [job] = [job async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS, id_prefix=OLD[0])]
     await queue.apply(Ack(job.claim), Enqueue("t", payload_of("new"), job_id="new"))
 
 
@@ -374,7 +374,7 @@ def _expected(job_id: str) -> bytes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kill in all cases, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__.partition("\n")[0])
     parser.add_argument("--case", action="append", choices=CASES, help="only this one; can be repeated")
     parser.add_argument("--both", action="store_true", help="at the entry and the exit of each system call")
     parser.add_argument("--every", type=int, default=1, help="2 kills at every second point, and so on")

@@ -40,7 +40,7 @@ grows with the square of their number.
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--store", choices=(FILE, *SERVERS), default="seaweedfs", help="where (default: seaweedfs)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the workers work (default: 60)")
     parser.add_argument("--kills", type=int, default=0, help="instead, end after so many kills at random moments")
@@ -92,7 +92,7 @@ def _show(console: Console, soak: Soak, seconds: float) -> None:
     """Print the counts and the violations."""
     ledger, table = soak.ledger, Table("soak", "", box=box.SIMPLE)
     table.columns[-1].justify = "right"
-    rows: list[tuple[str, float]] = [("seconds", seconds)]
+    rows: list[tuple[str, int | float]] = [("seconds", seconds)]
     for kind, title in (
         (Kind.INTENT, "calls"),
         (Kind.REFUSED, "  refused"),

@@ -52,7 +52,7 @@ async def test_a_job_is_an_element_of_dirq_from_its_enqueue_to_its_ack(kind, tmp
         folder = f"{START // 60 * 60:08x}" if kind == "simple" else "00000000"
         name = f"{folder}/{START:08x}00000{job.id[-1]}"
         assert name == job.id
-        parts = {name: b"\0\xff"}
+        parts: dict[str, bytes | None] = {name: b"\0\xff"}
         if kind == "elements":
             parts = {name: None, f"{name}/body": b"\0\xff", f"{name}/header": b"a\t1\\n\n"}
             parts |= {"temporary": None, "obsolete": None}
@@ -101,6 +101,7 @@ async def test_the_lock_of_another_program_is_respected_and_shown(kind, tmp_path
         assert [] == await queue.dequeue()
         [seen] = (await queue.read_state()).jobs
         assert (JobStatus.IN_PROGRESS, 120.0) == (seen.status, seen.claim_timeout)
+        assert seen.heartbeat_at is not None
         assert START - 10 == seen.heartbeat_at.timestamp()
         for verb in (queue.ack, queue.nack, queue.heartbeat):
             with pytest.raises(JobNotFoundError):

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_wrong_url_is_refused_with_a_right_one(url):
 
 
 async def test_the_content_of_a_folder_or_an_option_tells_the_kind_of_dirq(tmp_path):
-    made = {}
+    made: dict[str, Any] = {}
     for name in ("", "?kind=queue", "?schema=body:binary,header:table?"):
         folder = tmp_path / str(len(made))
         for number in range(2):
@@ -79,8 +80,7 @@ async def test_a_waiting_dequeue_is_woken_by_a_file_of_another_program(form, tmp
     if form == "elements":
         (made / "queue" / "temporary").mkdir()
         (made / "queue" / "obsolete").mkdir()
-    options = {"poll_interval": timedelta(hours=1)}
-    async with open_queue(form, tmp_path, SystemClock(), **options) as queue:
+    async with open_queue(form, tmp_path, SystemClock(), poll_interval=timedelta(hours=1)) as queue:
         waiting = asyncio.create_task(queue.dequeue(wait=3600))
         await until(watching)
         (made / "queue").rename(tmp_path / "queue")
