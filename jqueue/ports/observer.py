@@ -6,8 +6,11 @@ A queue object has none by default, and then spends nothing on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import Context
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from jqueue.domain.commits import CommitId
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations import Operation
 
@@ -31,12 +34,46 @@ class LandedCommit(NamedTuple):
     recognised: bool
 
 
+class AppliedCall(NamedTuple):
+    """A call as it was applied to the queue, or what the queue object does by itself: the sweep of stale claims.
+
+    Attributes:
+        operations: prepared, in the order in which they were applied.
+        outcome: a result or an error for each, or the error that undid them all.
+        context: the context in which its caller awaits it. It has no meaning for what the queue object does by itself.
+    """
+
+    operations: Sequence[Operation]
+    outcome: list[Any] | JQueueError
+    context: Context | None
+
+
+class AppliedCalls(NamedTuple):
+    """Calls that were applied together to a version of the queue.
+
+    Attributes:
+        base: number of the version.
+        now: the time by which they were applied.
+        calls: in the order in which they were applied.
+        commit: id of the write that carries them, which is about to be sent: it may land, or not, or land unnoticed.
+            None: nothing has changed, and they are answered from that version.
+    """
+
+    base: int
+    now: datetime
+    calls: Sequence[AppliedCall]
+    commit: CommitId | None
+
+
 class Observer:
     """Base class of observers. Each method does nothing here.
 
     The methods are called on the event loop of the queue, and must return at once. An error in one is logged and has no
     other effect.
     """
+
+    def applied(self, calls: AppliedCalls) -> None:
+        """Note calls that are about to be written, or are answered at once. It does not say that a write has landed."""
 
     def committed(self, commit: LandedCommit) -> None:
         """Note a commit that has landed."""

@@ -163,6 +163,10 @@ class CommitEngine(Engine):
             self.segments.loader.integrate(self.draft)
         return await super()._apply(pending)
 
+    def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        self.observers.applied(self.draft.header.version, self._applied_at, outcomes, self._swept)
+        super()._answer(outcomes)
+
     async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
         assert self.segments is not None  # a queue with segments is refused otherwise
         started = self.clock.monotonic()
@@ -355,6 +359,7 @@ class CommitEngine(Engine):
             if generation is self.generation:
                 self._undo(outcomes)
             raise
+        self.observers.applied(commit.base_version, self._applied_at, outcomes, self._swept, commit)
         sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:

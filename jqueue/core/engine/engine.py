@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence, Set
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum, auto
 from itertools import groupby
 from operator import attrgetter
@@ -35,7 +35,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.domain.models import Claim, QueueState
-from jqueue.domain.operations import Sweep, perform, perform_run
+from jqueue.domain.operations import Operation, Sweep, perform, perform_run
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.ports.clock import Clock, Entropy
 
@@ -43,6 +43,8 @@ Answer = TypeVar("Answer")
 
 TRANSIENT = (StorageError, OSError, TimeoutError)
 """Errors after which another try is made, except for StorageFatalError."""
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 OPERATIONS_PER_SLICE = 256
 """Number of operations after which the event loop gets a turn."""
@@ -166,6 +168,8 @@ class Engine(ABC):
         self._forget_content()
         self._missing: set[Wanted] = set()
         self._deferred = self.waits_for_rows = False
+        self._applied_at = EPOCH
+        self._swept: tuple[int, Operation, int] | None = None
         self.open_writes = OpenWrites()
         self.pacing = Pacing(self.clock, self.entropy)
 
@@ -234,7 +238,7 @@ class Engine(ABC):
                             return
                         fresh, step = False, Step.APPLY
                     elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
-                        answer(outcomes)
+                        self._answer(outcomes)
                         return
                     else:
                         self._undo(outcomes)
@@ -258,6 +262,10 @@ class Engine(ABC):
                     self._fail(pending, failure)
                 else:  # a refusal, or a bug of the adapter: a read checks it like any other answer, then it is raised
                     refusal, step = failure, Step.READ
+
+    def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        """Deliver outcomes that need no commit."""
+        answer(outcomes)
 
     def _begin(self) -> None:  # noqa: B027 - most engines prepare nothing
         """Prepare a draft without changes for a commit."""
@@ -366,6 +374,7 @@ class Engine(ABC):
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
         draft, now = self.draft, self.now()
+        self._applied_at, self._swept = now, None
         outcomes: list[tuple[Request, Outcome]] = []
         nothing_for: set[Any] = set()
         claiming: list[Request] = []
@@ -381,8 +390,9 @@ class Engine(ABC):
                     request.in_flight = True
                     self._perform(request, now, outcomes)
         if (claiming or draft.changed) and (suspects := self._suspects(now)):
+            sweep = Sweep(suspects, in_place=self.sweeps_in_place)
             try:
-                perform(Sweep(suspects, in_place=self.sweeps_in_place), draft, now)
+                self._swept = len(outcomes), sweep, perform(sweep, draft, now)
             except RowsMissingError as error:
                 self._note_missing(error)
         for start in range(0, len(claiming), OPERATIONS_PER_SLICE):

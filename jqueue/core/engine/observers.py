@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from datetime import datetime
 from types import TracebackType
 
 from jqueue.core.engine.open_writes import SentWrite
+from jqueue.core.engine.requests import Outcome, Request
+from jqueue.domain.commits import CommitId
+from jqueue.domain.operations import Operation
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
-from jqueue.ports.observer import LandedCommit, Observer
+from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
 
 logger = logger_of("jqueue")
 
@@ -56,6 +60,34 @@ class Observers:
         with self.timing(call):
             async with asyncio.timeout(seconds):
                 yield
+
+    def applied(
+        self,
+        base: int,
+        now: datetime,
+        outcomes: Sequence[tuple[Request, Outcome]],
+        own: tuple[int, Operation, int] | None,
+        commit: CommitId | None = None,
+    ) -> None:
+        """Tell the observers of calls that were applied: see `AppliedCalls`.
+
+        Args:
+            base: number of the version.
+            now: the time by which they were applied.
+            outcomes: the calls with their outcomes, in order.
+            own: an operation of the engine with its result, and the number of calls before it; None for no such one.
+            commit: id of the write that carries them, if one does.
+        """
+        if self._present:
+            calls = [
+                AppliedCall(request.operations, outcome, getattr(request, "context", None))
+                for request, outcome in outcomes
+            ]
+            if own is not None:
+                place, operation, result = own
+                calls.insert(place, AppliedCall((operation,), [result], None))
+            applied = AppliedCalls(base, now, calls, commit)
+            self._tell(lambda observer: observer.applied(applied))
 
     def landed(self, sent: SentWrite, seconds: float, *, recognised: bool) -> None:
         """Tell the observers of a commit that has landed: see `LandedCommit`."""
