@@ -7,6 +7,7 @@ docs/reference/architecture.md), what a bare id means (docs/decisions/0008), and
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import ANY
 
 from jqueue import Claim, ClaimLostError, Job
 from jqueue.domain.operations import AwaitResult
@@ -45,6 +46,7 @@ class PlainProgram:
         Returns:
             For each call the results of its operations, or the Refused that ends it.
         """
+        queue.holder = ANY  # the name of this process
         prepared = [
             [(operation, self._claims(operation), new_id) for operation, new_id in zip(operations, ids, strict=True)]
             for (operations, _), ids in zip(calls, new_ids, strict=True)

@@ -1,17 +1,18 @@
-"""A queue as the documentation describes it, as plain as possible: a list of dicts, searched from end to end.
+"""A queue as the documentation describes it, as plain as possible: a dict of jobs, searched from end to end.
 
-`tests/property/queue_machine.py` compares the real queues with it. It was written from README.md, docs/ and
-the docstrings of the verbs, and shares nothing with `jqueue.domain` but the public names of operations and errors.
-`jqueue` is fast because it has heaps, drafts and journals; this one is right because it has none.
+`tests/property/queue_machine.py` compares the real queues with it, and the simulation every version of a queue. It was
+written from README.md, docs/ and the docstrings of the verbs, and shares nothing with `jqueue.domain` but the public
+names of operations and errors. `jqueue` is fast because it has heaps, drafts and journals; this one is right because it
+has none.
 """
 
 import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue import ClaimLostError, DuplicateJobError, JobCancelledError, JobFailedError, JobNotFoundError, JobStateError
-from jqueue.domain.errors import ResultNotKeptError
-from jqueue.domain.operations import AwaitResult
+from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
+from jqueue.domain.errors import JobCancelledError, ResultNotKeptError
+from jqueue.domain.operations import Amend, AwaitResult, CreateQueue, Fence, Guarded, HandBack, LastTransaction, Sweep
 from jqueue.operations import (
     Ack,
     Cancel,
@@ -25,36 +26,57 @@ from jqueue.operations import (
     RequeueStale,
     Reschedule,
 )
+from tests.property.plain_guards import PlainGuards
+from tests.property.plain_ranges import PlainRanges
 from tests.property.plain_rules import PlainRules
-from tests.property.plain_values import ABSENT, AS_ASKED, STALE, Refused, ended, kept_text
+from tests.property.plain_values import ABSENT, AS_ASKED, ENTRY, NO_CLAIM, STALE, JobFields, Refused, ended, kept_text
 
-TABLES = ("finished", "holds", "rules", "claims_made", "settings")
+TABLES = (
+    *("table", "finished", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
+    *("transactions", "ranges"),
+)
+ERRORS_KEPT, ERROR_BYTES = 5, 256
+"""Number of the errors that are kept of a job's attempts, and the size of each."""
+
+ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, REMOVED = range(10)
+"""The counters of an entrypoint, in their order."""
 
 
-class PlainQueue(PlainRules):
+class PlainQueue(PlainRules, PlainRanges, PlainGuards):
     """The whole queue, and the effect of each operation on it.
 
     Attributes:
-        jobs: every job, as a dict of the fields of `jqueue.Job`, with `place` for `sequence`.
+        table: every job by its id, as a dict of the fields of `jqueue.Job`, with `place` for `sequence`. A job is
+            replaced when it changes.
         changes: counts every change; a call that adds none must write nothing.
         now: the time, set by the test.
+        holder: name kept with claims whose dequeue gives none.
+        counters: what happened to the jobs of each entrypoint.
+        transactions: the last version of each application that adds jobs in transactions.
     """
 
     def __init__(self):
         super().__init__()
-        self.jobs: list[dict[str, Any]] = []
+        self.table: dict[str, JobFields] = {}
         self.finished: dict[str, int] = {}
         self.holds: dict[str, tuple[str, datetime]] = {}
+        self.counters: dict[str, tuple[int, ...]] = {}
+        self.transactions: dict[str, int] = {}
+        self.ranges: dict[str, dict[str, Any]] = {}
+        self.holder: Any = None
         self.attempt_floor = 0
         self.places = 0
         self.changes = 0
         self.version = 0
 
+    @property
+    def jobs(self):
+        """Every job."""
+        return list(self.table.values())
+
     def copy(self):
         """Return a copy of everything, for `restore`."""
-        tables = {name: dict(getattr(self, name)) for name in TABLES}
-        tables["schedules"] = {name: dict(entry) for name, entry in self.schedules.items()}
-        return {**vars(self), **tables, "jobs": [dict(job) for job in self.jobs]}
+        return {**vars(self), **{name: dict(getattr(self, name)) for name in TABLES}}
 
     def restore(self, copy):
         """Restore everything from a copy."""
@@ -67,7 +89,7 @@ class PlainQueue(PlainRules):
 
     def find(self, job_id):
         """Return the job with this id, or None."""
-        return next((job for job in self.jobs if job["id"] == job_id), None)
+        return self.table.get(job_id)
 
     def perform(self, operation, claims, new_id, default_timeout):
         """Perform one operation. Returns its result; raises Refused, with nothing changed."""
@@ -80,43 +102,67 @@ class PlainQueue(PlainRules):
 
     def _do(self, operation, claims, new_id, default_timeout):
         match operation:
+            case Guarded(guard, guarded):
+                self.check(guard)
+                return self._do(guarded, claims, new_id, default_timeout)
             case Enqueue():
                 return self.enqueue(operation, new_id)
-            case Dequeue(entrypoints, batch_size=size, claim_timeout=timeout):
+            case Dequeue(entrypoints, claim_timeout=timeout):
                 names = [entrypoints] if isinstance(entrypoints, str) else entrypoints
-                return self.dequeue(names, size, default_timeout if timeout is None else timeout)
-            case Ack(result=result):
-                return self.ack(claims[0], result)
+                return self.dequeue(operation, names, default_timeout if timeout is None else timeout)
+            case Ack():
+                return self.ack(claims[0], operation)
             case Nack():
                 return self.nack(claims[0], operation)
             case Heartbeat():
                 return self.heartbeat(claims, operation.tolerant)
+            case HandBack():
+                return sum(self.hand_back(*claim) for claim in operation.claims_made)
+            case Redrive(job_id, entrypoint):
+                return self.redrive(job_id, entrypoint)
+            case Purge():
+                return self.purge(operation)
+            case RequeueStale(timeout):
+                return self.requeue_stale(timeout)
+            case Sweep(suspects):
+                return self.sweep(suspects)
+        return self._look_or_order(operation)
+
+    def _look_or_order(self, operation):
+        match operation:
             case Cancel(job_id, running):
                 return self.cancel(job_id, running)
             case Reschedule(job_id, delay=delay, run_at=run_at):
                 return self.alter(job_id, run_at=self.later(delay) if delay else run_at)
             case Reprioritise(job_id, priority):
                 return self.alter(job_id, priority=priority)
+            case Amend(job_id, options, payload):
+                return self.amend(job_id, options, payload)
             case AwaitResult(job_id):
                 return self.look_for_result(job_id)
-            case Redrive(job_id, entrypoint):
-                return self.redrive(job_id, entrypoint)
-            case Purge(status, entrypoint, older_than):
-                return self.purge(status, entrypoint, older_than)
-            case RequeueStale(timeout):
-                return self.requeue_stale(timeout)
+            case LastTransaction(app):
+                return self.transactions.get(app)
+            case CreateQueue():
+                if self.version or self.table:
+                    raise Refused(InvalidJobError)
+                self.changes += 1
+                return None
+            case Fence():
+                self.changes += 1
+                return None
         return self.decide(operation)
 
     # Jobs in and out
 
-    def enqueue(self, asked, new_id):
+    def enqueue(self, asked, new_id, created_at=None):
+        """Add a job, unless a job with its id or its unique key is there."""
         self.drop_outlived()
-        there = self.find(asked.job_id)
+        there = self.find(new_id if asked.job_id is None else asked.job_id)
         is_taken = there is not None or asked.job_id in self.finished
-        if is_taken and asked.on_conflict == "raise":
+        if is_taken and asked.job_id is not None and asked.on_conflict == "raise":
             raise Refused(DuplicateJobError, unique_key=None, job_id=asked.job_id)
         if there is not None:
-            return dict(there)
+            return there
         if asked.job_id in self.finished:
             return self._completed(asked.job_id)
         if asked.unique_key is not None:
@@ -127,28 +173,41 @@ class PlainQueue(PlainRules):
                 raise Refused(DuplicateJobError, unique_key=asked.unique_key, job_id=holder)
             elif holder is not None:
                 live = self.find(holder)
-                return self._completed(holder) if live is None else dict(live)
-        job_id = new_id if asked.job_id is None else asked.job_id
-        assert self.find(job_id) is None, "the id that was drawn is in use"
+                return self._completed(holder) if live is None else live
+        created_at = self.now if created_at is None else created_at
+        floor = 0 if asked.job_id is None else self.attempt_floor
         return self.add(
-            id=job_id,
-            attempt=self.attempt_floor if job_id == asked.job_id else 0,
+            id=new_id if asked.job_id is None else asked.job_id,
+            attempt=floor,
+            attempts_before=floor,
             payload=bytes(asked.payload),
             headers=dict(asked.headers or {}),
-            run_at=asked.run_at if asked.delay is None else self.later(asked.delay),
+            created_at=created_at,
+            run_at=asked.run_at if asked.delay is None else created_at + timedelta(seconds=asked.delay),
             **{name: getattr(asked, name) for name in AS_ASKED},
         )
 
     def add(self, **fields):
-        job = {**ABSENT, "status": "queued", "created_at": self.now, "place": self.behind_all(), **fields}
-        self.jobs.append(job)
+        """Add a job behind all others."""
+        job = {**ABSENT, "status": "queued", "place": self.behind_all(), **fields}
+        self.table[job["id"]] = job
         self.is_critical = self.is_critical or job["concurrency_key"] is not None
+        self.count(job["entrypoint"], ENQUEUED)
         self.changes += 1
-        return dict(job)
+        return job
+
+    def add_of_entry(self, entry, moment, job_id, on_conflict):
+        """Enqueue a job of a cron entry."""
+        headers = {**entry["headers"], "jqueue-scheduled-for": moment.isoformat()}
+        values = {name: entry[name] for name in ENTRY if name in AS_ASKED or name == "payload"}
+        drawn = on_conflict == "raise"
+        values = {name: value for name, value in values.items() if value is not None}
+        asked = Enqueue(**values, headers=headers, job_id=None if drawn else job_id, on_conflict=on_conflict)
+        return self.enqueue(asked, job_id)
 
     def _completed(self, job_id):
         """Return the answer for an acked job, which has these fields only."""
-        return {"id": job_id, "status": "completed", "attempt": self.finished[job_id]}
+        return {"id": job_id, "status": "completed", "attempt": self.finished.get(job_id, 0)}
 
     def _make_way(self, key, holder):
         live = self.find(holder)
@@ -156,22 +215,47 @@ class PlainQueue(PlainRules):
             del self.holds[key]
             self.changes += 1
         elif live["status"] == "queued":
-            self.remove(live)
+            self.remove(live, CANCELLED)
         else:
             raise Refused(DuplicateJobError, unique_key=key, job_id=holder)
 
-    def dequeue(self, entrypoints, batch_size, claim_timeout):
+    def dequeue(self, asked, entrypoints, claim_timeout, wanted=(), unsure=frozenset()):
+        """Claim jobs, the first one first.
+
+        Args:
+            asked: the operation.
+            entrypoints: of the jobs; None: of any.
+            claim_timeout: seconds that the claims last.
+            wanted: ids of jobs, in order, that may be claimed although jobs in `unsure` come before them.
+            unsure: ids of jobs that need not be found.
+        """
         self.drop_outlived()
         self.fire()
-        claimed: list[dict[str, Any]] = []
-        while len(claimed) < batch_size and (job := self.next_to_claim(entrypoints)) is not None:
-            job.update(status="in_progress", heartbeat_at=self.now, claim_timeout=claim_timeout)
-            job["attempt"] += 1
-            job["failures"] += 1
-            self.count_claim(job["entrypoint"])
-            self.changes += 1
-            claimed.append(dict(job))
+        claimed: list[JobFields] = []
+        hints = [*wanted, *[None] * asked.batch_size]
+        while len(claimed) < asked.batch_size:
+            job = self.next_to_claim(entrypoints, asked.through, hints[len(claimed)], unsure)
+            if job is None:
+                break
+            holder = self.holder if asked.holder is None else asked.holder
+            claimed.append(self.claim(job, claim_timeout, holder, queued_at=None))
+            self.count_claims(job["entrypoint"])
         return claimed
+
+    def claim(self, job, claim_timeout, holder, **more):
+        """Begin a claim on a job."""
+        self.count(job["entrypoint"], CLAIMED)
+        return self.change(
+            job,
+            status="in_progress",
+            attempt=job["attempt"] + 1,
+            failures=job["failures"] + 1,
+            heartbeat_at=self.now,
+            claim_timeout=claim_timeout,
+            holder=holder,
+            claimed_at=None if holder is None else self.now,
+            **more,
+        )
 
     # Claims
 
@@ -179,76 +263,121 @@ class PlainQueue(PlainRules):
         """Return the job if the claim is current."""
         job_id, attempt = claim
         job = self.find(job_id)
-        if attempt is None and job is None:
+        if not attempt and job is None:
             raise Refused(JobNotFoundError, job_id=job_id)
-        if attempt is None or job is None or (job["status"], job["attempt"]) != ("in_progress", attempt):
-            raise Refused(ClaimLostError, job_id=job_id, attempt=attempt)
+        is_current = job is not None and (job["status"], job["attempt"]) == ("in_progress", attempt)
+        if not attempt or not is_current or "range" in job:
+            raise Refused(ClaimLostError, job_id=job_id, attempt=attempt or None)
         return job
 
-    def ack(self, claim, result):
+    def ack(self, claim, asked):
+        """Finish a job. Returns the size of a result for which there was no room."""
         job_id, attempt = claim
         there = self.find(job_id)
         is_gone = there is None or (there["status"], there["attempt"]) == ("completed", attempt)
-        if attempt is not None and self.finished.get(job_id) == attempt and is_gone:
-            return  # the same ack repeated
+        if attempt and self.finished.get(job_id) == attempt and is_gone:  # the same ack repeated
+            return None if there is None else there["result_dropped"] or None
         job = self.held(claim)
-        if job["keep_result"] is None:
-            self.jobs.remove(job)
+        kept = asked.keep_result if job["keep_result"] is None else job["keep_result"]
+        dropped = 0
+        if kept is None:
+            del self.table[job_id]
         else:
-            job.update(status="completed", payload=b"", finished_at=self.now, result=json.loads(json.dumps(result)))
-            job.update(heartbeat_at=None, claim_timeout=None, cancel_requested=False)
+            dropped = asked.result_bytes if asked.result_bytes >= asked.blob_bytes else 0
+            result = None if dropped else json.loads(json.dumps(asked.result))
+            more: JobFields = {"finished_at": self.now, "result": result, "result_dropped": dropped, "traceback": None}
+            more |= {"keep_result": kept, "payload": b"", "cancel_requested": False}
+            self.change(job, status="completed", **NO_CLAIM, **more)
+        self.count(job["entrypoint"], DONE)
         self.finished[job_id] = attempt
         if job["unique_key"] is not None and job["unique_for"]:
             self.holds[job["unique_key"]] = (job_id, self.later(job["unique_for"]))
         self.changes += 1
+        return dropped or None
 
     def nack(self, claim, asked):
+        """Give a job back."""
         job = self.held(claim)
-        if asked.error is not None:
-            job["error"] = kept_text(asked.error)
+        changes: JobFields = {}
         if asked.delay or asked.charge:
-            job["run_at"] = self.later(asked.delay) if asked.delay else None
+            changes["run_at"] = self.later(asked.delay) if asked.delay else None
+        if asked.error is not None and not job["cancel_requested"]:
+            text = kept_text(asked.error)
+            changes |= {"error": text, "traceback": asked.traceback, "errors": self._errors_of(job, text)}
         if asked.charge:
-            self.send_back(job, asked.dead, delayed=bool(asked.delay))
-        elif job["cancel_requested"]:
-            self.remove(job)
+            self.send_back(job, asked.dead, **changes)
         else:
-            job.update(status="queued", failures=job["failures"] - 1, heartbeat_at=None, claim_timeout=None)
-            self.changes += 1
+            self.give_back(job, **changes, **self._returned(job))
 
-    def send_back(self, job, dead, delayed=False):
-        """End a claim with a failure. With aging, the job's age starts again now."""
+    def give_back(self, job, **changes):
+        """End a claim that does not count. The job keeps its place."""
         if job["cancel_requested"]:
-            self.remove(job)
+            self.remove(job, CANCELLED)
             return
-        job.update(heartbeat_at=None, claim_timeout=None)
-        if self.settings["aging"] is not None and not delayed:
-            job["run_at"] = self.now
+        self.change(job, status="queued", failures=max(0, job["failures"] - 1), **{**NO_CLAIM, **changes})
+
+    def hand_back(self, job_id, attempt):
+        """End a claim of which nobody was told. Returns 1 if it was current."""
+        if self.is_range(job_id, attempt):
+            self.return_range(job_id, charge=False)
+            return 1
+        try:
+            job = self.held((job_id, attempt))
+        except Refused:
+            return 0
+        self.give_back(job, **self._returned(job))
+        return 1
+
+    def send_back(self, job, dead, revoked=False, **changes):
+        """End a claim with a failure. With aging, the job's age starts again now."""
+        self.count(job["entrypoint"], FAILED, *[RECOVERED] * revoked)
+        if job["cancel_requested"]:
+            self.remove(job, CANCELLED)
+            return
+        if self.settings["aging"] is not None and not changes.get("run_at"):
+            changes["run_at"] = self.now
         if dead or (job["max_attempts"] is not None and job["failures"] >= job["max_attempts"]):
-            job.update(status="dead", dead_at=self.now)
+            self.change(job, status="dead", dead_at=self.now, **NO_CLAIM, **changes)
+            self.count(job["entrypoint"], DEAD)
         else:
-            job.update(status="queued", place=self.behind_all())
-        self.changes += 1
+            self.count(job["entrypoint"], RETRIED)
+            place = {"place": self.behind_all()}
+            self.change(job, status="queued", **NO_CLAIM, **place, **self._returned(job), **changes)
+
+    def _returned(self, job):
+        """Return the time since when a job waits again. Jobs of old programs do not say when they were claimed."""
+        return {"queued_at": job["queued_at"] if job["claimed_at"] is None else self.now}
+
+    def _errors_of(self, job, text):
+        if job["claimed_at"] is None:
+            return job["errors"]
+        kept = text if text == STALE else kept_text(text, ERROR_BYTES)
+        return (*job["errors"], (job["attempt"], self.now, kept))[-ERRORS_KEPT:]
 
     def heartbeat(self, claims, tolerant):
+        """Keep claims alive. Returns a refusal for each that is lost, and for each job that is to stop."""
         lost = []
-        for claim in claims:
-            try:
-                job = self.held(claim)
-            except Refused as refusal:
-                if not tolerant:
-                    raise
-                lost.append(refusal)
-                continue
-            if job["cancel_requested"]:
-                stop = Refused(JobCancelledError, job_id=job["id"], attempt=job["attempt"])
-                if not tolerant:
-                    raise stop
-                lost.append(stop)
-            stood_still = job["heartbeat_at"] == self.now  # the heartbeat moves even if the clock stands still
-            job["heartbeat_at"] = self.now + timedelta(microseconds=1) if stood_still else self.now
-            self.changes += 1
+        for job_id, attempt in claims:
+            if self.is_range(job_id, attempt):
+                stops = self.beat_range(job_id)
+            else:
+                try:
+                    job = self.held((job_id, attempt))
+                except Refused as refusal:
+                    if not tolerant:
+                        raise
+                    lost.append(refusal)
+                    continue
+                stops = [Refused(JobCancelledError, job_id=job_id, attempt=attempt)] * job["cancel_requested"]
+                self.change(job, heartbeat_at=self.beaten(job["heartbeat_at"]))
+            if stops and not tolerant:
+                raise stops[0]
+            lost += stops
         return lost
+
+    def beaten(self, last):
+        """Return the time of a heartbeat, which moves even if the clock stands still."""
+        return self.now + timedelta(microseconds=1) if last == self.now else self.now
 
     # Operators
 
@@ -259,44 +388,55 @@ class PlainQueue(PlainRules):
             raise Refused(ResultNotKeptError if job_id in self.finished else JobNotFoundError, job_id=job_id)
         if job["status"] == "dead":
             raise Refused(JobFailedError, job_id=job_id, error=job["error"])
-        if job["status"] == "completed" and self.is_outlived(job):  # kept only because no commit removed it yet
+        if job["status"] != "completed":
+            return []
+        if self.is_outlived(job) or job["result_dropped"]:  # kept only because no commit removed it yet
             raise Refused(ResultNotKeptError, job_id=job_id)
-        return [dict(job)] if job["status"] == "completed" else []
+        return [job]
+
+    def get(self, job_id, *statuses):
+        """Return a job that has one of some statuses, or raise the refusal."""
+        job = self.find(job_id)
+        if job is None:
+            raise Refused(JobNotFoundError, job_id=job_id)
+        if job["status"] not in statuses:
+            raise Refused(JobStateError, job_id=job_id, status=job["status"])
+        return job
 
     def alter(self, job_id, **fields):
         """Change the time or the priority of a queued job."""
         self.drop_outlived()
-        job = self.find(job_id)
-        if job is None:
-            raise Refused(JobNotFoundError, job_id=job_id)
-        if job["status"] != "queued":
-            raise Refused(JobStateError, job_id=job_id, status=job["status"])
-        if {**job, **fields} != job:
-            job.update(fields)
-            self.changes += 1
-        return dict(job)
+        job = self.get(job_id, "queued")
+        return job if {**job, **fields} == job else self.change(job, **fields)
+
+    def amend(self, job_id, options, payload):
+        """Give a job other options."""
+        self.drop_outlived()
+        job = self.get(job_id, "queued", "dead")
+        options = {name: value for name, value in options.items() if name in AS_ASKED or name in ("headers", "run_at")}
+        after = {**job, **options, "headers": dict(options["headers"] or {})}
+        if payload is not None:
+            after["payload"] = payload
+        if after == job:
+            return job
+        key = after["unique_key"]
+        if job["status"] == "queued" and key != job["unique_key"] and (holder := self.key_holder(key)) is not None:
+            raise Refused(DuplicateJobError, unique_key=key, job_id=holder)
+        return self.change(job, **after)
 
     def cancel(self, job_id, running):
-        job = self.find(job_id)
-        if job is None:
-            raise Refused(JobNotFoundError, job_id=job_id)
-        if job["status"] == "in_progress" and running:
-            self.changes += not job["cancel_requested"]
-            job["cancel_requested"] = True
-            return dict(job)
-        if job["status"] != "queued":
-            raise Refused(JobStateError, job_id=job_id, status=job["status"])
-        self.remove(job)
-        return dict(job)
+        """Remove a queued job, or tell the holder of a job in progress to stop."""
+        job = self.get(job_id, "queued", *["in_progress"] * running)
+        if job["status"] == "queued":
+            self.remove(job, CANCELLED)
+            return job
+        return job if job["cancel_requested"] else self.change(job, cancel_requested=True)
 
     def redrive(self, job_id, entrypoint):
+        """Queue dead jobs again, unless their unique keys are taken."""
         self.drop_outlived()
         if job_id is not None:
-            job = self.find(job_id)
-            if job is None:
-                raise Refused(JobNotFoundError, job_id=job_id)
-            if job["status"] != "dead":
-                raise Refused(JobStateError, job_id=job_id, status=job["status"])
+            job = self.get(job_id, "dead")
             holder = self.key_holder(job["unique_key"])
             if holder is not None:
                 raise Refused(DuplicateJobError, unique_key=job["unique_key"], job_id=holder)
@@ -304,7 +444,7 @@ class PlainQueue(PlainRules):
             return 1
         dead = [job for job in self.jobs if job["status"] == "dead" and entrypoint in (None, job["entrypoint"])]
         redriven = 0
-        for job in sorted(dead, key=lambda job: job["place"]):
+        for job in sorted(dead, key=lambda job: int(job["place"])):
             if self.key_holder(job["unique_key"]) is None:
                 self._queue_again(job)
                 redriven += 1
@@ -312,52 +452,97 @@ class PlainQueue(PlainRules):
 
     def _queue_again(self, job):
         run_at = None if self.settings["aging"] is None else self.now
-        job.update(status="queued", failures=0, dead_at=None, run_at=run_at, expires_at=None, place=self.behind_all())
-        self.changes += 1
+        more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
+        self.change(job, status="queued", failures=0, dead_at=None, **more)
 
-    def purge(self, status, entrypoint, older_than):
+    def purge(self, asked, aged=frozenset(), spared=frozenset()):
+        """Remove jobs of a status.
+
+        Args:
+            asked: the operation.
+            aged: ids of jobs that count as old, whatever the clock said that dated them.
+            spared: ids of jobs that cannot be read, and stay.
+        """
+        if asked.job_id is not None:
+            self.remove(self.get(asked.job_id, asked.status), REMOVED)
+            return 1
+        cutoff = asked.before if asked.older_than is None else self.later(-asked.older_than)
         doomed = [
             job
             for job in self.jobs
-            if job["status"] == status
-            and entrypoint in (None, job["entrypoint"])
-            and (older_than is None or self.now - ended(job) > timedelta(seconds=older_than))
+            if job["status"] == asked.status
+            and asked.entrypoint in (None, job["entrypoint"])
+            and (cutoff is None or ended(job) < cutoff or job["id"] in aged)
+            and job["id"] not in spared
         ]
         for job in doomed:
-            self.remove(job)
+            self.remove(job, REMOVED)
         return len(doomed)
 
     def requeue_stale(self, timeout):
+        """Revoke the claims without a heartbeat for some time. Returns the number of jobs."""
         limit = timedelta(seconds=timeout)
-        return self.revoke([job for job in self.claimed() if self.now - min(job["heartbeat_at"], self.now) >= limit])
+
+        def is_old(beat):
+            return beat is None or self.now - min(beat, self.now) >= limit
+
+        old = [name for name, held in self.ranges.items() if is_old(held["heartbeat_at"])]
+        stale = [job for job in self.claimed() if "range" not in job and is_old(job["heartbeat_at"])]
+        return self.revoke(stale) + sum(self.revoke_range(name) for name in old)
+
+    def sweep(self, suspects):
+        """Revoke stale claims, each given with its last heartbeat. Returns the number of jobs."""
+        stale, in_ranges = [], 0
+        for (job_id, attempt), beat in suspects:
+            held, job = self.ranges.get(job_id, {}), self.find(job_id)
+            if held and (held["attempt"], held["heartbeat_at"]) == (attempt, beat):
+                in_ranges += self.revoke_range(job_id)
+            is_held = job is not None and job["status"] == "in_progress" and "range" not in job
+            if is_held and (job["attempt"], job["heartbeat_at"]) == (attempt, beat):
+                stale.append(job)
+        return self.revoke(stale) + in_ranges
 
     def revoke(self, stale):
         """Revoke the claims of stale jobs, in the order of their places."""
-        for job in sorted(stale, key=lambda job: job["place"]):
-            job["error"] = STALE
-            self.send_back(job, dead=False)
+        for job in sorted(stale, key=lambda job: int(job["place"])):
+            errors = job["errors"] if job["cancel_requested"] else self._errors_of(job, STALE)
+            more: JobFields = {"error": STALE, "error_dropped": 0, "traceback": None, "errors": errors}
+            self.send_back(job, dead=False, revoked=True, **more)
         return len(stale)
 
     # Helpers of the above
 
     def key_holder(self, key):
         """Return the id of the job that holds a key, or None."""
-        for job in self.jobs:
-            if key is not None and job["unique_key"] == key and job["status"] in ("queued", "in_progress"):
+        for job in self.table.values() if key is not None else ():
+            if job["unique_key"] == key and job["status"] in ("queued", "in_progress"):
                 return job["id"]
         job_id, until = self.holds.get(key, (None, self.now))
         return job_id if until > self.now else None
 
     def drop_outlived(self):
         """Remove the jobs that expired before a claim, and the finished jobs whose time is over."""
-        for job in [job for job in self.jobs if self.is_outlived(job)]:
-            self.remove(job)
+        for job in [job for job in self.table.values() if self.is_outlived(job)]:
+            self.remove(job, EXPIRED if job["status"] == "queued" else REMOVED)
 
-    def remove(self, job):
-        """Remove a job that was not acked, and remember the highest attempt of such jobs."""
-        self.jobs.remove(job)
-        self.attempt_floor = max(self.attempt_floor, job["attempt"])
+    def change(self, job, **changes):
+        """Change fields of a job, and return it as it is then."""
+        after = self.table[job["id"]] = {**job, **changes}
         self.changes += 1
+        return after
+
+    def remove(self, job, kind):
+        """Remove a job that was not acked, and remember the highest attempt of such jobs."""
+        del self.table[job["id"]]
+        self.attempt_floor = max(self.attempt_floor, job["attempt"])
+        if job["status"] != "completed":
+            self.count(job["entrypoint"], kind)
+        self.changes += 1
+
+    def count(self, entrypoint, *kinds):
+        """Count something that happened to a job."""
+        before = self.counters.get(entrypoint, (0,) * 10)
+        self.counters[entrypoint] = tuple(number + kinds.count(kind) for kind, number in enumerate(before))
 
     def behind_all(self):
         """Return a place behind all others."""

@@ -1,41 +1,60 @@
-"""Limits and cron entries in the plainest form: the other part of the plain queue.
+"""Limits and cron entries in the plainest form: one part of the plain queue.
 
 Every limit is looked up in the list of all jobs and of all claims made; nothing is counted along the way.
 """
 
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jqueue.domain.operations import UNCHANGED
+from jqueue import InvalidJobError
+from jqueue.domain.operations import UNCHANGED, RunSchedule
 from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
+from tests.property.plain_values import ENTRY, JobFields, Refused
 
-CRONS = {"* * * * *": 60, "*/10 * * * * *": 10, "0 */2 * * * *": 120}
-"""Cron expressions, and the seconds between two of their times. The first of their times is a whole minute."""
+CRONS = {"* * * * *": (60, 0), "*/10 * * * * *": (10, 0), "0 */2 * * * *": (120, 0)}
+"""Cron expressions, each with the seconds between two of its times, and the seconds from midnight to the first."""
 
 NO_RULES = {"paused": False, "running": None, "rate": None, "per": None}
+SETTINGS = {"aging": None, "dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
+LONGEST_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+SPANS_KEPT = 8
+"""Number of spans of times at which an entry was fired; if there are more, the first two become one."""
+
+SPANS_OF_A_RATE = 64
+"""Number of parts of a window of a rate: claims within one part count as one, until the last of them is over."""
+
+Times = list[tuple[datetime, datetime]]
 
 
 class PlainRules:
     """Limits, pauses, settings and cron entries of a plain queue.
 
     Attributes:
+        crons: the cron expressions that it can read.
         rules: entrypoint -> its limits and pause.
-        claims_made: entrypoint -> times of its claims, while it has a rate limit.
+        claims_made: entrypoint -> claims while it has a rate limit: first and last time of several, and their number.
         settings: settings of the whole queue.
         schedules: the cron entries by name.
         is_critical: True if a limit was ever set.
     """
 
-    jobs: list[dict[str, Any]]
+    crons: Mapping[str, tuple[int, int]] = CRONS
+    not_fired: frozenset[str] = frozenset()
+    """Names of entries that do not fire now, as it cannot be seen if their jobs are there."""
+
+    table: dict[str, JobFields]
     changes: int
     attempt_floor: int
 
     def __init__(self):
         self.now = EPOCH
         self.rules: dict[str, dict[str, Any]] = {}
-        self.claims_made: dict[str, list[Any]] = {}
-        self.settings: dict[str, Any] = {"aging": None, "dead_retention": None, "blob_bytes": None}
+        self.claims_made: dict[str, tuple[tuple[datetime, datetime, int], ...]] = {}
+        self.settings: dict[str, Any] = {**SETTINGS, "history_payloads": False}
         self.schedules: dict[str, dict[str, Any]] = {}
         self.is_critical = False
 
@@ -50,12 +69,13 @@ class PlainRules:
                 return self.set_rules(entrypoint, paused=False)
             case SetLimits(entrypoint, running=running, rate=rate, per=per):
                 return self.set_rules(entrypoint, running=running, rate=rate, per=per)
-            case Configure(aging=aging, dead_retention=kept, blob_bytes=most):
-                given = {"aging": aging, "dead_retention": kept, "blob_bytes": most}
+            case Configure():
+                given = {name: getattr(operation, name) for name in self.settings}
                 return self.configure({name: value for name, value in given.items() if value is not UNCHANGED})
-            case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):
-                asked = {"name": name, "cron": cron, "entrypoint": entrypoint}
-                return self.schedule({**asked, "keep_result": kept, "concurrency_key": key})
+            case SetSchedule():
+                return self.schedule({name: getattr(operation, name) for name in ENTRY})
+            case RunSchedule(name, job_id):
+                return self.run_schedule(name, job_id)
             case Unschedule(name):
                 return self.unschedule(name)
         raise AssertionError(operation)
@@ -81,78 +101,87 @@ class PlainRules:
         self.settings = self.settings | given
         return dict(self.settings)
 
-    def schedule(self, asked):
-        """Set a cron entry. An equal one stays; one with the same times may be overdue."""
-        entry = {"payload": b"", "headers": {}, "keep_result": None, "concurrency_key": None} | asked
-        known = self.schedules.get(entry["name"])
-        if known is not None and {**known, "next_at": None} == {**entry, "next_at": None}:
-            return dict(known)
-        entry["next_at"] = self.last_time(entry["cron"]) + timedelta(seconds=CRONS[entry["cron"]])
-        if known is not None and known["cron"] == entry["cron"]:
-            entry["next_at"] = known["next_at"]
-        self.schedules[entry["name"]] = entry
-        self.changes += 1
-        return dict(entry)
-
-    def unschedule(self, name):
-        """Remove a cron entry; returns True if there was one."""
-        if name not in self.schedules:
-            return False
-        del self.schedules[name]
-        self.changes += 1
-        return True
-
     # Claims
 
-    def next_to_claim(self, entrypoints):
-        """Return the first job that is ready and not held back."""
+    def next_to_claim(self, entrypoints, through=None, wanted=None, unsure=frozenset()):
+        """Return the first job that is ready and not held back.
+
+        Args:
+            entrypoints: of the job; None: any.
+            through: largest place; None: any.
+            wanted: a job that may be taken although jobs in `unsure` come first.
+            unsure: ids of jobs that need not be found.
+        """
+        running = Counter(job["entrypoint"] for job in self.claimed())
+        keys = Counter(job["concurrency_key"] for job in self.claimed())
+        is_open = {
+            name: self.is_open(name, running[name]) for name in {job["entrypoint"] for job in self.table.values()}
+        }
         free = [
             job
-            for job in self.jobs
+            for job in self.table.values()
             if job["status"] == "queued"
             and (job["run_at"] is None or job["run_at"] <= self.now)
             and (entrypoints is None or job["entrypoint"] in entrypoints)
-            and self.is_open(job["entrypoint"])
-            and self.is_free(job)
+            and (through is None or int(job["place"]) <= through)
+            and is_open[job["entrypoint"]]
+            and (job["concurrency_key"] is None or keys[job["concurrency_key"]] < (job["concurrency_limit"] or 1))
+            and (job["id"] == wanted or job["id"] not in unsure)
         ]
         return min(free, key=self.rank, default=None)
 
     def rank(self, job):
         """Return the rank: priority, then place. With aging, some seconds of waiting count as one step of priority."""
         if self.settings["aging"] is None:
-            return job["priority"], job["place"]
+            return job["priority"], int(job["place"])
         waits_since = job["run_at"] or job["created_at"]
-        return job["priority"] * self.settings["aging"] + (waits_since - EPOCH).total_seconds(), job["place"]
+        return job["priority"] * self.settings["aging"] + waits_since.timestamp(), int(job["place"])
 
-    def is_open(self, entrypoint):
+    def is_open(self, entrypoint, running):
         """True if the limits of the entrypoint allow one more claim."""
-        rules = self.rules.get(entrypoint, NO_RULES)
-        running = [job for job in self.claimed() if job["entrypoint"] == entrypoint]
-        if rules["paused"] or (rules["running"] is not None and len(running) >= rules["running"]):
-            return False
-        return rules["rate"] is None or len(self.counting(entrypoint)) < rules["rate"]
+        return self.claims_allowed(entrypoint, running, 1) > 0
 
-    def is_free(self, job):
-        """True if the job's concurrency key has room for one more job in progress."""
-        sharing = [other for other in self.claimed() if other["concurrency_key"] == job["concurrency_key"]]
-        return job["concurrency_key"] is None or len(sharing) < (job["concurrency_limit"] or 1)
+    def claims_allowed(self, entrypoint, running, most):
+        """Return the number of claims that the limits of the entrypoint allow, at most a number."""
+        rules = self.rules.get(entrypoint, NO_RULES)
+        if rules["paused"]:
+            return 0
+        if rules["running"] is not None:
+            most = min(most, rules["running"] - running)
+        return most if rules["rate"] is None else min(most, rules["rate"] - len(self.counting(entrypoint)))
 
     def counting(self, entrypoint):
-        """Return the claims of an entrypoint within its window."""
-        window = timedelta(seconds=self.rules[entrypoint]["per"])
-        return [at for at in self.claims_made.get(entrypoint, []) if at + window > self.now]
+        """Return the times of the claims of an entrypoint within its window, by any clock that is near."""
+        window, now = self.rules[entrypoint]["per"], self.now.timestamp()
+        made = self.claims_made.get(entrypoint, ())
+        near = [span for span in made if span[0].timestamp() - window < now < span[1].timestamp() + window]
+        return [last for _, last, number in near for _ in range(number)]
 
-    def count_claim(self, entrypoint):
-        """Record a claim."""
-        if self.rules.get(entrypoint, NO_RULES)["rate"] is not None:
-            per = self.rules[entrypoint]["per"]
-            kept = timedelta(seconds=per + max(per, 2))  # expired claims count again if the window gets longer
-            found = [at for at in self.claims_made.get(entrypoint, []) if at + kept > self.now]
-            self.claims_made[entrypoint] = [*found, self.now]
+    def count_claims(self, entrypoint, number=1):
+        """Record claims. Those that are over count again if the window gets longer, or for a clock that is behind."""
+        rules = self.rules.get(entrypoint, NO_RULES)
+        if rules["rate"] is None:
+            return
+        per, now = rules["per"], self.now.timestamp()
+        kept = per + max(per, 2)
+        made = [
+            span
+            for span in self.claims_made.get(entrypoint, ())
+            if span[1].timestamp() + kept > now and span[0].timestamp() - now <= 86400
+        ]
+        width = per / SPANS_OF_A_RATE
+        for place in reversed(range(len(made))):
+            first, last, before = made[place]
+            if last.timestamp() - width <= now <= first.timestamp() + width:
+                made[place] = min(first, self.now), max(last, self.now), before + number
+                break
+        else:
+            made.append((self.now, self.now, number))
+        self.claims_made[entrypoint] = tuple(made)
 
     def claimed(self):
         """Return the jobs in progress."""
-        return [job for job in self.jobs if job["status"] == "in_progress"]
+        return [job for job in self.table.values() if job["status"] == "in_progress"]
 
     # Changes made by time
 
@@ -163,40 +192,96 @@ class PlainRules:
         since: Any = None
         kept: Any = None
         if job["status"] == "completed":
-            since, kept = job["finished_at"], job["keep_result"]
+            since, kept = job["finished_at"] or job["created_at"], job["keep_result"] or 0
         elif job["status"] == "dead":
-            since, kept = job["dead_at"], self.settings["dead_retention"]
+            since, kept = job["dead_at"] or job["created_at"], self.settings["dead_retention"]
         return kept is not None and since + timedelta(seconds=kept) <= self.now
+
+    # Cron entries: each knows spans of time whose occurrences are done, as the clocks of several programs may differ
+
+    def schedule(self, asked):
+        """Set a cron entry. An equal one stays; one with the same times may be overdue."""
+        entry = {**asked, "headers": dict(asked["headers"] or {}), "payload": bytes(asked["payload"])}
+        known, second = self.schedules.get(entry["name"]), self.now.replace(microsecond=0)
+        entry |= {"next_at": self.time_after(entry, self.now), "fired": ((second, second),)}
+        if known is not None and (known["cron"], known["timezone"]) == (entry["cron"], entry["timezone"]):
+            entry |= {"next_at": known["next_at"], "fired": known["fired"]}
+        if entry != known:
+            self.schedules[entry["name"]] = entry
+            self.changes += 1
+        return {**entry, "next_at": self.next_time(entry), "fired": ()}
+
+    def unschedule(self, name):
+        """Remove a cron entry; returns True if there was one."""
+        if name not in self.schedules:
+            return False
+        del self.schedules[name]
+        self.changes += 1
+        return True
+
+    def run_schedule(self, name, job_id):
+        """Enqueue a job of a cron entry now. Its times stay."""
+        if name not in self.schedules:
+            raise Refused(InvalidJobError)
+        return self.add_of_entry(self.schedules[name], self.now, job_id, "raise")
 
     def fire(self):
         """Enqueue one job for each cron entry that is due: for its last due time, even if several were missed."""
-        for entry in self.schedules.values():
-            if entry["next_at"] <= self.now:
-                occurrence = self.last_time(entry["cron"])
+        for name, entry in list(self.schedules.items()):
+            if name in self.not_fired:
+                continue
+            second, spans = self.now.replace(microsecond=0), entry["fired"]
+            if self.now < spans[0][0] and self.time_after(entry, self.now) <= spans[0][0]:  # met by a clock behind all
+                self.schedules[name] = {**entry, "fired": shortened([(second, second), *spans])}
+                self.changes += 1
+            elif self.next_time(entry) <= self.now:
+                occurrence = self.last_time(entry)
                 moment = occurrence.isoformat()
-                self.add(
-                    id=f"cron:{entry['name']}:{moment}",
-                    attempt=self.attempt_floor,
-                    entrypoint=entry["entrypoint"],
-                    payload=entry["payload"],
-                    headers={**entry["headers"], "jqueue-scheduled-for": moment},
-                    keep_result=entry["keep_result"],
-                    concurrency_key=entry["concurrency_key"],
-                )
-                entry["next_at"] = occurrence + timedelta(seconds=CRONS[entry["cron"]])
+                self.add_of_entry(entry, occurrence, f"cron:{name}:{moment}", "return")
+                self.schedules[name] = self.with_fired(entry, occurrence)
+                self.changes += 1
 
-    def last_time(self, cron):
-        """Return the last time until now at which an entry was due."""
-        return self.now - (self.now - EPOCH) % timedelta(seconds=CRONS[cron])
+    def with_fired(self, entry, occurrence):
+        """Return a cron entry that was fired for an occurrence, by the clock of now."""
+        spans, following = list(entry["fired"]), self.time_after(entry, occurrence)
+        place = max(0, sum(first <= self.now for first, _ in spans) - 1)
+        first, last = spans[place]
+        is_last = place == len(spans) - 1
+        if self.time_after(entry, last) == occurrence:
+            spans[place] = first, occurrence
+        else:
+            place += 1
+            spans.insert(place, (occurrence, occurrence))
+        if not is_last and spans[place + 1][0] <= following:
+            spans[place : place + 2] = [(spans[place][0], spans[place + 1][1])]
+        return {**entry, "fired": shortened(spans), "next_at": following if is_last else entry["next_at"]}
 
-    def add(self, **fields):
-        """Add a job with these fields."""
+    def next_time(self, entry):
+        """Return the next time of an entry by the clock of now. It is in the past if the entry is due."""
+        spans = entry["fired"]
+        begun = [last for first, last in spans if first <= self.now]
+        if spans[-1][1] <= self.now:
+            return max(entry["next_at"], self.time_after(entry, spans[-1][1]))
+        return self.time_after(entry, begun[-1] if begun else self.now)
+
+    def last_time(self, entry):
+        """Return the last time of an entry until now."""
+        period, _ = self.crons[entry["cron"]]
+        return self.time_after(entry, self.now) - timedelta(seconds=period)
+
+    def time_after(self, entry, moment):
+        """Return the first time of an entry after a moment."""
+        period, offset = (timedelta(seconds=each) for each in self.crons[entry["cron"]])
+        return moment - (moment - LONGEST_AGO - offset) % period + period
+
+    def add_of_entry(self, entry, moment, job_id, on_conflict):
+        """Enqueue a job of a cron entry."""
         raise NotImplementedError
 
     def figures(self, entrypoint=None):
         """Return the expected figures of an entrypoint, or of all: depth, scheduled, in progress, dead, oldest ready
         age, completed, and whether it is paused."""
-        jobs = [job for job in self.jobs if entrypoint in (None, job["entrypoint"])]
+        jobs = [job for job in self.table.values() if entrypoint in (None, job["entrypoint"])]
         queued = [job for job in jobs if job["status"] == "queued"]
         scheduled = [job for job in queued if job["run_at"] is not None and job["run_at"] > self.now]
         ready = [
@@ -211,3 +296,10 @@ class PlainRules:
         paused = self.rules.get(entrypoint, NO_RULES)["paused"]
         counts = len(ready), len(scheduled), len(claimed), len(dead)
         return *counts, max(ages, default=None), len(completed), paused
+
+
+def shortened(spans: Times) -> tuple[tuple[datetime, datetime], ...]:
+    """Return spans of time, the first ones merged if there are too many."""
+    while len(spans) > SPANS_KEPT:
+        spans = [(spans[0][0], spans[1][1]), *spans[2:]]
+    return tuple(spans)

@@ -1,9 +1,28 @@
 """Values of the plain queue: the fields of its jobs, refusals, and errors as they are kept."""
 
 import json
+from datetime import datetime
+from typing import Any
 
-STALE = "stale"
-"""Stands for the error kept with a job whose claim was revoked; its wording is not a promise."""
+JobFields = dict[str, Any]
+
+
+class _Stale(str):
+    """The error kept with a job whose claim was revoked. Its wording is no promise: it equals any that begins alike."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return isinstance(other, str) and other.startswith("stale:")
+
+    def __ne__(self, other):
+        return not self == other
+
+    def __hash__(self):
+        return hash("stale")
+
+
+STALE: str = _Stale("stale: no heartbeat within the claim's timeout")
 
 
 class Refused(Exception):
@@ -15,13 +34,17 @@ class Refused(Exception):
         self.said = said
 
 
-ABSENT = {
+ABSENT: JobFields = {
     **dict.fromkeys(["heartbeat_at", "max_attempts", "run_at", "expires_at", "unique_key", "unique_for"]),
     **dict.fromkeys(["claim_timeout", "dead_at", "error", "concurrency_key", "concurrency_limit"]),
-    **dict.fromkeys(["keep_result", "result", "finished_at"]),
-    **{"priority": 0, "attempt": 0, "failures": 0, "cancel_requested": False},
+    **dict.fromkeys(["keep_result", "result", "finished_at", "holder", "claimed_at", "queued_at", "traceback"]),
+    **dict.fromkeys(["priority", "attempt", "attempts_before", "failures", "error_dropped", "result_dropped"], 0),
+    **{"cancel_requested": False, "headers": {}, "errors": ()},
 }
 """Default values of most fields of a job."""
+
+NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", "claimed_at"])
+"""Fields of a job that nobody works on."""
 
 AS_ASKED = (
     *("entrypoint", "priority", "max_attempts", "expires_at", "unique_key", "unique_for"),
@@ -29,15 +52,22 @@ AS_ASKED = (
 )
 """Fields of a job that its enqueue sets."""
 
+ENTRY = (
+    *("name", "cron", "timezone", "entrypoint", "payload", "priority", "max_attempts", "headers", "unique_key"),
+    *("concurrency_key", "concurrency_limit", "keep_result"),
+)
+"""Fields of a cron entry that its caller sets."""
 
-def ended(job):
+
+def ended(job: JobFields) -> datetime:
     """Time since which a job is in its present state, for a purge of old jobs."""
-    return job["dead_at"] or job["finished_at"] or job["created_at"]
+    since: datetime = job["dead_at"] or job["finished_at"] or job["created_at"]
+    return since
 
 
-def kept_text(error):
+def kept_text(error: Any, size: int = 2048) -> str:
     """Return an error as it is kept: text of at most 2 KiB as JSON writes it, and no half characters."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
-    while len(json.dumps(text, ensure_ascii=False).encode()) > len('""') + 2048:
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    while len(json.dumps(text, ensure_ascii=False).encode()) > len('""') + size:
         text = text[:-1]
     return text
