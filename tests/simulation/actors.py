@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -78,26 +77,20 @@ class Producer(Actor):
         return details
 
     async def _enqueue(self) -> None:
-        job_id, details, fleeting = self._new(), self._details(), self.dice.random() < 0.05
-        if fleeting:
+        job_id, details = self._new(), self._details()
+        if self.dice.random() < 0.05:
             details["expires_at"] = self.client.clock.now() + timedelta(seconds=self.dice.choice([20, 60]))
         payload = _payload(job_id) * (LARGER if self.world.large and self.dice.random() < 0.7 else 1)
         work = self.queue.enqueue(self.entrypoint(), payload, job_id=job_id, **details)
-        given = {name: value for name, value in details.items() if name not in ("delay", "expires_at")}
-        given["payload"] = b64encode(payload).decode()
-        delayed = "delay" in details
         if "keep_result" in details:
             self.world.kept.append(job_id)
-        error = await self.call("enqueue", work, job_ids=(job_id,), fleeting=fleeting, given=given, delayed=delayed)
+        error = await self.call("enqueue", work, job_ids=(job_id,), given=details)
         if isinstance(error, UnknownOutcomeError):
             if self.dice.random() < 0.5:
-                await self._resolve(error, job_id, fleeting)
+                await self.call("resolve", error.resolve(timeout=DEADLINE), job_ids=(job_id,))
             else:  # a careful program repeats the call: the id makes that safe
                 again = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id)
                 await self.call("enqueue", again, job_ids=(job_id,))
-
-    async def _resolve(self, error: UnknownOutcomeError, job_id: str, fleeting: bool) -> None:
-        await self.call("resolve", error.resolve(timeout=DEADLINE), job_ids=(job_id,), fleeting=fleeting)
 
     async def _enqueue_many(self) -> None:
         ids = tuple(self._new(f"-{number}") for number in range(self.dice.randint(2, 12)))
@@ -119,10 +112,7 @@ class Producer(Actor):
             details["keep_result"] = self.dice.choice([1.0, 20.0])
             self.world.kept.append(job_id)
         work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, on_conflict=conflict, **details)
-        replaces = conflict == "replace"
-        await self.call(
-            "enqueue", work, job_ids=(job_id,), key=key, replaces=replaces, given=details, expected=(DuplicateJobError,)
-        )
+        await self.call("enqueue", work, job_ids=(job_id,), given=details, expected=(DuplicateJobError,))
 
     async def _cancel(self) -> None:
         if self.world.made:
@@ -183,7 +173,7 @@ class Consumer(Actor):
         names = [*"ab"] if self.world.modern and entrypoint is None and dice.random() < 0.5 else entrypoint
         work = self.queue.dequeue(names, batch_size=batch, wait=wait, claim_timeout=tag)
         limit = DEADLINE + (wait or 0.0)
-        call = self.call("dequeue", work, tag=tag, entrypoint=entrypoint, limit=limit, batch=batch, wait=wait or 0.0)
+        call = self.call("dequeue", work, entrypoint=entrypoint, limit=limit, wait=wait or 0.0)
         try:
             async with asyncio.timeout(patience):
                 jobs = await call
@@ -216,7 +206,7 @@ class Consumer(Actor):
         if seconds > 1 and self.dice.random() < 0.7:
             claims, timeout = tuple(job.claim for job in jobs), jobs[0].claim_timeout
             details: dict[str, Any] = {"claims": claims, "timeout": timeout, "limit": seconds, "expected": LOST}
-            error = await self.call("work", self._work_with_heartbeats(jobs, seconds), bare=True, **details)
+            error = await self.call("work", self._work_with_heartbeats(jobs, seconds), **details)
             if error is not None:
                 raise error
         else:
@@ -231,7 +221,7 @@ class Consumer(Actor):
         claims, tag = tuple(job.claim for job in jobs), CLAIM_TIMEOUTS[0] + self.world.tag() / 10_000
         beat = self.call("heartbeat_many", self.queue.heartbeat_many(jobs), claims=claims, operations=len(claims))
         look = self.queue.dequeue("nobody's", claim_timeout=tag)
-        await asyncio.gather(beat, self.call("dequeue", look, tag=tag, entrypoint="nobody's"))
+        await asyncio.gather(beat, self.call("dequeue", look, entrypoint="nobody's"))
 
     async def _finish(self, jobs: list[Job]) -> None:
         if self.world.modern and self.dice.random() < 0.4:
@@ -257,7 +247,7 @@ class Consumer(Actor):
         results = self._results([job]) if self.world.modern else {}
         for _ in range(3):
             work = self.queue.ack(job, result=results.get(job.claim))
-            error = await self.call("ack", work, claims=(job.claim,), results=results, expected=LOST)
+            error = await self.call("ack", work, claims=(job.claim,), expected=LOST)
             if not isinstance(error, UnknownOutcomeError) and self.dice.random() < 0.9:
                 return
 
@@ -278,39 +268,33 @@ class Consumer(Actor):
 
     async def _end_each(self, jobs: list[Job]) -> None:
         """End the claims on many jobs in one commit, as a worker does: most with an ack, some with a nack."""
-        tag, details = self._nacking()
+        details = self._nacking()
         results = self._results([job for job in jobs if self.dice.random() < 0.7])
         operations: list[Operation] = [
             Ack(job, results[job.claim]) if job.claim in results else Nack(job, **details) for job in jobs
         ]
-        claims, delayed = tuple(job.claim for job in jobs), details["delay"] is not None
-        more: dict[str, Any] = {"tag": tag, "given": details, "delayed": delayed, "operations": len(jobs)}
-        await self.call("apply_each", self.queue.apply_each(*operations), claims=claims, results=results, **more)
+        claims = tuple(job.claim for job in jobs)
+        await self.call("apply_each", self.queue.apply_each(*operations), claims=claims, operations=len(jobs))
 
     async def _ack_by_id(self, job: Job) -> None:
-        await self.call("ack", self.queue.ack(job.id), claims=(job.claim,), bare=True, expected=LOST)
+        await self.call("ack", self.queue.ack(job.id), claims=(job.claim,), expected=LOST)
 
     async def _ack_many(self, jobs: list[Job]) -> None:
         claims = tuple(job.claim for job in jobs)
         await self.call("ack_many", self.queue.ack_many(jobs), claims=claims, operations=len(jobs))
 
-    def _nacking(self) -> tuple[str, dict[str, Any]]:
-        dice, tag = self.dice, f"nack {self.world.tag()}"
+    def _nacking(self) -> dict[str, Any]:
+        dice = self.dice
         charge, dead = dice.random() < 0.7, dice.random() < 0.3
         delay = 3.0 if dice.random() < 0.2 else None
-        return tag, {"error": tag, "charge": charge, "dead": dead and charge, "delay": delay}
+        return {"error": f"nack {self.world.tag()}", "charge": charge, "dead": dead and charge, "delay": delay}
 
     async def _nack(self, job: Job) -> None:
-        tag, details = self._nacking()
-        work, delayed = self.queue.nack(job, **details), details["delay"] is not None
-        await self.call("nack", work, claims=(job.claim,), tag=tag, expected=LOST, given=details, delayed=delayed)
+        await self.call("nack", self.queue.nack(job, **self._nacking()), claims=(job.claim,), expected=LOST)
 
     async def _nack_many(self, jobs: list[Job]) -> None:
-        tag, details = self._nacking()
-        claims = tuple(job.claim for job in jobs)
-        work = self.queue.nack_many(jobs, **details)
-        delayed = details["delay"] is not None
-        await self.call("nack_many", work, claims=claims, tag=tag, operations=len(jobs), given=details, delayed=delayed)
+        claims, work = tuple(job.claim for job in jobs), self.queue.nack_many(jobs, **self._nacking())
+        await self.call("nack_many", work, claims=claims, operations=len(jobs))
 
     async def _beat_and_ack(self, job: Job) -> None:
         await self.call("heartbeat", self.queue.heartbeat(job), claims=(job.claim,), expected=LOST)
@@ -363,10 +347,6 @@ class RecordedHeartbeats:
         return self._actor.queue.claim_age(job_id)
 
 
-OF_ANY_AGE = -1e9
-"""Seconds that stand for a purge that does not look at the age."""
-
-
 class Operator(Actor):
     """Redrives and purges jobs, and requeues jobs in progress. If waiting jobs are in segments, it purges old ones."""
 
@@ -375,20 +355,14 @@ class Operator(Actor):
         order = self.dice.random()
         if self.world.segmented and self.dice.random() < 0.3:
             age = self.dice.choice([None, 0, 5, 20])
-            work = self.queue.purge(status=JobStatus.QUEUED, older_than=age)
-            given = {"status": str(JobStatus.QUEUED), "older_than": OF_ANY_AGE if age is None else age}
-            await self.call("purge", work, given=given)
+            await self.call("purge", self.queue.purge(status=JobStatus.QUEUED, older_than=age))
         elif order < 0.4:
-            entrypoint = self.dice.choice(["a", "b", None])
-            await self.call("redrive", self.queue.redrive(entrypoint=entrypoint), entrypoint=entrypoint)
+            await self.call("redrive", self.queue.redrive(entrypoint=self.dice.choice(["a", "b", None])))
         elif order < 0.55:
-            entrypoint = self.entrypoint()
             status = JobStatus.COMPLETED if self.world.modern and self.dice.random() < 0.3 else JobStatus.DEAD
-            work = self.queue.purge(status=status, entrypoint=entrypoint)
-            await self.call("purge", work, entrypoint=entrypoint, given={"status": str(status)})
+            await self.call("purge", self.queue.purge(status=status, entrypoint=self.entrypoint()))
         elif order < 0.75:
-            timeout = self.dice.choice([2.0, 20.0])
-            await self.call("requeue_stale", self.queue.requeue_stale(timeout), timeout=timeout)
+            await self.call("requeue_stale", self.queue.requeue_stale(self.dice.choice([2.0, 20.0])))
         elif self.world.large or self.world.segmented:
             with suppress(JQueueError):
                 await self.queue.collect()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -77,6 +77,11 @@ class Version:
         unsure: ids of jobs in segments that were damaged at some time. They need not be served.
         twins: ids that occur twice in the blob.
         clock: time of writing by the writer's clock, in seconds since 1970.
+        last_clock: the latest time of writing among those that it knows.
+        commit: writer and number of the write that made it; None if no commit did.
+        finished: attempts of the jobs that were acked a short while ago, by id.
+        last_sequence: last sequence number that was given to a job.
+        recent: claims that count for rate limits.
         old: True if it has the format of jqueue 1.0.0.
     """
 
@@ -110,6 +115,11 @@ class Version:
     unsure: frozenset[str] = frozenset()
     twins: frozenset[str] = frozenset()
     clock: float = 0.0
+    last_clock: float = 0.0
+    commit: tuple[str, int] | None = None
+    finished: dict[str, int] = field(default_factory=dict)
+    last_sequence: int = 0
+    recent: Fields = field(default_factory=dict)
 
     @property
     def hot(self) -> set[str]:
@@ -201,7 +211,10 @@ class _ChainReader:
         else:
             content = json.loads(landing.content)
             jobs = content["jobs"]
-            entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
+            if isinstance(jobs, list):
+                first = {job["id"]: job for job in reversed(jobs)}
+                jobs = {job["id"]: first[job["id"]] for job in jobs}
+            entries = jobs
             entries = {key: self._fields_of(job) for key, job in entries.items()}
         version = Version(index, landing.at, landing.by, content["version"], entries)
         version.twins = frozenset(twins)
@@ -329,6 +342,11 @@ def jobs_of_range(held: Fields, objects: Created) -> list[tuple[str, int]]:
     return [(row.job_id, row.job["attempt"] + held["claims"]) for row in rows]
 
 
+def read_segments(objects: Created) -> Callable[[str], StoredSegment | None]:
+    """Return a function that returns a segment by its name, as it was created; None if it was not."""
+    return _ChainReader(objects).segment
+
+
 def _moment(text: str) -> str:
     """Return a time of the header in the form that it has in a job."""
     return datetime.fromisoformat(text).isoformat()
@@ -345,9 +363,13 @@ def _read_header(version: Version, content: Fields) -> None:
     version.history = content.get("history", {})
     version.segments, version.retired = content.get("segments", {}), content.get("retired", {})
     version.ranges = content.get("ranges", {})
-    version.clock = max(
-        (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
-    )
+    version.finished, version.last_sequence = content.get("finished", {}), content.get("last_sequence", 0)
+    version.recent = content.get("recent", {})
+    made = [(writer, record[0]) for writer, record in content.get("commits", {}).items() if record[1] == version.number]
+    version.commit = made[0] if len(made) == 1 else None
+    records = content.get("commits", {}).values()
+    version.clock = max((record[2] for record in records if record[1] == version.number), default=0.0)
+    version.last_clock = max((record[2] for record in records), default=0.0)
     if not content.keys() <= TABLES | {"jobs"}:
         version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
 

@@ -10,6 +10,7 @@ from jqueue.domain.errors import JobNotFoundError
 from tests.simulation.calls import Violation
 from tests.simulation.history import Call
 from tests.simulation.loop import SimulatedLoop, SimulatedProcess
+from tests.simulation.recording import Recorder
 from tests.simulation.workload import SeededEntropy, SimulatedClock, World
 
 FAST, SLOW = 0.04, 0.2
@@ -48,6 +49,7 @@ async def _write(world: World, loop: SimulatedLoop, name: str, latency: float, s
     entropy = SeededEntropy(world.schedule.dice(name), name)
     storage = world.network.client(name, latency)
     queue = DirectQueue(storage, clock=SimulatedClock(loop, 0.0), entropy=entropy, deadline=SECONDS)
+    queue.observe(Recorder(name, world.records))
     written = 0
     for number in itertools.count():
         job_id = f"{name} {number // 2}"

@@ -6,7 +6,6 @@ So one commit has runs of like operations, which the queue applies in one pass.
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from tests.simulation.actors import CLAIM_TIMEOUTS, LOST
 from tests.simulation.workload import CHOSEN_ID, Actor
 
 if TYPE_CHECKING:
-    from tests.simulation.auditor import Auditor
+    from tests.simulation.model_audit import ModelAudit
 
 IMPATIENT = 0.06
 """Share of the callers that leave before their dequeue is answered."""
@@ -50,7 +49,7 @@ class Crowd(Actor):
         payload = b"for " + job_id.encode()
         CHOSEN_ID.set([job_id])
         work = self.queue.enqueue(entrypoint, payload, priority, **options)
-        given = {"payload": b64encode(payload).decode(), "priority": priority, **options}
+        given = {"priority": priority, **options}
         job = await self.call("enqueue", work, job_ids=(job_id,), given=given)
         if isinstance(job, Job):
             self.world.made.append(job_id)
@@ -62,8 +61,7 @@ class Crowd(Actor):
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
         patience = [dice.uniform(0, 0.3) if number and dice.random() < IMPATIENT else None for number in range(callers)]
         works = [self._dequeue(entrypoint, size, tag, seconds) for seconds in patience]
-        details: dict[str, Any] = {"tag": tag, "entrypoint": entrypoint, "batch": callers * size, "operations": callers}
-        jobs = await self.call("dequeue", _all_of(works), **details)
+        jobs = await self.call("dequeue", _all_of(works), entrypoint=entrypoint, operations=callers)
         if isinstance(jobs, list):
             self.held += jobs
 
@@ -87,15 +85,13 @@ class Crowd(Actor):
                     calls += [self._ack(job) for _ in range(1 + twice)]
                 case chance if chance < 0.95:
                     tag = f"nack {self.world.tag()}"
-                    given = {"error": tag, "charge": True, "dead": False, "delay": None}
                     work = self.queue.nack(job, error=tag)
-                    details = {"tag": tag, "given": given, "delayed": False, "expected": LOST}
-                    calls.append(self.call("nack", work, claims=(job.claim,), **details))
+                    calls.append(self.call("nack", work, claims=(job.claim,), expected=LOST))
         self.held = []
         return calls
 
     async def _ack(self, job: Job) -> None:
-        await self.call("ack", self.queue.ack(job), claims=(job.claim,), results={}, expected=LOST)
+        await self.call("ack", self.queue.ack(job), claims=(job.claim,), expected=LOST)
 
 
 async def _all_of(works: Sequence[Awaitable[list[Job] | None]]) -> list[Job]:
@@ -115,16 +111,16 @@ def _is_certain(error: BaseException) -> bool:
     return not isinstance(error, UnknownOutcomeError)
 
 
-def count_runs(auditor: Auditor) -> Counter[str]:
+def count_runs(audit: ModelAudit) -> Counter[str]:
     """Return how often one commit answered several callers of a crowd, by what they got."""
     seen: Counter[str] = Counter()
-    for call in auditor.calls.by_verb["dequeue"]:
+    for call in audit.calls.by_verb["dequeue"]:
         if call.operations > 1:
             together: dict[int, list[str]] = defaultdict(list)
-            for claim in auditor.made.get(call.tag, ()):
-                together[auditor.claimed[claim].index].append(claim.job_id)
+            for claim, version in audit.made.get(call, ()):
+                together[version.index].append(claim.job_id)
             for place, job_ids in together.items():
-                before = auditor.versions[place - 1].rows if place else {}
+                before = audit.versions[place - 1].rows if place else {}
                 seen["jobs claimed together"] += len(job_ids) > 1
                 seen["rows claimed together"] += len(before.keys() & job_ids) > 1
     return seen

@@ -25,6 +25,7 @@ from tests.simulation.chain import (
 from tests.simulation.history import Call
 from tests.simulation.network import HonestStore
 from tests.simulation.orders import held_for, lift_everything
+from tests.simulation.recording import Recorder
 from tests.simulation.workload import SeededEntropy, World
 
 DRAIN_SECONDS = 45.0
@@ -50,6 +51,7 @@ async def drain(world: World) -> list[str]:
     timeout = DRAIN_CLAIM_TIMEOUT
     clock = VirtualClock()
     async with BrokerQueue(storage, clock=clock, entropy=entropy, stale_timeout=timeout, holder="drain") as queue:
+        queue.observe(Recorder("drain", world.records))
         until, wait = loop.time() + DRAIN_SECONDS, 0.0
         if world.modern:
             await lift_everything(queue, record)
@@ -58,7 +60,7 @@ async def drain(world: World) -> list[str]:
         while loop.time() < until:
             tag = 300 + world.tag() / 10_000
             work = queue.dequeue(batch_size=100, claim_timeout=tag, wait=wait)
-            jobs = await record("dequeue", work, tag=tag, batch=100)
+            jobs = await record("dequeue", work)
             if isinstance(jobs, list) and jobs:
                 claims = tuple(job.claim for job in jobs)
                 await record("ack_many", queue.ack_many(jobs), claims=claims, operations=len(jobs))

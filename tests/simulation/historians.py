@@ -20,4 +20,4 @@ class Historian(Actor):
         kept = None if self.dice.random() < 0.1 else KEPT
         if kept is not None and not self.queue.capabilities.history:
             return
-        await self.call("configure", self.queue.configure(history=kept), given={"history": kept})
+        await self.call("configure", self.queue.configure(history=kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,32 +24,14 @@ class Call:
         process: name of the calling process.
         verb: name of the verb.
         claims: claims concerned.
-        bare: True if it named its claim by the job's id alone.
         job_ids: ids of the jobs to make or to cancel.
-        tag: text or number that identifies the effect of this call.
         entrypoint: entrypoint of the jobs asked for; None for any.
-        key: unique key of the job to make.
-        name: name of the cron entry, or of the application asked about.
-        seen: version in which its caller has seen what must still be so; None if it has no such guard.
-        matching: entrypoint, status and part of the last error that its job must have; empty if it has no such guard.
         transaction: application and version of a bulk enqueue.
-        in_segments: True if its staged jobs are in segments, and not encoded for the blob.
-        keyed: marks that identify those of its jobs whose ids are unknown in advance.
-        holder: name under which to claim.
-        through: largest sequence number of a job that it may claim.
-        results: result given with each ack, by claim.
-        running: True if it may stop a job in progress, too.
-        earliest: earliest time that its process's clock showed during the call, in seconds since 1970.
-        latest: latest time that it showed.
         given: other arguments, by name, that its effect can be compared with.
         expected: errors that it may end with, besides those of the store.
         certain: True if it must end with one of the expected errors and change nothing.
-        fleeting: True if its job may be gone as soon as it is there.
-        delayed: True if its job must wait before it is ready; None if that is not checked.
-        replaces: True if it may replace a job that holds the key.
         aged: True if the objects that it names may be too old to be named, or removed.
         timeout: seconds for which its claims last.
-        batch: number of jobs asked for.
         wait: seconds to wait for jobs.
         operations: number of operations in it.
         limit: seconds that it may take.
@@ -61,30 +44,12 @@ class Call:
     process: str
     verb: str
     claims: tuple[Claim, ...] = ()
-    bare: bool = False
     job_ids: tuple[str, ...] = ()
-    tag: Any = None
     entrypoint: str | None = None
-    key: str | None = None
-    name: str | None = None
-    seen: int | None = None
-    matching: dict[str, Any] = field(default_factory=dict)
     transaction: tuple[str, int] | None = None
-    in_segments: bool = False
-    keyed: tuple[str, ...] = ()
-    holder: str | None = None
-    through: float = NEVER
-    results: dict[Claim, Any] = field(default_factory=dict)
-    running: bool = False
-    earliest: float | None = None
-    latest: float = NEVER
     given: dict[str, Any] = field(default_factory=dict)
     expected: tuple[type[JQueueError], ...] = ()
     certain: bool = False
-    fleeting: bool = False
-    delayed: bool | None = None
-    batch: int = 1
-    replaces: bool = False
     aged: bool = False
     timeout: float = 0.0
     wait: float = 0.0
@@ -121,6 +86,10 @@ class Call:
         return f"{self.verb} {', '.join([*about[:MOST_SHOWN], *more]) or self.entrypoint or ''}".strip()
 
 
+CURRENT_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+"""The call that a task has made and awaits. Tasks that are started for it have it, too."""
+
+
 @dataclass
 class History:
     """All calls, in the order in which they began.
@@ -138,6 +107,7 @@ class History:
         self.calls.append(call)
         loop = asyncio.get_running_loop()
         call.started = loop.time()
+        token = CURRENT_CALL.set(call)
         try:
             call.result = await work
         except BaseException as error:
@@ -147,6 +117,8 @@ class History:
             if not isinstance(error, JQueueError):
                 raise
             return error
+        finally:
+            CURRENT_CALL.reset(token)
         call.ended = loop.time()
         return call.result
 

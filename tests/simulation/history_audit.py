@@ -14,7 +14,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.replay import Replay
 from jqueue.domain.replay import Row as ReplayRow
 from tests.simulation.calls import Violation
-from tests.simulation.chain import Fields, Version, attempt_of, status_of
+from tests.simulation.chain import IN_PROGRESS, NOTHING, Fields, Version, attempt_of, status_of
 from tests.simulation.overseers import MARK
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.stored_segments import StoredRow, StoredSegment
@@ -36,16 +36,20 @@ class HistoryAudit:
         self.seen: Counter[str] = Counter()
         self._committed: list[Row] = []
 
-    def note_edit(self, after: Version) -> None:
-        """Note a version by a person or by jqueue 1.0.0, who add no events."""
+    def check(self, versions: Sequence[Version]) -> None:
+        """Check the events of each step. A person, or jqueue 1.0.0, adds none."""
+        before = NOTHING
+        for after in versions:
+            if after.by not in (None, OLD_PROGRAM):
+                self.check_step(before, after)
+            before = after
 
-    def check_step(self, before: Version, after: Version, claimed: Sequence[tuple[str, Fields]]) -> None:
+    def check_step(self, before: Version, after: Version) -> None:
         """Check the events of one step.
 
         Args:
             before: the version before it.
             after: the version that it made.
-            claimed: the jobs that it claimed.
         """
         last = before.history.get("last", 0)
         kept = before.history.get("batches") or [[last + 1]]
@@ -63,11 +67,9 @@ class HistoryAudit:
             raise Violation(HISTORY, "the history was switched on, and does not say so", version=after)
         self._committed += rows
         self.seen["event of the history"] += len(rows)
-        self._check_transitions(rows, before, after, claimed)
+        self._check_transitions(rows, before, after)
 
-    def _check_transitions(
-        self, rows: list[Row], before: Version, after: Version, claimed: Sequence[tuple[str, Fields]]
-    ) -> None:
+    def _check_transitions(self, rows: list[Row], before: Version, after: Version) -> None:
         """Check that the events lead from one version to the next."""
         states = {job_id: status_of(job) for job_id, job in before.jobs.items()}
         claims, edits, placed = set(), set(), 0
@@ -86,8 +88,8 @@ class HistoryAudit:
                     claims.add((each, its_attempt))
                 elif verb == "edit":
                     edits.add(each)
-        for job_id, job in claimed:
-            if (job_id, attempt_of(job)) not in claims:
+        for job_id, job in after.jobs.items():
+            if _is_claimed(before.jobs.get(job_id), job) and (job_id, attempt_of(job)) not in claims:
                 raise Violation(HISTORY, f"{job_id} was claimed without an event", version=after)
         for job_id in before.jobs.keys() & after.jobs.keys():
             mark = _mark(after.jobs[job_id])
@@ -185,6 +187,11 @@ def _rows_in(places: Places, stored: Mapping[str, StoredSegment]) -> list[Stored
 def _row(row: StoredRow) -> ReplayRow:
     created = datetime.fromisoformat(row.job["created_at"])
     return ReplayRow(row.job_id, row.job["entrypoint"], row.job["attempt"], created)
+
+
+def _is_claimed(old: Fields | None, new: Fields) -> bool:
+    """True if a step has claimed a job."""
+    return status_of(new) == IN_PROGRESS and (old is None or attempt_of(old) < attempt_of(new))
 
 
 def _mark(job: Fields) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from datetime import timedelta
 from typing import Any
 
@@ -43,10 +42,7 @@ class Ruler(Actor):
         )()
 
     async def _limit(self, **limits: Any) -> None:
-        entrypoint = self.entrypoint()
-        names = {"running": "max_running"}
-        given = {names.get(name, name): value for name, value in limits.items()}
-        await self.call("limit", self.queue.limit(entrypoint, **limits), entrypoint=entrypoint, given=given)
+        await self.call("limit", self.queue.limit(self.entrypoint(), **limits))
 
     async def _limit_running(self) -> None:
         await self._limit(running=self.dice.choice([1, 1, 2, 3]))
@@ -61,10 +57,10 @@ class Ruler(Actor):
     async def _pause(self) -> None:
         """Pause, and after a while usually resume, whatever the outcome of the pause."""
         entrypoint = self.entrypoint()
-        await self.call("pause", self.queue.pause(entrypoint), entrypoint=entrypoint)
+        await self.call("pause", self.queue.pause(entrypoint))
         await asyncio.sleep(self.dice.choice([0.0, 0.5, 4.0]))
         if self.dice.random() < 0.9:
-            await self.call("resume", self.queue.resume(entrypoint), entrypoint=entrypoint)
+            await self.call("resume", self.queue.resume(entrypoint))
 
     async def _configure(self) -> None:
         dice = self.dice
@@ -73,7 +69,7 @@ class Ruler(Actor):
             given["aging"] = dice.choice([None, 0.5, 3.0])
         if not given or dice.random() < 0.5:
             given["dead_retention"] = dice.choice([None, 2.0, 30.0])
-        await self.call("configure", self.queue.configure(**given), given=given)
+        await self.call("configure", self.queue.configure(**given))
 
     async def _schedule(self) -> None:
         dice, name = self.dice, self.dice.choice(NAMES)
@@ -84,16 +80,11 @@ class Ruler(Actor):
             details["keep_result"] = 20.0
         if dice.random() < 0.3:
             details["concurrency_key"] = "ceiling 1"
-        entrypoint, payload = self.entrypoint(), name.encode()
         cron = dice.choice([*CRONS])
-        work = self.queue.schedule(name, cron, entrypoint, payload, **details)
-        given = {name: value for name, value in details.items() if value not in (None, 0)}
-        given |= {"cron": cron, "entrypoint": entrypoint, "payload": b64encode(payload).decode()}
-        await self.call("schedule", work, name=name, entrypoint=entrypoint, given=given)
+        await self.call("schedule", self.queue.schedule(name, cron, self.entrypoint(), name.encode(), **details))
 
     async def _unschedule(self) -> None:
-        name = self.dice.choice(NAMES)
-        await self.call("unschedule", self.queue.unschedule(name), name=name)
+        await self.call("unschedule", self.queue.unschedule(self.dice.choice(NAMES)))
 
     async def _list(self) -> None:
         await self.call("schedules", self.queue.schedules(), expected=(QueueMissingError,))
@@ -103,7 +94,7 @@ class Ruler(Actor):
         if self.world.claimed:
             job_id, running = self.dice.choice(self.world.claimed[-6:]), self.dice.random() < 0.9
             work = self.queue.cancel(job_id, running=running)
-            await self.call("cancel", work, job_ids=(job_id,), running=running, expected=GONE)
+            await self.call("cancel", work, job_ids=(job_id,), expected=GONE)
 
     async def _reschedule(self) -> None:
         if self.world.made:
@@ -112,13 +103,13 @@ class Ruler(Actor):
             if self.dice.random() < 0.2:
                 given = {"run_at": self.client.clock.now() - timedelta(seconds=1)}
             work = self.queue.reschedule(job_id, **given)
-            await self.call("reschedule", work, job_ids=(job_id,), given=given, expected=GONE)
+            await self.call("reschedule", work, job_ids=(job_id,), expected=GONE)
 
     async def _reprioritise(self) -> None:
         if self.world.made:
             job_id, priority = self.dice.choice(self.world.made[-8:]), self.dice.choice([-7, 3])
             work = self.queue.reprioritise(job_id, priority)
-            await self.call("reprioritise", work, job_ids=(job_id,), given={"priority": priority}, expected=GONE)
+            await self.call("reprioritise", work, job_ids=(job_id,), expected=GONE)
 
 
 class Waiter(Actor):
@@ -154,7 +145,7 @@ async def lift_everything(queue: Any, record: Any) -> None:
     """
     state = await queue.read_state()
     for name in state.schedules:
-        await record("unschedule", queue.unschedule(name), name=name)
+        await record("unschedule", queue.unschedule(name))
     for entrypoint, rules in state.entrypoints.items():
         if rules.paused:
             await record("resume", queue.resume(entrypoint), entrypoint=entrypoint)

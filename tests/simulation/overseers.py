@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from datetime import timedelta
 from typing import Any
 
@@ -74,26 +73,23 @@ class Overseer(Actor):
         jobs = [] if state is None else [job for job in state.jobs if job.status is status]
         return self.dice.choice(jobs) if jobs else None
 
-    def _guard(self, state: QueueState, job: Job) -> tuple[Guard | None, dict[str, Any]]:
+    def _guard(self, job: Job) -> Guard | None:
         """Draw a guard: the job must be as it was seen, or must fit the filters by which it was found."""
         kind = self.dice.random()
         if kind < 0.45:
-            return JobAsSeen(job), {"seen": state.version}
-        if kind > 0.9 or job.status not in PHASES:
-            return None, {}
-        selection, fields = _choice(job)
-        return JobMatches(job.id, selection), {"matching": fields}
+            return JobAsSeen(job)
+        return None if kind > 0.9 or job.status not in PHASES else JobMatches(job.id, _choice(job))
 
-    async def _order(self, verb: str, state: QueueState, job: Job, operation: Operation, **details: Any) -> None:
-        guard, more = self._guard(state, job)
+    async def _order(self, verb: str, job: Job, operation: Operation) -> None:
+        guard = self._guard(job)
         work = self._one(operation if guard is None else Guarded(guard, operation))
-        await self.call(verb, work, job_ids=(job.id,), expected=REFUSED, **more, **details)
+        await self.call(verb, work, job_ids=(job.id,), expected=REFUSED)
 
     async def _cancel(self) -> None:
         state = await self._look()
         job, running = self._choose(state, *LIVE), self.dice.random() < 0.8
-        if state is not None and job is not None:
-            await self._order("cancel", state, job, Cancel(job.id, running), running=running)
+        if job is not None:
+            await self._order("cancel", job, Cancel(job.id, running))
 
     async def _cancel_many(self) -> None:
         """Cancel all jobs of a choice in one commit, each under a guard of its own."""
@@ -101,42 +97,29 @@ class Overseer(Actor):
         first = self._choose(state, JobStatus.QUEUED, JobStatus.IN_PROGRESS)
         if state is None or first is None:
             return
-        selection, fields = _choice(first)
+        selection = _choice(first)
         jobs = [job for job in state.jobs if selection.matches(job, self.client.clock.now())]
         operations = [Guarded(JobMatches(job.id, selection), Cancel(job.id, running=True)) for job in jobs]
-        done = asyncio.ensure_future(self.queue.apply_each(*operations))
-
-        async def part(number: int) -> Any:
-            result = (await asyncio.shield(done))[number]
-            if isinstance(result, JQueueError):
-                raise result
-            return result
-
-        details: dict[str, Any] = {"running": True, "matching": fields, "expected": REFUSED}
-        calls = [self.call("cancel", part(number), job_ids=(job.id,), **details) for number, job in enumerate(jobs)]
-        await asyncio.gather(*calls)
+        ids = tuple(job.id for job in jobs)
+        await self.call("cancel_many", self.queue.apply_each(*operations), job_ids=ids, operations=len(ids))
 
     async def _purge(self) -> None:
         state = await self._look()
         job = self._choose(state, JobStatus.DEAD, JobStatus.DEAD, JobStatus.QUEUED)
-        if state is not None and job is not None:
-            await self._order("purge_job", state, job, Purge(job_id=job.id))
+        if job is not None:
+            await self._order("purge_job", job, Purge(job_id=job.id))
 
     async def _edit(self) -> None:
         state = await self._look()
         job = self._choose(state, JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.DEAD)
-        if state is None or job is None:
+        if job is None:
             return
         tag, changes = f"edit {self.world.tag()}", self._changes(job)
         changes["headers"] = {**job.headers, MARK: tag}
         options = {**{name: getattr(job, name) for name in AMENDABLE}, **changes}
         payload = tag.encode() if self.dice.random() < 0.3 else None
-        given = {name: value.isoformat() if name == "run_at" else value for name, value in changes.items()}
-        if payload is not None:
-            given["payload"] = b64encode(payload).decode()
-        details: dict[str, Any] = {"seen": state.version, "tag": tag, "given": given, "job_ids": (job.id,)}
         work = self._one(Guarded(JobAsSeen(job), Amend(job.id, options, payload)))
-        await self.call("edit", work, expected=(*REFUSED, DuplicateJobError), **details)
+        await self.call("edit", work, job_ids=(job.id,), expected=(*REFUSED, DuplicateJobError))
 
     def _changes(self, job: Job) -> dict[str, Any]:
         """Draw some options to change."""
@@ -163,16 +146,13 @@ class Overseer(Actor):
         if state is None or not state.schedules:
             return
         entry = self.dice.choice(list(state.schedules.values()))
-        guarded = self.dice.random() < 0.5
         operation: Operation = RunSchedule(entry.name)
-        if guarded:
+        if self.dice.random() < 0.5:
             operation = Guarded(ScheduleAsSeen(entry), operation)
         expected = (ChangedMeanwhileError, DuplicateJobError, InvalidJobError)
-        seen = state.version if guarded else None
-        await self.call("run_now", self._one(operation), name=entry.name, seen=seen, expected=expected)
+        await self.call("run_now", self._one(operation), expected=expected)
 
 
-def _choice(job: Job) -> tuple[Selection, dict[str, Any]]:
-    """Return filters that a job fits, and the same as fields for the auditor."""
-    fields = {"entrypoint": job.entrypoint, "status": str(job.status), "error": job.error}
-    return Selection(frozenset(PHASES[job.status]), frozenset({job.entrypoint}), error=job.error), fields
+def _choice(job: Job) -> Selection:
+    """Return filters that a job fits."""
+    return Selection(frozenset(PHASES[job.status]), frozenset({job.entrypoint}), error=job.error)

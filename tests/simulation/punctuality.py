@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from jqueue.domain.errors import DeadlineExceededError
-from tests.simulation.auditor import Auditor
+from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
 from tests.simulation.calls import Violation
-from tests.simulation.chain import Timeline
+from tests.simulation.chain import COMPLETED, Timeline, status_of
 from tests.simulation.history import NEVER, Call
+from tests.simulation.model_audit import ModelAudit
 from tests.simulation.serving_order import is_free
 from tests.simulation.workload import DEADLINE
 
@@ -33,7 +33,7 @@ class Punctuality:
     """Checks the duration of every call, and the time that every process took to leave.
 
     Args:
-        auditor: the auditor, which has checked the chain of versions.
+        audit: has checked the chain of versions.
         pauses: pauses of each process.
         exits: times at which each process left.
         calm: True if nothing was wrong with the store or with a process.
@@ -45,7 +45,7 @@ class Punctuality:
 
     def __init__(
         self,
-        auditor: Auditor,
+        audit: ModelAudit,
         pauses: Pauses,
         exits: Exits,
         *,
@@ -53,15 +53,15 @@ class Punctuality:
         jumped: Set[str] = frozenset(),
         tells_time: bool = True,
     ) -> None:
-        self.auditor = auditor
-        self.calls = auditor.calls
+        self._audit = audit
+        self.calls = audit.calls
         self.pauses = pauses
         self.exits = exits
         self.calm = calm
         self.jumped = jumped
         self.tells_time = tells_time
-        self._timeline = Timeline(auditor.versions)
-        self._segmented = any(version.segments for version in auditor.versions)
+        self._timeline = Timeline(list(audit.versions))
+        self._segmented = any(version.segments for version in audit.versions)
 
     def check(self) -> None:
         """Check every call and every exit.
@@ -79,6 +79,8 @@ class Punctuality:
                 self._check_patience(call)
             elif call.verb == "work":
                 self._check_work(call)
+            elif call.verb == "result":
+                self._check_result(call)
 
     def _check_leaving(self, process: str, left: float, gone: float) -> None:
         limit = CALM_LEAVING if self.calm and not self._segmented else DEADLINE
@@ -126,7 +128,7 @@ class Punctuality:
         """Check that a waiting dequeue gets a job soon after it is ready, if nothing is wrong with the store."""
         if not self.calm or not call.wait or call.process == "drain":
             return
-        until = min([self.auditor.claimed[job.claim].at for job in call.result], default=call.ended)
+        until = min([version.at for _, version in self._audit.made.get(call, ())], default=call.ended)
         since = until - LONGEST_POLL - LATE - 2.0
         if since <= call.started:
             return
@@ -138,6 +140,20 @@ class Punctuality:
             always = set.intersection(*free)
             if always:
                 raise Violation(0, f"waited, although {min(always)} was ready", call=call)
+
+    def _check_result(self, call: Call) -> None:
+        """Check that a caller waits for a result as long as it asked, and is told soon after the ack if all is well."""
+        [job_id] = call.job_ids
+        took, timeout = call.ended - call.started, call.given["timeout"]
+        is_late = isinstance(call.error, ResultTimeoutError)
+        if is_late and took < timeout - EARLY and not self._leaving(call):
+            raise Violation(0, f"gave up after {took:.1f} s of {timeout:.1f} s", call=call)
+        if not self.calm or not (call.succeeded or is_late):
+            return
+        seen = self._timeline.between(call.started, call.ended)
+        done = [version.at for version in seen if status_of(version.jobs.get(job_id, {})) == COMPLETED]
+        if done and call.ended > max(done[0], call.started) + LONGEST_POLL + 2.0 + LATE:
+            raise Violation(0, f"waited, although {job_id} had finished", call=call)
 
     def _check_work(self, call: Call) -> None:
         """Check that a `HeartbeatManager` beats on time, and ends the work when a claim is lost or long unconfirmed."""

@@ -62,7 +62,7 @@ class Ranger(Actor):
         dice, rows = self.dice, self.dice.choice([1, 2, 5, 50])
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
         work = self._claim(entrypoint, rows, tag)
-        jobs = await self.call("claim_range", work, tag=tag, entrypoint=entrypoint, batch=rows)
+        jobs = await self.call("claim_range", work, entrypoint=entrypoint)
         return jobs if isinstance(jobs, list) else []
 
     async def _leaves(self, jobs: list[RangeJob]) -> bool:
@@ -147,12 +147,7 @@ class Ranger(Actor):
         """
         dice, tag = self.dice, f"nack {self.world.tag()}"
         charge = dice.random() < 0.7
-        given: dict[str, Any] = {
-            "charge": charge,
-            "dead": charge and dice.random() < 0.3,
-            "delay": dice.choice([None, None, 3.0]),
-        }
-        failure = RangeFailure(tag, given["delay"], given["dead"], given["charge"])
+        failure = RangeFailure(tag, dice.choice([None, None, 3.0]), charge and dice.random() < 0.3, charge)
         chosen = [self.pick((70, "done"), (18, "failed"), (8, "returned"), (4, "kept")) for _ in jobs]
         nothing = dice.random() < 0.15
         ends = {job: "returned" if nothing and end == "done" else end for job, end in zip(jobs, chosen, strict=True)}
@@ -160,10 +155,7 @@ class Ranger(Actor):
         back = tuple(job.id for job, end in ends.items() if end == "returned")
         kept = [job for job, end in ends.items() if end == "kept"]
         ended = tuple(job.claim for job in [*jobs, *unread] if job not in kept)
-        details: dict[str, Any] = {"claims": ended, "tag": tag, "given": given}
-        details["results"] = {job.claim: None for job, end in ends.items() if end == "done"}
-        given_back = sorted([*back, *(job.id for job in unread)])
-        details |= {"job_ids": tuple(given_back), "delayed": given["delay"] is not None, "operations": len(jobs)}
+        details: dict[str, Any] = {"claims": ended, "operations": len(jobs)}
         answered = False
         for _ in range(dice.choice([1, 2] if first else [1, 1, 1, 2])):  # repeating it changes nothing
             work = self.queue.end_range(
@@ -177,7 +169,5 @@ class Ranger(Actor):
             error = await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)
             answered = answered or not isinstance(error, Exception)
         for job in kept if answered else ():
-            results = {job.claim: None}
-            work = self.queue.ack(job.claim)
-            await self.call("ack", work, claims=(job.claim,), results=results, expected=LOST)
+            await self.call("ack", self.queue.ack(job.claim), claims=(job.claim,), expected=LOST)
         return answered

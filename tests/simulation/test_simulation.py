@@ -102,40 +102,6 @@ def test_a_writer_five_times_slower_makes_progress_beside_a_fast_one(seed):
     assert 1 == run_seed(seed, Settings(contention=1.0)).events["contention"]
 
 
-def test_a_dequeue_with_a_bound_may_leave_a_job_without_a_sequence_number():
-    """In this seed a job written by hand comes while a dequeue that may not claim it reads the queue."""
-    assert 0 < run_seed(10024698, Settings(segments=0.0, crowds=0.0)).commits
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(20006515, id="the time of a commit is rounded up to that of the next occurrence"),
-        pytest.param(20010413, id="a job that an ack has added is cancelled, and enqueued again by its id"),
-        pytest.param(20056949, id="an entry is fired in the commit that sets another unique key for it"),
-        pytest.param(20071923, id="a staged write whose answer was lost was refused for a unique key"),
-        pytest.param(20025847, id="two processes of one name ack one claim with different results"),
-    ],
-)
-def test_rare_histories_are_no_violations(seed):
-    assert 0 < run_seed(seed, Settings(segments=0.0, crowds=0.0)).commits
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(33004058, id="a purge removes the jobs of a bulk enqueue in the commit that adds them"),
-        pytest.param(96035367, id="events name a segment that the commit which names it purges"),
-        pytest.param(33002835, id="a purged job is enqueued again by its id in the same commit"),
-        pytest.param(33029699, id="the oldest job becomes ready while its age is told"),
-        pytest.param(96141318, id="a heartbeat comes too late for one commit, and is carried by the next"),
-        pytest.param(33007457, id="a commit takes the last rows of a damaged segment, and fires no entry"),
-    ],
-)
-def test_rare_histories_with_segments_are_no_violations(seed):
-    assert 0 < run_seed(seed, Settings(crowds=0.0)).commits
-
-
 def test_an_event_left_out_does_not_occur():
     taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
     names = frozenset(

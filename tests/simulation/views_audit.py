@@ -46,7 +46,28 @@ class ViewsAudit:
 
     def checks(self) -> dict[str, Callable[[Call], None]]:
         """Return the check for each verb."""
-        return {"iterate": self.check_iteration, "stats": self.check_stats}
+        return {
+            "iterate": self.check_iteration,
+            "stats": self.check_stats,
+            "read_state": self.check_state,
+            "schedules": self.check_schedules,
+        }
+
+    def check_state(self, call: Call) -> None:
+        """Check that the jobs in the blob are those of the version that is shown."""
+        if call.succeeded:
+            seen = [v for v in self._timeline.between(call.started, call.ended) if v.number == call.result.version]
+            told = {job.id: (str(job.status), job.attempt) for job in call.result.jobs}
+            if told not in [{i: (status_of(v.jobs[i]), attempt_of(v.jobs[i])) for i in v.hot} for v in seen]:
+                raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
+
+    def check_schedules(self, call: Call) -> None:
+        """Check that the list is that of a version current during the call."""
+        if call.succeeded:
+            told = {entry.name: entry.cron for entry in call.result}
+            seen = self._timeline.between(call.started, call.ended)
+            if told not in [{name: entry["cron"] for name, entry in v.schedules.items()} for v in seen]:
+                raise Violation(3, "showed cron entries that were not there", call=call)
 
     def check_iteration(self, call: Call) -> None:
         """Check that an iteration has shown the jobs of one version, each once."""

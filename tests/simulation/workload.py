@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import random
 from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import ContextVar
@@ -28,6 +27,7 @@ from tests.simulation.damage import Damage
 from tests.simulation.history import NEVER, Call, History
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import Network
+from tests.simulation.recording import Record, Recorder
 from tests.simulation.schedule import Schedule
 
 ENTRYPOINTS = ("a", "b")
@@ -168,6 +168,7 @@ class World:
         claimed: ids of jobs that an actor has claimed.
         applications: applications that add jobs in transactions.
         adopted: number of claims that a later holder of the same name continued.
+        records: what each process has applied, in order.
         exits: times at which each process that left in peace began to leave, and had left.
         errors: errors that should not have left a process.
     """
@@ -196,6 +197,7 @@ class World:
     claimed: list[str] = field(default_factory=list)
     applications: Applications = field(default_factory=Applications)
     adopted: int = 0
+    records: list[Record] = field(default_factory=list)
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
 
@@ -242,6 +244,7 @@ class Client:
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
+        self.queue.observe(Recorder(process.name, world.records))
         if abilities >= 3 and self.queue._objects is not None and self.queue._collector is not None:
             self.queue._objects.named_within = NAMED_WITHIN
             self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
@@ -332,13 +335,7 @@ class Actor:
         """Await a call, and record it. Return its result, or its error."""
         details.setdefault("limit", DEADLINE)
         call = Call(self.client.process.name, verb, **details)
-        try:
-            return await self.world.history.record(call, work)
-        finally:
-            if self.world.modern:
-                now = EPOCH.timestamp() + call.started if self.world.tells_time else math.inf
-                call.earliest = min(now, self.client.clock.least_since(call.started))
-                call.latest = max(EPOCH.timestamp() + call.ended, self.client.clock.most_since(call.started))
+        return await self.world.history.record(call, work)
 
     def pick(self, *chances: tuple[int, Any]) -> Any:
         """Return one of several things, drawn by weight."""

@@ -1,0 +1,230 @@
+"""Compares what callers were told with what was applied for them, and with the time at which that was so.
+
+`tests.simulation.model_audit` has compared what was applied with the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from itertools import pairwise
+from typing import Any
+
+from pydantic_core import from_json
+
+from jqueue import ClaimLostError, InvalidJobError, Job, JQueueError, QueueMissingError, StorageError
+from jqueue.domain.errors import DeadlineExceededError, ObjectMissingError, SegmentDamagedError, StorageFatalError
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
+from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.operations import ClaimRange, Configure, Dequeue
+from tests.simulation.calls import Violation
+from tests.simulation.chain import IN_PROGRESS, NOTHING, Created, Timeline, Version, attempt_of, status_of
+from tests.simulation.history import NEVER, Call, is_of_the_store
+from tests.simulation.model_audit import Answer, ModelAudit, claims_told
+from tests.simulation.punctuality import Exits
+from tests.simulation.stored_segments import FOLDER
+from tests.simulation.views_audit import ViewsAudit
+from tests.simulation.workload import DEADLINE
+
+OF_ITS_OWN = ("stats", "read_state", "iterate", "schedules", "read_range", "work", "resolve", "resolve_staged")
+"""Verbs whose answers come from no commit."""
+
+OF_MANY_PARTS = ("dequeue", "enqueue_many", "enqueue_staged", "result", "claim_range")
+"""Verbs that may commit several times."""
+
+
+class AnswersAudit:
+    """Checks every call.
+
+    Args:
+        audit: has checked the chain of versions.
+        exits: times at which each process left.
+        objects: every object that was ever created beside the queue's.
+        damaged: names of the segments that were damaged.
+        tells_time: True if the store tells its time.
+    """
+
+    def __init__(
+        self, audit: ModelAudit, exits: Exits, objects: Created, damaged: Set[str], *, tells_time: bool
+    ) -> None:
+        self._audit = audit
+        self._calls = audit.calls
+        self._exits = exits
+        self._objects = objects
+        self._damaged = damaged
+        self._timeline = Timeline(list(audit.versions))
+        self._views = ViewsAudit(self._timeline, damaged, tells_time=tells_time).checks()
+        self._until = {before.index: after.at for before, after in pairwise([NOTHING, *audit.versions])}
+
+    def check(self) -> None:
+        """Check every call, and that no process left with a claim that it had not returned to a caller.
+
+        Raises:
+            Violation: a rule is broken.
+        """
+        for call in self._calls.all:
+            self._check_error(call)
+            if call.verb in self._views:
+                self._views[call.verb](call)
+            elif call.verb in ("resolve", "resolve_staged"):
+                self._check_resolved(call)
+            elif call.verb not in OF_ITS_OWN and call.operations:
+                self._check_told(call)
+        for process, (left, gone) in self._exits.items():
+            if gone - left < DEADLINE - 1.0:
+                self._check_exit(process, gone)
+
+    def _check_error(self, call: Call) -> None:
+        error = call.error
+        if call.certain and call.succeeded:
+            raise Violation(8, "should have been refused", call=call)
+        if error is None or not isinstance(error, Exception):
+            return
+        if isinstance(error, SegmentDamagedError) and error.suffix.removeprefix(FOLDER) in self._damaged:
+            return
+        if isinstance(error, ObjectMissingError) and call.aged:
+            return
+        if isinstance(error, StorageFatalError):
+            raise Violation(7, f"{error!r}, although the object was there and whole", call=call)
+        if isinstance(error, QueueMissingError) and self._during(call)[0].index >= 0:
+            raise Violation(7, "found no queue, although there was one all the time", call=call)
+        if not is_of_the_store(error) and not isinstance(error, call.expected):
+            raise Violation(8, f"failed with {error!r}, which it gave no reason for", call=call)
+
+    def _check_told(self, call: Call) -> None:
+        answers = self._audit.answers.get(call, [])
+        is_crowd = call.verb == "dequeue" and call.operations > 1
+        if call.certainly_not_done and not is_crowd:
+            for answer in answers:
+                if answer.landed and has_effect(answer):
+                    what = "took effect, although its caller was told that it did not"
+                    raise Violation(2, what, call=call, version=answer.version)
+        fresh = [answer for answer in answers if self._is_fresh(answer, call)]
+        if call.succeeded:
+            self._check_result(call, fresh)
+        elif isinstance(call.error, JQueueError) and not _is_refused_before(call.error):
+            said = Counter(_atoms(call.error))
+            if not any(said <= Counter(_atoms(answer.applied.outcome)) for answer in fresh):
+                raise Violation(3, f"was told {call.error!r}, and no version that was current says so", call=call)
+
+    def _is_fresh(self, answer: Answer, call: Call) -> bool:
+        """True if a version was made by the end of a call, or was current at some moment of it."""
+        if answer.landed:
+            return answer.version.at <= call.ended
+        return self._until.get(answer.version.index, NEVER) >= call.started
+
+    def _check_result(self, call: Call, fresh: list[Answer]) -> None:
+        if not fresh:
+            raise Violation(2, "returned, and nothing that was applied for it was current or had landed", call=call)
+        outcomes = [answer.applied.outcome for answer in fresh]
+        if call.verb == "result":
+            results = [
+                self._result_in(outcome[0][0]) for outcome in outcomes if isinstance(outcome, list) and outcome[0]
+            ]
+            is_right = call.result in results
+        elif call.verb == "claim_range":
+            is_right = any(isinstance(outcome, list) and bool(outcome[0]) == bool(call.result) for outcome in outcomes)
+        elif call.result is None:
+            is_right = any(isinstance(outcome, list) for outcome in outcomes)
+        elif any(isinstance(each, BulkAdded) for outcome in outcomes for each in _list(outcome)):
+            is_right = True  # the model has numbered its jobs, and compared those that were there
+        else:
+            told = Counter(
+                atom for atom in _atoms(call.result) if not (call.verb == "apply_each" and _is_of_store(atom))
+            )
+            several = [Counter(_atoms(outcome)) for outcome in outcomes]
+            is_right = told in several or self._was_done_before(call, outcomes)
+            if call.verb in OF_MANY_PARTS and told:
+                is_right = is_right or told <= sum(several, Counter[Any]())
+        if not is_right:
+            raise Violation(2, "was told something else than what was applied for it", call=call)
+
+    def _was_done_before(self, call: Call, outcomes: list[Any]) -> bool:
+        """True if a write was called repeated, and a look at its application's last version says so."""
+        if call.transaction is None or not call.result[0].repeated:
+            return False
+        return any(
+            isinstance(each, int) and each >= call.transaction[1] for outcome in outcomes for each in _list(outcome)
+        )
+
+    def _result_in(self, job: Job) -> Any:
+        return job.result if job.result_object is None else from_json(self._objects[job.result_object.suffix][1])
+
+    def _check_resolved(self, call: Call) -> None:
+        """Check what a caller was told later, whose call had ended with an unknown outcome."""
+        verb = "enqueue" if call.verb == "resolve" else "enqueue_staged"
+        before = [
+            each
+            for each in self._calls.by_verb[verb]
+            if each.process == call.process and each.job_ids == call.job_ids and each.ended <= call.started
+        ]
+        answers = self._audit.answers.get(before[-1], [])
+        landed = [answer for answer in answers if answer.landed and answer.version.at <= call.ended]
+        if call.succeeded and not landed:
+            raise Violation(2, "resolved as done, and it had not landed", call=call)
+        if isinstance(call.error, DeadlineExceededError) and any(map(has_effect, landed)):
+            raise Violation(2, "resolved as not done, and it had landed", call=call)
+
+    def _check_exit(self, process: str, gone: float) -> None:
+        """Check that a process that left in peace kept no claim that it had not returned to a caller."""
+        last = self._timeline.at(gone)
+        for call in self._calls.by_verb["dequeue"]:
+            if call.process != process:
+                continue
+            told = claims_told(call) if call.succeeded else set()
+            for claim, made in self._audit.made.get(call, ()):
+                is_kept = made.at > gone or (_holds(last, claim) and made.number > last.forgotten)
+                if claim not in told and is_kept:
+                    raise Violation(2, f"{process} left, and kept {claim}, of which nobody was told", call=call)
+
+    def _during(self, call: Call) -> list[Version]:
+        """Return the versions that were current at some moment of the call."""
+        return self._timeline.between(call.started, call.ended)
+
+
+def has_effect(answer: Answer) -> bool:
+    """True if operations have done something: they were not refused, and have not just looked."""
+    outcome = answer.applied.outcome
+    if not isinstance(outcome, list):
+        return False
+    return any(
+        not isinstance(result, JQueueError | BulkConflicts)
+        and not (isinstance(operation, AwaitResult | LastTransaction) or operation == Configure())
+        and not (isinstance(operation, Dequeue | ClaimRange) and not result)
+        for operation, result in zip(answer.applied.operations, outcome, strict=True)
+    )
+
+
+def _is_refused_before(error: JQueueError) -> bool:
+    """True for an error that may come before anything is applied."""
+    is_unknown = isinstance(error, ClaimLostError) and error.attempt is None
+    return is_unknown or is_of_the_store(error) or isinstance(error, StorageError | InvalidJobError | TimeoutError)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _atoms(value: Any) -> list[Any]:
+    """Return what an answer says, part by part, in a form that can be counted."""
+    if value is None:
+        return []
+    if isinstance(value, list | tuple) and not isinstance(value, StagedReceipt):
+        return [atom for each in value for atom in _atoms(each)]
+    if isinstance(value, Job):
+        return [(value.id, str(value.status), value.attempt, value.failures, str(value.heartbeat_at), value.sequence)]
+    if isinstance(value, BaseException):
+        return [(type(value).__name__, str(value), isinstance(value, StorageError))]
+    if isinstance(value, QueueSettings | Schedule):
+        return [repr(value)]
+    return [value]
+
+
+def _is_of_store(atom: Any) -> bool:
+    return isinstance(atom, tuple) and len(atom) == len(("type", "text", "of the store")) and atom[-1] is True
+
+
+def _holds(version: Version, claim: Claim) -> bool:
+    job = version.jobs.get(claim.job_id)
+    return job is not None and status_of(job) == IN_PROGRESS and attempt_of(job) == claim.attempt

@@ -1,0 +1,334 @@
+"""Checks the chain against the plain model: each version is what its recorded operations make of the one before.
+
+The model is loaded anew from a version that a person or jqueue 1.0.0 has made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import (
+    Amend,
+    AwaitResult,
+    Fence,
+    Guarded,
+    HandBack,
+    Nack,
+    NewJob,
+    Operation,
+    RunSchedule,
+    StagedReceipt,
+    Sweep,
+)
+from jqueue.operations import ClaimRange, Configure, Dequeue
+from jqueue.ports.observer import AppliedCall
+from tests.property.plain_queue import EXPIRED, REMOVED
+from tests.simulation.calls import Calls, Violation
+from tests.simulation.chain import COMPLETED, NO_OBJECTS, NOTHING, Created, Version, status_of
+from tests.simulation.history import Call
+from tests.simulation.modelled import Model, Shown, differences, load
+from tests.simulation.people import OLD_PROGRAM
+from tests.simulation.recording import Record
+from tests.simulation.replay import Difference, Replay
+
+MODEL = 20
+"""Number of the rule: each version is what its operations make of the version before."""
+
+SET_ASIDE = "an object beside the queue could not be"
+"""A part of the error of a job whose payload could not be loaded by the call that claimed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of a call in one commit, or in a look at one version.
+
+    Attributes:
+        version: the version that was made, or looked at.
+        applied: its operations, with their outcomes.
+        landed: True if the version carries it.
+    """
+
+    version: Version
+    applied: AppliedCall
+    landed: bool
+
+
+class ModelAudit:
+    """Checks every version, and every look at one.
+
+    Args:
+        versions: the chain.
+        records: what the processes have applied.
+        calls: the history.
+        objects: every object that was ever created beside the queue's.
+        damaged: names of segments that were damaged.
+        tells_time: True if the store tells its time.
+
+    Attributes:
+        answers: the outcomes of each call.
+        made: the claims that each call made, with the version.
+        moved: the time at which each claim was made or its heartbeat moved.
+        seen: number of times that something happened, by name.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[Version],
+        records: Sequence[Record],
+        calls: Calls,
+        objects: Created = NO_OBJECTS,
+        damaged: frozenset[str] = frozenset(),
+        *,
+        tells_time: bool,
+    ) -> None:
+        self.versions = versions
+        self.calls = calls
+        self.answers: dict[Call, list[Answer]] = defaultdict(list)
+        self.made: dict[Call, list[tuple[Claim, Version]]] = defaultdict(list)
+        self.moved: dict[Claim, float] = {}
+        self.seen: Counter[str] = Counter()
+        self._maker: dict[Claim, Call] = {}
+        self._model, self._shown = Model(), Shown()
+        self._replay = Replay(self._model, objects, damaged, tells_time=tells_time)
+        self._writes: dict[tuple[str, int], Record] = {}
+        self._looks: dict[int, list[Record]] = defaultdict(list)
+        self._carried: set[int] = set()
+        self._edited = False
+        for record in records:
+            commit = record.applied.commit
+            if commit is not None:
+                self._writes[commit.writer, commit.sequence] = record
+            else:
+                self._looks[record.applied.base].append(record)
+        self._unlike: dict[Record, Violation] = {}
+
+    def check(self) -> None:
+        """Check every version, and every look.
+
+        Raises:
+            Violation: a rule is broken.
+        """
+        before = NOTHING
+        self._check_looks(NOTHING)
+        for after in self.versions:
+            if after.by is None or after.by == OLD_PROGRAM:
+                load(self._model, after, self._shown)
+                self._edited = True
+                self._note_beats(before, after)
+            else:
+                self._check_commit(before, after)
+            self._check_looks(after)
+            before = after
+        for unlike in self._unlike.values():
+            raise unlike
+
+    # Commits
+
+    def _check_commit(self, before: Version, after: Version) -> None:
+        record = None if after.commit is None else self._writes.get(after.commit)
+        if record is None or record.process != after.by:
+            raise Violation(1, f"{after.by} has recorded no such write", version=after)
+        self._check_chain(before, after)
+        if record.applied.base != before.number or after.number != before.number + 1:
+            raise Violation(1, f"it was made of version {record.applied.base}", version=after)
+        if self._edited:
+            self._skip_places(record, before, after)
+        self._replay.begin(record.applied.now, before, after)
+        for applied, call in zip(record.applied.calls, record.calls, strict=True):
+            self._check_origin(applied, call, after)
+            try:
+                self._replay.call(applied)
+            except Difference as difference:
+                raise Violation(MODEL, str(difference), version=after, call=call) from difference
+            if call is not None:
+                self.answers[call].append(Answer(after, applied, landed=True))
+                self._note_claims(applied, call, after)
+        self._replay.end()
+        self._model.committed()
+        self._adopt(before, after)
+        for name, expected, actual in differences(self._model, after, self._shown):
+            raise Violation(MODEL, f"{name}: {actual}, and the model says {expected}", version=after)
+        self._note_beats(before, after)
+        self._count_step(before, after)
+
+    def _skip_places(self, record: Record, before: Version, after: Version) -> None:
+        """Skip the places of jobs that a person has added and removed again: a process may have seen them."""
+        copy = self._model.copy()
+        self._replay.begin(record.applied.now, before, after)
+        self._replay.compares = False
+        for applied in record.applied.calls:
+            self._replay.call(applied)
+        self._replay.compares = True
+        surplus = after.last_sequence - self._model.places
+        self._model.restore(copy)
+        self._model.places += max(0, surplus)
+
+    def _check_chain(self, before: Version, after: Version) -> None:
+        """Check what no operation changes."""
+        if before.broken != after.broken:
+            raise Violation(8, "a line that could not be read was not kept as it was", version=after)
+        if before.notes != after.notes:
+            raise Violation(8, "a field that the queue does not know was not kept as it was", version=after)
+        if before.queue and after.queue != before.queue:
+            raise Violation(7, "it became another queue", version=after)
+        if after.forgotten < before.forgotten:
+            raise Violation(4, "evicted_through fell", version=after)
+        if after.twins - before.twins:
+            raise Violation(13, f"{sorted(after.twins - before.twins)} stand there twice", version=after)
+        for name, counters in after.counters.items():
+            if sum(counters[1][2]) != counters[0][1]:
+                raise Violation(15, f"the waits of {name} are not those of its claims", version=after)
+
+    def _adopt(self, before: Version, after: Version) -> None:
+        """Take over what the model cannot know.
+
+        These are the places and times of jobs that a person or jqueue 1.0.0 has added, and the attempt at which reused
+        ids continue, which counts the attempts of whole segments: it must not fall.
+        """
+        model, jobs = self._model, self._shown.jobs(after)
+        if after.floor < max(model.attempt_floor, before.floor) or (
+            after.floor > model.attempt_floor and not (before.segments or after.segments)
+        ):
+            raise Violation(4, f"attempt_floor is {after.floor}, and was {before.floor}", version=after)
+        model.attempt_floor = after.floor
+        for job_id, job in before.jobs.items():
+            if job_id in model.table and job_id in jobs and not (job.get("sequence") and job.get("created_at")):
+                unsaid = {name: jobs[job_id][name] for name in ("place", "created_at")}
+                model.table[job_id] = {**model.table[job_id], **unsaid}
+        for job_id in model.table.keys() - jobs.keys():
+            if model.is_outlived(model.table[job_id]):  # any commit may remove it
+                model.remove(model.table[job_id], EXPIRED if model.table[job_id]["status"] == "queued" else REMOVED)
+        for job_id in after.rows.keys() - model.table.keys():
+            expired = jobs[job_id]["expires_at"]
+            if expired is not None and expired <= model.now:  # the row is not loaded, and leaves when it is
+                model.table[job_id] = jobs[job_id]
+                model.uncount_expired(jobs[job_id]["entrypoint"])
+        if not before.last_sequence:
+            model.places = max(model.places, after.last_sequence)
+
+    def _note_beats(self, before: Version, after: Version) -> None:
+        for job_id, job in after.jobs.items():
+            old = before.jobs.get(job_id)
+            if job is not old and job.get("heartbeat_at") and (old or {}).get("heartbeat_at") != job["heartbeat_at"]:
+                self.moved[Claim(job_id, job["attempt"])] = after.at
+
+    def _note_claims(self, applied: AppliedCall, call: Call, after: Version) -> None:
+        if not isinstance(applied.outcome, list):
+            return
+        for operation, result in zip(applied.operations, applied.outcome, strict=True):
+            self._count(operation, result)
+            if isinstance(operation, Dequeue | ClaimRange) and isinstance(result, list):
+                for claimed in result:
+                    self.made[call].append((claimed.claim, after))
+                    self._maker[claimed.claim] = call
+
+    def _count(self, operation: Operation, result: object) -> None:
+        done = not isinstance(result, Exception)
+        order = operation.operation if isinstance(operation, Guarded) else operation
+        self.seen["edited"] += done and isinstance(order, Amend)
+        self.seen["cron entry run by an order"] += done and isinstance(order, RunSchedule)
+        if isinstance(result, StagedReceipt):
+            self.seen["transaction repeated" if result.repeated else "transaction landed"] += 1
+        if isinstance(operation, Dequeue) and isinstance(result, list):
+            self.seen["claimed with a holder"] += sum(job.holder.startswith("holder") for job in result if job.holder)
+
+    def _count_step(self, before: Version, after: Version) -> None:
+        new = after.jobs.keys() - before.jobs.keys()
+        self.seen["cron entry fired"] += sum(job_id.startswith("cron:") for job_id in new)
+        for job_id, job in after.jobs.items():
+            if status_of(job) == COMPLETED and job_id in before.jobs and status_of(before.jobs[job_id]) != COMPLETED:
+                self.seen["result dropped" if job.get("result_dropped") else "result kept"] += 1
+        gone = (job for job_id, job in before.jobs.items() if job_id not in after.jobs)
+        self.seen["result gone"] += sum(status_of(job) == COMPLETED for job in gone)
+
+    # Where operations come from
+
+    def _check_origin(self, applied: AppliedCall, call: Call | None, after: Version) -> None:
+        """Check that operations belong to a call, and land once."""
+        for operation in applied.operations:
+            if isinstance(operation, Sweep):
+                self._check_sweep(operation, after)
+            elif isinstance(operation, HandBack):
+                self._check_hand_back(operation, after)
+            elif isinstance(operation, Nack) and SET_ASIDE in str(operation.error):
+                continue
+            elif not isinstance(operation, Fence | Configure) and call is None:
+                raise Violation(9, f"{type(operation).__name__} landed, and nobody had called", version=after)
+        if call is None or isinstance(applied.operations[0], AwaitResult | Dequeue | HandBack | Fence):
+            return
+        if call.process != after.by or call.started > after.at:
+            raise Violation(9, f"landed with a write of {after.by}", call=call, version=after)
+        if id(applied.operations) in self._carried:
+            raise Violation(2, "landed twice", call=call, version=after)
+        self._carried.add(id(applied.operations))
+        for operation in applied.operations:
+            self._check_given(operation, call, after)
+
+    def _check_given(self, operation: Operation, call: Call, after: Version) -> None:
+        """Check that a job is added with what its caller gave."""
+        if isinstance(operation, NewJob) and call.verb == "enqueue":
+            values = operation.values
+            for name in ("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key"):
+                if name in call.given and values[name] != call.given[name]:
+                    raise Violation(2, f"{values['id']} was added with another {name}", call=call, version=after)
+
+    def _check_sweep(self, sweep: Sweep, after: Version) -> None:
+        """Check that the claims that are revoked have stood still for their timeouts."""
+        for claim, beat in sweep.suspects:
+            held, job = self._model.ranges.get(claim.job_id), self._model.find(claim.job_id)
+            if held is not None and (held["attempt"], held["heartbeat_at"]) == (claim.attempt, beat):
+                job = self._model.find(held["ids"][0])
+            elif job is None or (job["status"], job["attempt"], job["heartbeat_at"]) != (
+                "in_progress",
+                claim.attempt,
+                beat,
+            ):
+                continue
+            if job is None or job["claim_timeout"] is None:
+                continue
+            stood = after.at - self.moved.get(Claim(job["id"], job["attempt"]), 0.0)
+            if stood < job["claim_timeout"]:
+                what = f"{claim} was revoked after {stood:.3f} of its {job['claim_timeout']:.3f} s"
+                raise Violation(6, what, version=after)
+
+    def _check_hand_back(self, operation: HandBack, after: Version) -> None:
+        for claim in operation.claims_made:
+            call = self._maker.get(claim)
+            if call is not None and call.succeeded and claim in claims_told(call):
+                raise Violation(6, f"{claim} was handed back, and its holder had been told of it", version=after)
+
+    # Looks
+
+    def _check_looks(self, version: Version) -> None:
+        """Check the answers that were given from a version, without a write."""
+        for record in self._looks.get(version.number, ()):
+            if record.at < version.at:
+                continue
+            before, changes = self._model.copy(), self._model.changes
+            may_expire = any(
+                "expires_at" in version.jobs[job_id] for job_id in version.rows
+            )  # a row is not loaded for it
+            self._replay.begin(record.applied.now, version, version)
+            try:
+                for applied in record.applied.calls:
+                    self._replay.call(applied)
+                if self._model.changes != changes and not (version.unsure or may_expire):
+                    raise Difference("nothing was written, and something is to change")
+                self._unlike.pop(record, None)
+            except Difference as difference:
+                if record not in self._unlike:
+                    call = next((each for each in record.calls if each is not None), None)
+                    self._unlike[record] = Violation(3, str(difference), version=version, call=call)
+            self._model.restore(before)
+            for applied, call in zip(record.applied.calls, record.calls, strict=True):
+                if call is not None:
+                    self.answers[call].append(Answer(version, applied, landed=False))
+
+
+def claims_told(call: Call) -> set[Claim]:
+    """Return the claims that the caller of a dequeue was told of."""
+    told = call.result if isinstance(call.result, list) else []
+    return {each.claim for each in told if hasattr(each, "claim")}

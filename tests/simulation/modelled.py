@@ -1,0 +1,197 @@
+"""Versions of the queue in the words of the plain model, to load them into it and to compare them with it."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.property.plain_queue import EXPIRED, PlainQueue
+from tests.property.plain_rules import NO_RULES, SETTINGS
+from tests.property.plain_values import ABSENT, ENTRY, JobFields
+from tests.simulation.chain import Fields, Version, attempt_of, failures_of, status_of
+from tests.simulation.workload import CRONS
+
+TIMES = ("created_at", "run_at", "expires_at", "heartbeat_at", "claimed_at", "queued_at", "dead_at", "finished_at")
+CLOCK = 0.002
+"""Seconds by which the time of a commit is rounded."""
+
+
+class Model(PlainQueue):
+    """The plain model, with the cron expressions of the simulation."""
+
+    crons = CRONS
+
+    def uncount_expired(self, entrypoint: str) -> None:
+        """Count one expired job less."""
+        counts = self.counters[entrypoint]
+        self.counters[entrypoint] = (*counts[:EXPIRED], counts[EXPIRED] - 1, *counts[EXPIRED + 1 :])
+
+
+class Unsaid(int):
+    """The place of a job that a person or jqueue 1.0.0 has added: behind all others. Its number is not known yet."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Shown:
+    """Versions as the model would have them. Each job is converted once, as versions share them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Fields, JobFields]] = {}
+
+    def jobs(self, version: Version) -> dict[str, JobFields]:
+        """Return the jobs of a version."""
+        jobs = {job_id: self._job(job_id, fields) for job_id, fields in version.jobs.items()}
+        for job_id, range_id in version.ranged.items():
+            jobs[job_id] = {**jobs[job_id], "range": range_id}
+        return jobs
+
+    def _job(self, job_id: str, fields: Fields) -> JobFields:
+        known = self._known.get(id(fields))
+        if known is None:
+            known = self._known[id(fields)] = fields, job_of(job_id, fields)
+        return known[1]
+
+
+def job_of(job_id: str, fields: Fields) -> JobFields:
+    """Return a job in the words of the model."""
+    job: JobFields = {**ABSENT, "id": job_id, **fields, "status": status_of(fields), "place": fields.get("sequence")}
+    job.pop("sequence", None)
+    job |= {name: datetime.fromisoformat(fields[name]) for name in TIMES if fields.get(name)}
+    job |= {"attempt": attempt_of(fields), "failures": failures_of(fields), "payload": b64decode(fields["payload"])}
+    job["errors"] = tuple((attempt, datetime.fromisoformat(at), text) for attempt, at, text in job["errors"])
+    job.setdefault("created_at", None)
+    return job
+
+
+def load(model: Model, version: Version, shown: Shown) -> None:
+    """Let the model begin anew with a version that no commit has made."""
+    model.table = shown.jobs(version)
+    last = max((job["place"] or 0 for job in model.table.values()), default=0)
+    for job_id, job in model.table.items():
+        if not job["place"]:
+            last += 1
+            model.table[job_id] = {**job, "place": Unsaid(last)}
+        if job["created_at"] is None:
+            model.table[job_id] = {**model.table[job_id], "created_at": datetime.fromtimestamp(version.last_clock, UTC)}
+    model.places = max(last, version.last_sequence)
+    model.finished = dict(version.finished)
+    model.holds = holds_of(version)
+    model.attempt_floor = version.floor
+    model.rules, model.settings, model.schedules = rules_of(version), settings_of(version), schedules_of(version)
+    model.claims_made = {
+        name: tuple((_moment(first), _moment(last), claims) for first, last, claims in spans)
+        for name, spans in version.recent.items()
+    }
+    model.transactions = {app: record[0] for app, record in version.transactions.items()}
+    model.counters = {name: tuple(counters[0]) for name, counters in version.counters.items()}
+    model.ranges = {
+        range_id: {
+            "attempt": held["claims"],
+            "heartbeat_at": datetime.fromisoformat(held["heartbeat_at"]),
+            "ids": tuple(job_id for job_id, each in version.ranged.items() if each == range_id),
+            "is_whole": is_whole(held["failures"], version.segments[held["segment"]].get("spare")),
+        }
+        for range_id, held in version.ranges.items()
+    }
+    model.version = version.number
+
+
+def differences(model: Model, version: Version, shown: Shown) -> list[tuple[str, Any, Any]]:
+    """Return what a version has otherwise than the model: its name, the value of the model, and that of the version."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "jobs": (model.table, shown.jobs(version)),
+        "last_sequence": (model.places, version.last_sequence),
+        "rules": (model.rules, rules_of(version)),
+        "settings": (model.settings, settings_of(version)),
+        "schedules": (model.schedules, schedules_of(version)),
+        "transactions": (model.transactions, {app: record[0] for app, record in version.transactions.items()}),
+        "counters": (model.counters, {name: tuple(counters[0]) for name, counters in version.counters.items()}),
+        "finished": (model.finished, version.finished),
+        "holds": (_living(model.holds, version), _living(holds_of(version), version)),
+        "ranges": (
+            {range_id: held["attempt"] for range_id, held in model.ranges.items()},
+            {range_id: held["claims"] for range_id, held in version.ranges.items()},
+        ),
+    }
+    found: list[tuple[str, Any, Any]] = []
+    for name, (expected, actual) in pairs.items():
+        if expected == actual:
+            continue
+        if not isinstance(expected, dict):
+            found.append((name, expected, actual))
+            continue
+        for key in sorted(expected.keys() | actual.keys()):
+            one, other = expected.get(key), actual.get(key)
+            if one != other and isinstance(one, dict) and isinstance(other, dict):
+                fields = sorted(field for field in one.keys() | other.keys() if one.get(field) != other.get(field))
+                said, seen = ({field: each.get(field) for field in fields} for each in (one, other))
+                found.append((f"{name} {key}", said, seen))
+            elif one != other:
+                found.append((f"{name} {key}", _brief(one), _brief(other)))
+    return found
+
+
+def _brief(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: value[name] for name in ("status", "attempt", "place", "expires_at", "cron") if name in value}
+
+
+def is_whole(failures: int, spare: int | None) -> bool:
+    """True if a stale range is given back whole, as none of its jobs can be out of attempts."""
+    return spare is None or failures < spare
+
+
+def rules_of(version: Version) -> dict[str, Fields]:
+    """Return the limits and pauses of a version."""
+    names = {"max_running": "running"}
+    return {
+        entrypoint: {**NO_RULES, **{names.get(name, name): value for name, value in rules.items()}}
+        for entrypoint, rules in version.rules.items()
+    }
+
+
+def settings_of(version: Version) -> Fields:
+    """Return the settings of a version."""
+    return {**SETTINGS, "history_payloads": False, **version.settings}
+
+
+def schedules_of(version: Version) -> dict[str, Fields]:
+    """Return the cron entries of a version."""
+    found = {}
+    for name, said in version.schedules.items():
+        entry: Fields = {**dict.fromkeys(ENTRY), "priority": 0, "headers": {}, "timezone": "UTC", **said, "name": name}
+        entry["payload"] = b64decode(said.get("payload", ""))
+        entry["next_at"] = datetime.fromisoformat(said["next_at"])
+        entry["fired"] = tuple(tuple(map(datetime.fromisoformat, span)) for span in said["fired"])
+        found[name] = entry
+    return found
+
+
+def holds_of(version: Version) -> dict[str, tuple[str, datetime]]:
+    """Return the unique keys that are kept."""
+    return {key: (hold[0], _moment(hold[1])) for key, hold in version.holds.items()}
+
+
+def _living(holds: dict[str, tuple[str, datetime]], version: Version) -> Fields:
+    """Return the holds that last for some time yet: the time of the commit is rounded, and so are their ends."""
+    return {
+        key: (job_id, round(until.timestamp(), 3))
+        for key, (job_id, until) in holds.items()
+        if until.timestamp() > version.clock + CLOCK
+    }
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,369 @@
+"""Applies recorded operations to the plain model, and compares the outcome of each with what its caller was to be told.
+
+Some operations name things that only the store has: the rows of a segment, the content of an object. They are looked up
+in the objects of the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import from_json
+
+from jqueue import Job, JQueueError, StorageError
+from jqueue.domain.operations import (
+    Ack,
+    BulkAdded,
+    BulkConflicts,
+    EnqueueSegments,
+    EnqueueStaged,
+    Guarded,
+    Heartbeat,
+    NewJob,
+    NewSegment,
+    Operation,
+    StagedReceipt,
+)
+from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
+from jqueue.ports.observer import AppliedCall
+from tests.property.plain_ranges import may_be_in_a_range
+from tests.property.plain_values import JobFields, Refused
+from tests.simulation.actors import Mistake
+from tests.simulation.chain import NO_OBJECTS, Created, Version, read_segments
+from tests.simulation.modelled import Model, is_whole, job_of
+
+OPTIONS = (
+    *("run_at", "expires_at", "max_attempts", "headers", "unique_key", "unique_for", "concurrency_key"),
+    *("concurrency_limit", "keep_result"),
+)
+CLOCKS_DIFFER = 60.0
+"""Seconds by which a job may be younger than its segment, as the clocks of two writers may differ."""
+
+
+class Difference(Exception):
+    """The queue has done something else than the model."""
+
+
+class Replay:
+    """The model, and what it needs to know of the store.
+
+    Args:
+        model: the model.
+        objects: every object that was ever created beside the queue's.
+        damaged: names of segments that were damaged. Their rows need not be found.
+        tells_time: True if the store tells its time. If not, the rows of a range may be due by another clock.
+
+    Attributes:
+        compares: False to apply operations, and to compare no outcomes.
+    """
+
+    def __init__(
+        self, model: Model, objects: Created = NO_OBJECTS, damaged: frozenset[str] = frozenset(), *, tells_time: bool
+    ) -> None:
+        self.model = model
+        self._objects = objects
+        self._segments = read_segments(objects)
+        self._damaged = damaged
+        self._tells_time = tells_time
+        self.compares = True
+        self._unsure: frozenset[str] = frozenset()
+        self._aged: frozenset[str] = frozenset()
+        self._after = Version()
+        self._placed: list[JobFields] = []
+
+    def begin(self, now: datetime, before: Version, after: Version) -> None:
+        """Begin with a commit.
+
+        Args:
+            now: the time by which its operations were applied.
+            before: the version to which they were applied.
+            after: the version that it made.
+        """
+        self.model.now = now
+        self._after, self._placed = after, []
+        self._unsure = before.unsure | after.unsure
+        self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
+        same = before.schedules.items() if self._unsure else ()
+        self.model.not_fired = frozenset(name for name, entry in same if after.schedules.get(name) == entry)
+        edge = now.timestamp() - CLOCKS_DIFFER
+        old = {name for name, entry in before.segments.items() if 0 < entry.get("at", 0) < edge}
+        self._aged = frozenset(job_id for job_id, (name, _) in before.rows.items() if name in old)
+        self.model.stuck = frozenset(
+            range_id for range_id, held in before.ranges.items() if held["segment"] in self._damaged
+        ) & frozenset(after.ranges)
+
+    def _last_place(self, ids: Iterable[str]) -> int:
+        """Return the last place that jobs have afterwards: no rule says which of several stale ranges goes first."""
+        jobs = self._after.jobs
+        return max((jobs[job_id].get("sequence", 0) for job_id in ids if job_id in jobs), default=0)
+
+    def end(self) -> None:
+        """Add the jobs that are seen from the next commit on."""
+        for job in self._placed:
+            self.model.table[job["id"]] = job
+            self.model.count(job["entrypoint"], 0)
+
+    # Calls
+
+    def call(self, applied: AppliedCall) -> None:
+        """Apply the operations of one call.
+
+        Raises:
+            Difference: the outcome is another one.
+        """
+        before, told, placed = self.model.copy(), applied.outcome, len(self._placed)
+        if _is_beyond(told):
+            return
+        if isinstance(told, JQueueError):
+            expected = self._first_refusal(applied)
+            self._undo(before, placed)
+            self._check_same(expected, told, applied.operations[0])
+            return
+        for operation, result in zip(applied.operations, told, strict=True):
+            self._one(operation, result)
+
+    def _first_refusal(self, applied: AppliedCall) -> Refused | None:
+        for operation in applied.operations:
+            try:
+                self._perform(operation, applied.outcome)
+            except Refused as refusal:
+                return refusal
+        return None
+
+    def _one(self, operation: Operation, told: Any) -> None:
+        if _is_beyond(told):
+            return
+        before, placed = self.model.copy(), len(self._placed)
+        try:
+            expected = self._perform(operation, told)
+        except Refused as refusal:
+            self._undo(before, placed)
+            expected = refusal
+        self._check_same(expected, told, operation)
+
+    def _check_same(self, expected: Any, told: Any, operation: Operation) -> None:
+        if self.compares:
+            check_same(expected, told, operation)
+
+    def _undo(self, before: dict[str, Any], placed: int) -> None:
+        self.model.restore(before)
+        del self._placed[placed:]
+
+    # Operations
+
+    def _perform(self, operation: Operation, told: Any) -> Any:
+        """Apply one operation, and return the outcome."""
+        match operation:
+            case Mistake():
+                raise Refused(JQueueError)
+            case NewJob():
+                return self._enqueue(operation)
+            case Dequeue():
+                hints = [job.id for job in told] if isinstance(told, list) else []
+                names = operation.entrypoints
+                return self.model.dequeue(operation, names, operation.claim_timeout, hints, self._unsure)
+            case ClaimRange():
+                return self._claim_range(operation, told)
+            case EndRange():
+                return self._end_range(operation)
+            case EnqueueSegments():
+                return self._enqueue_segments(operation, told)
+            case EnqueueStaged():
+                return self._enqueue_staged(operation)
+            case Purge():
+                return self.model.purge(operation, self._aged, self._unsure & self._after.jobs.keys())
+            case Ack() if operation.result_object is not None:
+                content = from_json(self._objects[operation.result_object.suffix][1])
+                found = Ack(operation.job, content, keep_result=operation.keep_result)
+                return self.model.perform(found, [operation.job], "", 0.0)
+        claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
+        return self.model.perform(operation, claims, "", 0.0)
+
+    def _enqueue(self, new: NewJob, created_at: datetime | None = None) -> JobFields:
+        values = new.values
+        asked = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
+        found: JobFields = self.model.enqueue(asked, values["id"], created_at)
+        return found
+
+    def _asked(self, values: Any, job_id: str | None, on_conflict: Any, delay: float | None = None) -> Enqueue:
+        stored = values.get("payload_object")
+        payload = values["payload"] if stored is None else self._objects[stored.suffix][1]
+        options = {name: values[name] for name in OPTIONS if values.get(name) is not None}
+        options |= {} if delay is None else {"delay": delay}
+        options |= {} if job_id is None else {"job_id": job_id}
+        return Enqueue(values["entrypoint"], payload, values["priority"], on_conflict=on_conflict, **options)
+
+    def _enqueue_staged(self, asked: EnqueueStaged) -> Any:
+        last = self._last(asked.transaction)
+        if self.model.is_repeated(asked.transaction):
+            return 0, 0, True, last
+        self.model.drop_outlived()
+        for block in (staged.encoded for staged in asked.staged if staged.encoded.jobs):
+            lines = from_json(b"{" + block.text(self.model.places + 1, self.model.now) + b"}")
+            self._placed += [job_of(job_id, {"attempt": 0, "failures": 0, **job}) for job_id, job in lines.items()]
+            self.model.places += block.jobs
+            self.model.changes += 1
+        taken = sum(self._enqueue(new)["id"] != new.values["id"] for new in asked.new_jobs)
+        return sum(staged.jobs for staged in asked.staged) - taken, taken, False, last
+
+    def _last(self, transaction: Any) -> int | None:
+        return None if transaction is None else self.model.transactions.get(transaction[0])
+
+    def _enqueue_segments(self, asked: EnqueueSegments, told: Any) -> Any:
+        last = self._last(asked.transaction)
+        if isinstance(told, BulkConflicts):  # its caller tries again in another way
+            if (
+                not self.model.transactions.get((asked.transaction or ("", 0))[0], -1)
+                >= (asked.transaction or (0, 0))[1]
+            ):
+                self.model.drop_outlived()
+            return told
+        if self.model.is_repeated(asked.transaction):
+            return 0, 0, True, last
+        if self.compares and isinstance(told, BulkAdded) and told.offset != self.model.places:
+            raise Difference(f"jobs are numbered from {told.offset} on, and {self.model.places} was the last number")
+        self.model.drop_outlived()
+        jobs, rows = [], {}
+        for number, new in asked.one_by_one:
+            values = new.values
+            one = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
+            jobs.append((number, one, values["id"], asked.created_at))
+        for segment in asked.segments:
+            for row, job in self._rows_of(segment):
+                number = job["place"] + segment.behind
+                modes = ("return", "raise", "replace")
+                mode = modes[segment.modes[row]] if segment.modes else "return"
+                one = self._asked(job, job["id"] if segment.given else None, mode)
+                jobs.append((number, one, job["id"], job["created_at"]))
+                rows[number] = job
+        found = self.model.enqueue_numbered(jobs, asked.jobs)
+        for number, job in rows.items():
+            added = found[number]
+            if added["id"] == job["id"] and added.get("place") == told.offset + number:
+                self._take_attempt(added, job)
+        for number, there in told.one_by_one.items():
+            self._check_same(found[number], there, asked)
+        return told
+
+    def _take_attempt(self, added: JobFields, row: JobFields) -> None:
+        """Let a job begin with the attempt that its row has, which must not be below the floor."""
+        if row["attempt"] < added["attempt"]:
+            raise Difference(f"{row['id']} begins with attempt {row['attempt']}, and {added['attempt']} is the floor")
+        fields = {name: row[name] for name in ("attempt", "attempts_before")}
+        self.model.table[added["id"]] = {**added, **fields}
+
+    def _rows_of(self, new: NewSegment) -> Iterable[tuple[int, JobFields]]:
+        segment = self._segments(new.name)
+        rows = [] if segment is None else list(enumerate(segment.rows))
+        return [(number, job_of(row.job_id, row.job)) for number, row in rows if number not in new.taken]
+
+    # Ranges
+
+    def _ids_in(self, name: str, rows: Iterable[int]) -> list[str]:
+        segment = self._segments(name)
+        return [] if segment is None else [segment.rows[row].job_id for row in rows]
+
+    def _claim_range(self, asked: ClaimRange, told: Any) -> Any:
+        model = self.model
+        model.drop_outlived()
+        model.fire()
+        if not told:
+            return told
+        claim: RangeClaim = told[0]
+        ids = self._ids_in(claim.segment, _rows(claim.held.spans))
+        first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure)
+        if first is None or first["id"] != ids[0]:
+            raise Difference(f"a range begins with {ids[0]}, and the next job is {first and first['id']}")
+        jobs = [model.table[job_id] for job_id in ids if job_id in model.table]
+        running = sum(job["entrypoint"] == asked.entrypoint for job in model.claimed())
+        if len(jobs) < len(ids) or len(ids) > model.claims_allowed(asked.entrypoint, running, asked.rows):
+            raise Difference(f"a range has {len(ids)} jobs, and {len(jobs)} may be claimed")
+        for job in jobs:
+            is_due = job["run_at"] is None or job["run_at"] <= model.now or not self._tells_time
+            is_fit = job["status"] == "queued" and job["entrypoint"] == asked.entrypoint and may_be_in_a_range(job)
+            if not (is_due and is_fit):
+                raise Difference(f"{job['id']} was claimed in a range, and must not be")
+        whole = is_whole(claim.held.failures, claim.entry.spare)
+        model.claim_range(claim.claim, ids, asked.claim_timeout, asked.holder, whole)
+        return told
+
+    def _end_range(self, asked: EndRange) -> None:
+        claim = asked.claim
+        rows, unread = list(_rows(claim.held.spans)), set(_rows(claim.unread))
+        ended = None
+        if asked.jobs is not None and asked.jobs < len([row for row in rows if row not in unread]):
+            behind = [row for row in rows if row not in unread][asked.jobs - 1]
+            ended = set(self._ids_in(claim.segment, [row for row in rows if row <= behind]))
+        lost = set(self._ids_in(claim.segment, unread))
+        if claim.segment in self._damaged:  # what can be noted with no row is given back
+            lost |= {job_id for job_id in (*asked.failed, *asked.kept) if job_id in self._after.rows}
+        self.model.end_range(asked, ended, lost, not claim.entry.own_ids)
+
+
+def _rows(spans: Iterable[Sequence[int]]) -> Iterable[int]:
+    return (row for first, last in spans for row in range(first, last))
+
+
+def _is_beyond(told: Any) -> bool:
+    """True if an outcome is about the store, of which the model knows nothing."""
+    return isinstance(told, StorageError)
+
+
+def check_same(expected: Any, told: Any, operation: Operation) -> None:
+    """Compare an outcome with that of the model.
+
+    Raises:
+        Difference: it is another one.
+    """
+    if not _is_same(expected, told):
+        name = type(operation.operation if isinstance(operation, Guarded) else operation).__name__
+        raise Difference(
+            f"{name} ends with {_short(told)}, and the model says {_short(expected)}{_fields(expected, told)}"
+        )
+
+
+def _is_same(expected: Any, told: Any) -> bool:
+    if isinstance(expected, Refused):
+        said = {name: getattr(told, name, None) for name in expected.said}
+        return expected.kind is type(told) and expected.said == said
+    if expected is told:
+        return True
+    if isinstance(expected, tuple) and isinstance(told, StagedReceipt):
+        return expected == (told.added, told.taken, told.repeated, told.version)
+    if isinstance(told, Job):
+        apart = {"payload"} if told.payload_object is not None or type(told.payload) is not bytes else set()
+        apart |= {"result"} if told.result_object is not None else set()
+        names = expected.keys() - apart - {"place", "range"}
+        is_there = "place" not in expected or expected["place"] == told.sequence
+        return is_there and all(expected[name] == getattr(told, name, None) for name in names)
+    if isinstance(told, QueueSettings | Schedule):
+        return all(value == getattr(told, name) for name, value in expected.items())
+    if isinstance(told, list | tuple) and isinstance(expected, list):
+        return len(expected) == len(told) and all(map(_is_same, expected, told))
+    if isinstance(told, JQueueError):
+        return False
+    return bool(expected == told)
+
+
+def _fields(expected: Any, told: Any) -> str:
+    """Return the fields in which the first job that is told of is another than in the model."""
+    if isinstance(expected, list) and isinstance(told, list) and len(expected) == len(told):
+        return next((said for said in map(_fields, expected, told) if said), "")
+    if not isinstance(told, Job) or not isinstance(expected, dict) or expected["id"] != told.id:
+        return ""
+    both = {name: (getattr(told, name, None), value) for name, value in expected.items() if name != "range"}
+    both["place"] = told.sequence, expected.get("place")
+    return f": { ({name: pair for name, pair in both.items() if pair[0] != pair[1]}) }"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_short, value))}]"
+    if isinstance(value, Job):
+        return f"{value.id} ({value.status}, attempt {value.attempt})"
+    if isinstance(value, dict) and "id" in value:
+        return f"{value['id']} ({value['status']}, attempt {value['attempt']})"
+    return repr(value)
