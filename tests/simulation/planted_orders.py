@@ -1,19 +1,51 @@
-"""Planted bugs of limits, cron entries, results and cancelled jobs: see `tests.simulation.planted_bugs`."""
+"""Planted bugs of limits, cron entries, results, operators, counters and the history: see `planted_bugs`."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any, cast
 
+from jqueue.core.blob import engine
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.domain import occurrences, order
+from jqueue.core.blob.history_mover import HistoryMover
+from jqueue.core.engine.open_writes import OpenWrites
+from jqueue.core.queue_base import QueueBase
+from jqueue.domain import commits, occurrences, order
+from jqueue.domain.commits import Verdict, next_header
 from jqueue.domain.draft import Draft
 from jqueue.domain.ended_jobs import EndedJobs
-from jqueue.domain.errors import JobCancelledError
+from jqueue.domain.errors import CASConflictError, DeadlineExceededError, JobCancelledError, UnknownOutcomeError
+from jqueue.domain.events import batches_of
+from jqueue.domain.history import Moved, span_of
+from jqueue.domain.journal import Journal
 from jqueue.domain.models import JobStatus
-from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, claims, dequeue, operator, schedules
+from jqueue.domain.occurrences import with_fired
+from jqueue.domain.operations import (
+    Ack,
+    Amend,
+    AwaitResult,
+    CreateQueue,
+    Dequeue,
+    Guarded,
+    Heartbeat,
+    Purge,
+    RunSchedule,
+    claims,
+    dequeue,
+    operator,
+    ranges,
+    schedules,
+)
 from jqueue.domain.operations.claims import send_back
 from jqueue.domain.operations.jobs import NewJob
+from jqueue.domain.operations.returned_ranges import bulk_move
 from jqueue.domain.order import Order
 from jqueue.domain.rules import Span
+from jqueue.domain.tallies import with_moves
+from jqueue.domain.transitions import Verb
+from jqueue.ports.storage import SupportsObjects
+from tests.simulation.runner import Settings
+from tests.simulation.workload import DEADLINE
 
 
 def counts_not_rolled_back(patch):
@@ -298,3 +330,228 @@ def holder_not_told_to_stop(patch):
         return [error for error in change(self, draft, now) if not isinstance(error, JobCancelledError)]
 
     patch.setattr(Heartbeat, "change", silent)
+
+
+OVERSEEN = Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0)
+"""Many processes and faults; in every seed, operators act on what they have seen."""
+
+RECORDED = Settings(modern=1.0, overseen=1.0, history=1.0, segments=0.0)
+"""In every seed, operators act on what they have seen, and the history is kept."""
+
+
+def guard_checked_by_the_caller(patch):
+    """The guard of an order is checked when the caller looks, and not in the commit"""
+    patch.setattr(Guarded, "change", lambda self, draft, now: self.operation.change(draft, now))
+
+
+def guard_checked_once(patch):
+    """The guard of an order is not checked again when its commit is retried"""
+    change, checked = Guarded.change, {}
+
+    def once(self, draft, now):
+        if id(self) in checked:
+            return self.operation.change(draft, now)
+        result = change(self, draft, now)
+        checked[id(self)] = self
+        return result
+
+    patch.setattr(Guarded, "change", once)
+
+
+def edit_counts_from_zero(patch):
+    """An edit resets the attempts and the failures of its job"""
+    prepared = Amend.prepared
+
+    def resetting(self, preparation):
+        ready = prepared(self, preparation)
+        return replace(ready, options={**ready.options, "attempt": 0, "failures": 0})
+
+    patch.setattr(Amend, "prepared", resetting)
+
+
+def edit_loses_the_unique_key(patch):
+    """A job that was edited holds its unique key no longer"""
+    change = Amend.change
+
+    def losing(self, draft, now):
+        job = change(self, draft, now)
+        draft.jobs.keys_held.pop(job.unique_key, None)
+        return job
+
+    patch.setattr(Amend, "change", losing)
+
+
+def edit_takes_a_held_key(patch):
+    """An edit gives its job a unique key that another job holds"""
+    patch.setattr(Amend, "_check_key", lambda *_: None)
+
+
+def run_sent_again(patch):
+    """A run of a cron entry whose answer is lost is sent again, for another job"""
+    apply = QueueBase.apply
+
+    async def insistent(self, *operations, deadline=None):
+        if not isinstance(getattr(operations[0], "operation", operations[0]), RunSchedule):
+            return await apply(self, *operations, deadline=deadline)
+        try:
+            return await apply(self, *operations, deadline=DEADLINE / 2)
+        except (UnknownOutcomeError, DeadlineExceededError):
+            return await apply(self, *operations, deadline=DEADLINE / 2)
+
+    patch.setattr(QueueBase, "apply", insistent)
+
+
+def run_counts_as_an_occurrence(patch):
+    """A run of a cron entry counts as its next occurrence, which is then left out"""
+    change = RunSchedule.change
+
+    def moving(self, draft, now):
+        job = change(self, draft, now)
+        entry = draft.header.schedules[self.name]
+        draft.note(draft.header.schedules, self.name, with_fired(entry, entry.next_at, entry.next_at))
+        return job
+
+    patch.setattr(RunSchedule, "change", moving)
+
+
+def purge_of_one_purges_all(patch):
+    """The purge of one dead job purges all dead jobs"""
+    change = Purge.change
+    patch.setattr(Purge, "change", lambda self, draft, now: change(replace(self, job_id=None), draft, now))
+
+
+def edit_without_an_event(patch):
+    """An edit makes no event"""
+
+    def incomplete(moves, *rest, **options):
+        return batches_of([move for move in moves if move[0] is not Verb.EDIT], *rest, **options)
+
+    patch.setattr(commits, "batches_of", incomplete)
+
+
+def queue_created_again(patch):
+    """An order to create the queue succeeds although the queue exists"""
+    patch.setattr(CreateQueue, "change", lambda self, draft, now: draft.touch())
+
+
+def recognised_commit_counted_twice(patch):
+    """A commit that is recognised after its answer was lost counts a second time"""
+    sent = {}
+    close = OpenWrites.close
+
+    def remembering(draft, commit, queue, now, *rest):
+        sent[commit] = draft, list(draft.moves), now
+        return next_header(draft, commit, queue, now, *rest)
+
+    def counting(self, verdicts, landed=None):
+        for write, verdict in verdicts.items():
+            if verdict is Verdict.LANDED and write.commit in sent:
+                draft, moves, now = sent[write.commit]
+                draft.header.counters = with_moves(draft.header.counters, moves, {}, now)
+        return close(self, verdicts, landed=landed)
+
+    patch.setattr(engine, "next_header", remembering)
+    patch.setattr(OpenWrites, "close", counting)
+
+
+def refused_transitions_counted(patch):
+    """The transitions of a refused operation are undone, and still counted"""
+    undo = Journal.undo
+    patch.setattr(
+        Journal, "undo", lambda self, mark, moves, bulk: undo(self, mark, len(self.moves) if mark else 0, bulk)
+    )
+
+
+def staged_jobs_not_counted(patch):
+    """Jobs that were added as lines are not counted"""
+    patch.setattr(commits, "_added", lambda draft: {})
+
+
+def own_transitions_only(patch):
+    """A writer counts from its own last commit, and forgets what others have counted since"""
+    known: dict[str, Any] = {}
+
+    def forgetful(draft, commit, *rest):
+        header = next_header(draft, commit, *rest)
+        own = known.get(commit.writer, draft.header.counters)
+        counters = with_moves(own, draft.moves, {}, rest[1])
+        known[commit.writer] = counters
+        return header.model_copy(update={"counters": counters})
+
+    patch.setattr(engine, "next_header", forgetful)
+
+
+def outbox_dropped_before_its_object_landed(patch):
+    """Events are dropped from the blob when their object is sent, before the store answers"""
+    move = HistoryMover._move
+
+    async def hasty(self, objects, history, queue):
+        self.moved = Moved(history.series, history.batches)
+        return await move(self, objects, history, queue)
+
+    patch.setattr(HistoryMover, "_move", hasty)
+
+
+def loser_drops_its_own_range(patch):
+    """The loser of two movers drops its own range of events instead of the winner's"""
+    move = HistoryMover._move
+
+    async def careless(self, objects, history, queue):
+        class Unread:
+            async def create_object(self, suffix, content):
+                try:
+                    await objects.create_object(suffix, content)
+                except CASConflictError:
+                    return
+
+        return await move(self, cast("SupportsObjects", Unread()), history, queue)
+
+    patch.setattr(HistoryMover, "_move", careless)
+
+
+def numbers_used_again_after_a_lost_answer(patch):
+    """A commit after a lost answer uses the numbers of the commit that landed unnoticed"""
+    pending: dict[str, int] = {}
+    settle = Blob.settle
+
+    def reusing(draft, commit, *rest):
+        header, known = next_header(draft, commit, *rest), draft.header.history
+        if known is None or header.history is None:
+            return header
+        surplus = known.last - pending.setdefault(commit.writer, known.last)
+        if not surplus:
+            return header
+        kept = [batch for batch in header.history.batches if span_of(batch).first <= known.last]
+        new = [
+            f"[{span_of(batch).first - surplus},{batch.partition(',')[2]}"
+            for batch in header.history.batches[len(kept) :]
+        ]
+        changes = {"batches": (*kept, *new), "last": header.history.last - surplus}
+        return header.model_copy(update={"history": header.history.model_copy(update=changes)})
+
+    def clean(self, header, size):
+        for writer, record in header.commits.items():
+            if record.version == header.version:
+                pending.pop(writer, None)
+        return settle(self, header, size)
+
+    patch.setattr(engine, "next_header", reusing)
+    patch.setattr(Blob, "settle", clean)
+
+
+def lines_without_an_event(patch):
+    """Jobs that were added as lines make no event"""
+    patch.setattr(
+        commits,
+        "batches_of",
+        lambda moves, placed, number, now, **options: batches_of(moves, (), number, now, **options),
+    )
+
+
+def rows_given_back_counted_as_done(patch):
+    """The event of the end of a range names the rows that were given back, too"""
+
+    def careless(verb, held, after, spans, now):
+        return bulk_move(verb, held, after, spans, now)._replace(rows=((held.segment, held.spans),))
+
+    patch.setattr(ranges, "bulk_move", careless)
