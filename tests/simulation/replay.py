@@ -72,6 +72,7 @@ class Replay:
         self._unsure: frozenset[str] = frozenset()
         self._aged: frozenset[str] = frozenset()
         self._after = Version()
+        self._may_raise_floor = False
         self._placed: list[JobFields] = []
 
     def begin(self, now: datetime, before: Version, after: Version) -> None:
@@ -84,6 +85,9 @@ class Replay:
         """
         self.model.now = now
         self._after, self._placed = after, []
+        self._may_raise_floor = bool(
+            before.segments
+        )  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
         same = before.schedules.items() if self._unsure else ()
@@ -160,6 +164,9 @@ class Replay:
             case Mistake():
                 raise Refused(JQueueError)
             case NewJob():
+                if self._may_raise_floor and isinstance(told, Job) and told.attempt == told.attempts_before:
+                    floor = min(told.attempt, self._after.floor)
+                    self.model.attempt_floor = max(self.model.attempt_floor, floor)
                 return self._enqueue(operation)
             case Dequeue():
                 hints = [job.id for job in told] if isinstance(told, list) else []
@@ -240,6 +247,8 @@ class Replay:
                 jobs.append((number, one, job["id"], job["created_at"]))
                 rows[number] = job
         found = self.model.enqueue_numbered(jobs, asked.jobs)
+        if not isinstance(told, BulkAdded):
+            return None
         for number, job in rows.items():
             added = found[number]
             if added["id"] == job["id"] and added.get("place") == told.offset + number:
@@ -270,8 +279,8 @@ class Replay:
         model = self.model
         model.drop_outlived()
         model.fire()
-        if not told:
-            return told
+        if not isinstance(told, list) or not told:
+            return []
         claim: RangeClaim = told[0]
         ids = self._ids_in(claim.segment, _rows(claim.held.spans))
         first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure)
