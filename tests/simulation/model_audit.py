@@ -194,6 +194,12 @@ class ModelAudit:
         ):
             raise Violation(4, f"attempt_floor is {after.floor}, and was {before.floor}", version=after)
         model.attempt_floor = after.floor
+        for job_id in model.table.keys() & jobs.keys() - before.jobs.keys() if before.segments else ():
+            job = model.table[job_id]
+            more = jobs[job_id]["attempts_before"] - job["attempts_before"]
+            if 0 < more <= after.floor:
+                raised = {name: job[name] + more for name in ("attempt", "attempts_before")}
+                model.table[job_id] = {**job, **raised}
         for job_id, job in before.jobs.items():
             if job_id in model.table and job_id in jobs and not (job.get("sequence") and job.get("created_at")):
                 unsaid = {name: jobs[job_id][name] for name in ("place", "created_at")}

@@ -85,9 +85,7 @@ class Replay:
         """
         self.model.now = now
         self._after, self._placed = after, []
-        self._may_raise_floor = bool(
-            before.segments
-        )  # by the attempts of whole segments
+        self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
         same = before.schedules.items() if self._unsure else ()
