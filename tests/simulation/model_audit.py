@@ -194,6 +194,8 @@ class ModelAudit:
         ):
             raise Violation(4, f"attempt_floor is {after.floor}, and was {before.floor}", version=after)
         model.attempt_floor = after.floor
+        for job_id in (model.finished.keys() - after.finished.keys()) & before.unsure:  # its row could not be read
+            del model.finished[job_id]
         for job_id in model.table.keys() & jobs.keys() - before.jobs.keys() if before.segments else ():
             job = model.table[job_id]
             more = jobs[job_id]["attempts_before"] - job["attempts_before"]
