@@ -298,3 +298,10 @@ async def decide(queue, operation):
         case Unschedule(name):
             return await queue.unschedule(name)
     raise AssertionError(operation)
+
+
+def single(operation: Any) -> Any:
+    """Return an operation that a verb can do: a strict heartbeat has one job."""
+    if isinstance(operation, Heartbeat) and not operation.tolerant:
+        return Heartbeat(operation.jobs[:1])
+    return operation

@@ -8,25 +8,38 @@ figures, and the version: a call that changes nothing must write nothing.
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 from zlib import crc32
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, QueueMissingError, ResultTimeoutError
+from jqueue import (
+    BrokerQueue,
+    DirectQueue,
+    InMemoryStorage,
+    InvalidJobError,
+    Job,
+    Limits,
+    QueueMissingError,
+    ResultTimeoutError,
+)
 from jqueue.operations import Heartbeat
-from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from jqueue.testing.virtual_time import EPOCH, VirtualClock, VirtualTimeLoop
 from tests.property import queue_calls as calls
-from tests.property.call_machine import CallMachine, single, who
 from tests.property.plain_program import PlainProgram
 from tests.property.plain_queue import PlainQueue
 from tests.property.plain_values import Refused
 from tests.property.queue_compare import figures, new_ids_of, only_errors, result_of, same
 
 CLAIM_TIMEOUTS: dict[type, float] = {DirectQueue: 40.0, BrokerQueue: 100.0}
+NEVER = 1e7
+"""Seconds after which claims are stale where they shall not become so."""
+
+who = st.integers(0, 2)
+"""The queue object that makes a call, counted around."""
 
 
 class Draws:
@@ -53,29 +66,54 @@ class Call:
     atomic: bool = True
 
 
-class QueueMachine(CallMachine):
-    """Any calls, in any order, to queue objects that share a store."""
+class QueueMachine(RuleBasedStateMachine):
+    """Any calls, in any order, to queue objects that share a store.
+
+    Attributes:
+        kinds: the class of each queue object.
+        limits: of all queue objects.
+        becomes_stale: True if a claim can become stale by the reads of a call. Which calls read first is known only of
+            a queue object that is alone.
+        is_segmented: True if waiting jobs move to segments in the background. This takes commits of its own, and a job
+            that expires there stays until it comes up.
+    """
 
     kinds: ClassVar[tuple[type, ...]] = (DirectQueue, BrokerQueue)
+    limits: ClassVar[Limits] = Limits()
+    becomes_stale: ClassVar[bool] = True
+    is_segmented: ClassVar[bool] = False
 
     def __init__(self):
         super().__init__()
+        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
+        self.seen = calls.Seen()
         self.storage = InMemoryStorage(clock=VirtualClock())
+        self.opened, self.abandoned, self.turns = 0, [], 0
         self.queues, self.programs = [], []
-        for kind in self.kinds:
-            timeout = CLAIM_TIMEOUTS[kind]
-            queue = kind(self.storage, stale_timeout=timeout, clock=VirtualClock(), entropy=Draws(kind.__name__))
-            begin = queue._engine.pacing.turns.begin
-            # A claim becomes stale by the reads of a call. The plain queue cannot know whether a call reads first.
-            queue._engine.pacing.turns.begin = lambda begin=begin: begin() and False
-            self.runner.run(queue.__aenter__())
-            self.queues.append(queue)
-            self.programs.append(PlainProgram(timeout, groups=kind is BrokerQueue))
+        for number in range(len(self.kinds)):
+            self.queues.append(None)
+            self.programs.append(None)
+            self.open(number)
         self.plain = PlainQueue()
         self.plain.now = self.now()
 
+    def open(self, number):
+        """Open a queue object in this place, as a process does that has just begun."""
+        kind = self.kinds[number]
+        timeout = CLAIM_TIMEOUTS[kind] if self.becomes_stale else NEVER
+        self.opened += 1
+        queue = kind(
+            self.storage,
+            stale_timeout=timeout,
+            limits=self.limits,
+            clock=VirtualClock(),
+            entropy=Draws(f"{kind.__name__}{self.opened}"),
+        )
+        self.queues[number] = self.runner.run(queue.__aenter__())
+        self.programs[number] = PlainProgram(timeout, groups=kind is BrokerQueue)
+
     def teardown(self):
-        for queue in self.queues:
+        for queue in (*self.queues, *self.abandoned):
             self.runner.run(queue.__aexit__(None, None, None))
         self.runner.close()
 
@@ -85,8 +123,9 @@ class QueueMachine(CallMachine):
 
     # Rules
 
-    @initialize(jobs=st.lists(calls.enqueues, max_size=4))
-    def begin(self, jobs):
+    @initialize(jobs=st.lists(calls.enqueues, max_size=4), turns=st.sampled_from([0, 3, 50]))
+    def begin(self, jobs, turns):
+        self.turns = turns if self.is_segmented else 0
         for asked in jobs:
             self.one(0, asked)
 
@@ -94,14 +133,45 @@ class QueueMachine(CallMachine):
     def enqueue(self, who, asked):
         self.one(who, asked)
 
+    @rule(who=who, asked=calls.dequeues)
+    def dequeue(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.acks | calls.nacks | calls.heartbeats)
+    def end_or_keep_a_claim(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.nacks)
+    def nack(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who)
+    def a_job_dies_and_is_redriven(self, who):
+        self.one(who, calls.Asked("nack", {"job": ("job", 0), "dead": True}))
+        self.one(who, calls.Asked("redrive"))
+
+    @rule(who=who, asked=calls.operators)
+    def operate(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.keepers | calls.cron_entries)
+    def decide(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, closed=st.booleans())
+    def another_process_takes_over(self, who, closed):
+        """Close a queue object or leave it as a process that was killed, and open another."""
+        number = who % len(self.queues)
+        if closed:
+            self.runner.run(self.queues[number].__aexit__(None, None, None))
+        else:
+            self.abandoned.append(self.queues[number])
+        self.open(number)
+
     @rule(who=who, many=st.lists(calls.enqueues, min_size=1, max_size=3))
     def enqueue_many(self, who, many):
         operations = self.operations(many)
         self.make(who, [Call(operations, lambda queue: queue.enqueue_many(operations), list)])
-
-    @rule(who=who, asked=calls.dequeues)
-    def dequeue_elsewhere(self, who, asked):
-        self.one(who + 1, asked)
 
     @rule(who=who, jobs=st.lists(calls.references, max_size=4))
     def ack_many(self, who, jobs):
@@ -195,11 +265,17 @@ class QueueMachine(CallMachine):
     # Making calls
 
     def operations(self, many):
-        return [self.seen.operation(asked, self.plain.now) for asked in many]
+        return [self.seen.operation(self.allowed(asked), self.plain.now) for asked in many]
+
+    def allowed(self, asked):
+        """Return a call without the options that make what happens depend on more than the plain queue knows."""
+        left_out = {"expires_in"} if self.is_segmented else set()
+        left_out |= set() if self.becomes_stale else {"claim_timeout"}
+        return calls.Asked(asked.verb, {name: each for name, each in asked.options.items() if name not in left_out})
 
     def call(self, asked):
         """One operation, by its verb."""
-        operation = single(self.operations([asked])[0])
+        operation = calls.single(self.operations([asked])[0])
         nothing = isinstance(operation, Heartbeat) and not operation.tolerant
         return Call(
             [operation],
@@ -229,25 +305,47 @@ class QueueMachine(CallMachine):
         for call, wanted, outcome in zip(made, expected, outcomes, strict=True):
             same(wanted if isinstance(wanted, Refused) else call.expected(wanted), outcome)
             self.look_at(outcome)
+        self.runner.run(self.background())
+
+    async def background(self):
+        """Let segments be written."""
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+
+    def look_at(self, answer: Any) -> None:
+        """Note the jobs that were returned."""
+        for each in answer if isinstance(answer, list | tuple) else [answer]:
+            if isinstance(each, list | tuple):
+                self.look_at(each)
+            elif isinstance(each, Job):
+                self.seen.note([each], claimed=each.status == "in_progress")
 
     # Invariants after each call
 
     @invariant()
     def the_state_is_as_it_should_be(self):
         for queue in self.queues:
-            state = self.runner.run(queue.read_state())
-            places = sorted(job.sequence for job in state.jobs)
+            state, jobs = self.runner.run(self.read(queue))
+            places = sorted(job.sequence for job in jobs)
             assert sorted(set(places)) == places, "two jobs have the same sequence number"
-            for job in state.jobs:
+            for job in jobs:
                 same(self.plain.find(job.id), job)
             by_place = [job["id"] for job in sorted(self.plain.jobs, key=lambda job: job["place"])]
-            assert by_place == [job.id for job in sorted(state.jobs, key=lambda job: job.sequence)]
-            assert self.plain.version == state.version, "the write was needless or is missing"
+            assert by_place == [job.id for job in sorted(jobs, key=lambda job: job.sequence)]
+            is_written = state.version if self.is_segmented else self.plain.version
+            assert is_written == state.version, "the write was needless or is missing"
             assert self.plain.finished == state.finished
             holds = {key: (hold.job_id, hold.until) for key, hold in state.holds.items()}
             assert {key: (job_id, until.timestamp()) for key, (job_id, until) in self.plain.holds.items()} == holds
             assert self.plain.attempt_floor == state.attempt_floor
             self.what_is_decided_is_as_it_should_be(state)
+
+    async def read(self, queue):
+        """Return the header with its jobs, and all jobs, in whatever object they are."""
+        state = await queue.read_state()
+        if not (self.is_segmented and state.version):
+            return state, state.jobs
+        return state, [job async for job in queue.iterate_jobs()]
 
     def what_is_decided_is_as_it_should_be(self, state):
         found = {
@@ -256,7 +354,8 @@ class QueueMachine(CallMachine):
         }
         assert self.plain.rules == found
         assert self.plain.settings == {name: getattr(state.settings, name) for name in self.plain.settings}
-        assert (("limits",) if self.plain.is_critical else ()) == state.critical
+        assert self.plain.is_critical == ("limits" in state.critical)
+        assert set(state.critical) <= ({"limits", "segments"} if self.is_segmented else {"limits"})
         assert self.plain.schedules.keys() == state.schedules.keys()
         for name, entry in self.plain.schedules.items():
             same(entry, state.schedules[name])
@@ -281,7 +380,9 @@ class QueueMachine(CallMachine):
         assert names <= stats.entrypoints.keys()
         for name, each in stats.entrypoints.items():  # entrypoints that had jobs once are there too
             assert self.plain.figures(name) == figures(each)
-        assert (self.plain.version, len(self.storage._content)) == (stats.version, stats.size)
+        content, _ = self.runner.run(self.storage.read())
+        assert len(content) == stats.size
+        assert self.is_segmented or self.plain.version == stats.version
         assert (0, ()) == (stats.unreadable, stats.warnings)
 
 
@@ -300,7 +401,15 @@ class BrokerMachine(QueueMachine):
 class SharedMachine(QueueMachine):
     """A direct queue and a broker on one store, each with its own calls and claims of the other's."""
 
-    kinds = (DirectQueue, BrokerQueue)
+    becomes_stale = False
 
 
-MACHINES = [DirectMachine, BrokerMachine, SharedMachine]
+class SegmentsMachine(QueueMachine):
+    """A direct queue and a broker that move all waiting jobs to segments."""
+
+    limits = Limits(hot_bytes=1)
+    becomes_stale = False
+    is_segmented = True
+
+
+MACHINES = [DirectMachine, BrokerMachine, SharedMachine, SegmentsMachine]

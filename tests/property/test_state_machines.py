@@ -1,24 +1,25 @@
-"""Any calls in any order: a queue does what its plain model does, and with segments what it does without.
+"""Any calls in any order: a queue does what its plain model does, wherever its jobs are.
 
-The plain model is the documentation as a program. Semantics do not know where a job is.
+The plain model is the documentation as a program.
 """
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.property import queue_machine, segment_machine
+from tests.property import queue_machine
 
 FAST = settings(
-    max_examples=5,
-    stateful_step_count=30,
+    max_examples=10,
+    stateful_step_count=40,
     deadline=None,
+    derandomize=True,  # so that what is found today is found tomorrow
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-LONG = settings(FAST, max_examples=600, stateful_step_count=60)
+LONG = settings(FAST, max_examples=600, stateful_step_count=60, derandomize=False)
 
-machines = pytest.mark.parametrize("machine", [*queue_machine.MACHINES, *segment_machine.MACHINES])
+machines = pytest.mark.parametrize("machine", queue_machine.MACHINES)
 
 
 @machines
