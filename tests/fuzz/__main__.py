@@ -1,111 +1,68 @@
 """Coverage-guided fuzzing of the code that foreign bytes reach: `python -m tests.fuzz --seconds 60`.
 
-`python -m tests.fuzz --replay FILE --target decode` shows again what was found, and needs no fuzzer.
+A target ends at its first finding, which becomes a file. `python -m tests.fuzz --replay FILE --target decode` runs it
+again, and needs no fuzzer.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import random
+import subprocess
 import sys
-import traceback
-from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from tests.fuzz.fuzzer import FINDINGS, ROOT, Outcome, fuzz
+from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
-FOUND, UNUSABLE = 1, 2
+ROOT = Path(__file__).parents[2]
+WORK = ROOT / ".fuzz"
+FINDINGS = WORK / "findings"
+LARGEST = {"decode": 16_384}
+"""Bytes of the largest input. The targets that read choices use fewer."""
+
 NO_FUZZER = (
     "atheris is not installed: pip install -e '.[fuzz]'. It exists for Linux and for macOS on Intel processors, Python"
     " 3.11 to 3.13; elsewhere, the tests in tests/fuzz run without it."
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def fuzz(target: str, seconds: int, seed: int) -> int:
+    """Run the fuzzer on one target, with its output on ours. Returns 0 if it found nothing."""
+    corpus = WORK / "corpus" / target
+    for folder in (corpus, FINDINGS):
+        folder.mkdir(parents=True, exist_ok=True)
+    for content in seeds(target):
+        (corpus / hashlib.sha1(content).hexdigest()).write_bytes(content)
+    limits = [f"-max_total_time={seconds}", f"-max_len={LARGEST.get(target, 1024)}", "-timeout=5", "-rss_limit_mb=1024"]
+    output = [f"-artifact_prefix={FINDINGS}/{target}-", "-print_final_stats=1", "-reload=0"]
+    command = [sys.executable, "-m", "tests.fuzz.campaign", target, f"-seed={seed}", *limits, *output, str(corpus)]
+    print(" ".join(command), flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def main() -> int:
     """Run or replay. Returns 0; 1 if something was found; 2 if the fuzzer is not installed."""
-    options = _parser().parse_args(arguments)
-    console = Console(soft_wrap=True, highlight=False)
-    if options.replay is not None:
-        return _replay(options.target or "decode", options.replay, console)
-    if importlib.util.find_spec("atheris") is None:
-        console.print(NO_FUZZER, markup=False)
-        return UNUSABLE
-    names = [options.target] if options.target else list(TARGETS)
-    seed = options.seed if options.seed is not None else random.randrange(1, 2**31)
-    seconds = max(1, options.seconds // len(names))
-    console.print(f"seed {seed}; {seconds} s for each of: {', '.join(names)}")
-    return _report([fuzz(name, seconds, seed, options.jobs) for name in names], console)
-
-
-def _count(text: str) -> int:
-    """Return a whole number from 1 up."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
-    return int(text)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=_count, default=60, help="how long, all targets together (default: 60)")
+    parser.add_argument("--seconds", type=int, default=60, help="how long, all targets together (default: 60)")
     parser.add_argument("--target", choices=TARGETS, help="only this one")
     parser.add_argument("--seed", type=int, help="where chance begins; drawn if not given")
-    parser.add_argument("--jobs", type=_count, default=1, help="how many processes for a target (default: 1)")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run one input once, and show what it does")
-    return parser
-
-
-def _report(outcomes: Sequence[Outcome], console: Console) -> int:
-    """Print the figures, the findings and the verdict; returns the exit code."""
-    table = Table("target", "runs", "runs/s", "edges", "corpus", "MB", "findings", box=box.SIMPLE)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for one in outcomes:
-        figures = (one.runs, one.per_second, one.edges, one.corpus, one.megabytes, len(one.findings))
-        table.add_row(one.target, *(f"{figure:,}" for figure in figures))
-    console.print(table)
-    for one in outcomes:
-        for name, what in one.findings.items():
-            console.print(f"{one.target}: {what}", markup=False)
-            file = (FINDINGS / name).relative_to(ROOT)
-            console.print(f"  python -m tests.fuzz --replay {file} --target {one.target}", markup=False)
-        for failure in one.failures:
-            console.print(f"{one.target}: {failure}", markup=False)
-    console.print(_verdict(outcomes))
-    return FOUND if any(one.findings or one.failures for one in outcomes) else 0
-
-
-def _verdict(outcomes: Sequence[Outcome]) -> str:
-    count = sum(len(one.findings) for one in outcomes)
-    if count:
-        where = ", ".join(f"{len(one.findings)} in {one.target}" for one in outcomes if one.findings)
-        return f"{count} finding{'s' if count > 1 else ''}: {where}."
-    failed = [one.target for one in outcomes if one.failures]
-    if failed:
-        return f"The fuzzer failed: {', '.join(failed)}."
-    return f"Nothing was found in {sum(one.runs for one in outcomes):,} runs."
-
-
-def _replay(name: str, path: Path, console: Console) -> int:
-    """Run one input once, and show its meaning and its finding."""
-    target, data = TARGETS[name], path.read_bytes()
-    for number, content in enumerate(target.contents(data), 1):
-        console.print(f"blob {number}: {content!a}", markup=False)
-    for words in target.words(data):
-        console.print(words, markup=False)
-    try:
-        target.run(data)
-    except Exception as error:
-        console.print(ascii("".join(traceback.format_exception(error))).replace("\\n", "\n"), markup=False)
-        console.print("a finding")
-        return FOUND
-    console.print("nothing is found")
-    return 0
+    options = parser.parse_args()
+    if options.replay is not None:
+        TARGETS[options.target or "decode"](options.replay.read_bytes())
+        print("nothing is found")
+        return 0
+    if importlib.util.find_spec("atheris") is None:
+        print(NO_FUZZER)
+        return 2
+    names = [options.target] if options.target else list(TARGETS)
+    seed = options.seed or random.randrange(1, 2**31)
+    seconds = max(1, options.seconds // len(names))
+    codes = [fuzz(name, seconds, seed) for name in names]
+    return int(any(codes))
 
 
 if __name__ == "__main__":

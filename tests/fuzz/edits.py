@@ -18,37 +18,14 @@ NUMBERS = (b"0", b"-1", b"1", b"7", b"1e999", b"-1e999", b"NaN", b"Infinity", b"
 COUNTS = tuple(b"%d" % number for number in (2**31, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63)))
 HUGE = (b"9" * 300, b"9" * 4300, b"9" * 5000, b"1" + b"0" * 400 + b".0")
 TEXTS = (
-    b'""',
-    b'"queued"',
-    b'"in_progress"',
-    b'"dead"',
-    b'"completed"',
-    b'"mail"',
-    b'"mail:eve"',
-    b'"job-1"',
-    b'"inf"',
-    b'"nan"',
-    b'"1"',
-    b'"eA=="',
-    b'"eA="',
-    b'"!"',
-    b'"\\ud800"',
-    b'"\xed\xa0\x80"',
-    b'"\\u0000"',
-    b'"\xe2\x80\xa8"',
+    *(b'""', b'"queued"', b'"in_progress"', b'"dead"', b'"completed"', b'"mail"', b'"mail:eve"', b'"job-1"', b'"inf"'),
+    *(b'"nan"', b'"1"', b'"eA=="', b'"eA="', b'"!"', b'"\\ud800"', b'"\xed\xa0\x80"', b'"\\u0000"', b'"\xe2\x80\xa8"'),
     b'"' + b"x" * 2000 + b'"',
 )
 TIMES = (
-    b'"0001-01-01T00:00:00+00:00"',
-    b'"0001-01-01T00:00:00+14:00"',
-    b'"9999-12-31T23:59:59.999999+00:00"',
-    b'"9999-12-31T23:59:59-12:00"',
-    b'"2026-01-01"',
-    b'"2026-01-01T00:00:00"',
-    b'"2025-12-31T23:59:59Z"',
-    b'"1969-07-20T20:17:40.000001+23:59:59.999999"',
-    b'"2026-W01-1"',
-    b"1767225600",
+    *(b'"0001-01-01T00:00:00+00:00"', b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59.999999+00:00"'),
+    *(b'"9999-12-31T23:59:59-12:00"', b'"2026-01-01"', b'"2026-01-01T00:00:00"', b'"2025-12-31T23:59:59Z"'),
+    *(b'"1969-07-20T20:17:40.000001+23:59:59.999999"', b'"2026-W01-1"', b"1767225600"),
 )
 OTHERS = (b"null", b"true", b"false", b"[]", b"{}", b'["job-1", 5.5]', b"[1, 2, 3.5, 0.1]", b'{"a": {"b": []}}')
 VALUES = NUMBERS + COUNTS + HUGE + TEXTS + TIMES + OTHERS
@@ -57,47 +34,18 @@ NAMES = (
     b" unique_key unique_for heartbeat_at claim_timeout dead_at error format version queue critical evicted_through"
     b" attempt_floor commits finished holds jobs extra set_aside model_config colour job-1 job-2 job-3 job-5"
 ).split()
+FINISHED = b'"status": "completed", "result": [7], "keep_result": 1e9, "finished_at": "2026-01-02T03:04:05Z"'
 FEATURES = (b"[]", b'["time travel"]', b'[""]', b'["\\ud800"]', b'"time travel"', b"[[]]", b"null", b"{}")
 FORMATS = (b"2", b"1", b"3", b"2.0", b"true", b'"2"', b"null", b"[2]", b"9" * 4300)
-BYTES = (
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b'"',
-    b"\\",
-    b"\n",
-    b"\r",
-    b"\0",
-    b" ",
-    b"\x0b",
-    b"\xff",
-    b"}}",
-    b",,",
-    b"//",
-)
+BYTES = (*(b"%c" % each for each in b'{}[],:"\\\n\r\0 \x0b\xff'), b"}}", b",,", b"//")
+COUNT = re.compile(rb"(?<=: )-?\d+(?=[,}])")
+CHANGES = ((VALUE, VALUES), (VALUE, VALUES), (COUNT, COUNTS + NUMBERS), (TIME, TIMES), (TEXT, TEXTS))
 
 
-def change_value(blob: bytes, choices: Choices) -> bytes:
-    """Replace a value by one of any type."""
-    return _replace(VALUE, blob, choices, lambda _: choices.pick(VALUES))
-
-
-def change_count(blob: bytes, choices: Choices) -> bytes:
-    """Replace a whole number by one at the edge of a range."""
-    return _replace(re.compile(rb"(?<=: )-?\d+(?=[,}])"), blob, choices, lambda _: choices.pick(COUNTS + NUMBERS))
-
-
-def change_time(blob: bytes, choices: Choices) -> bytes:
-    """Replace a time."""
-    return _replace(TIME, blob, choices, lambda _: choices.pick(TIMES))
-
-
-def change_text(blob: bytes, choices: Choices) -> bytes:
-    """Replace a text or a name."""
-    return _replace(TEXT, blob, choices, lambda _: choices.pick(TEXTS))
+def change(blob: bytes, choices: Choices) -> bytes:
+    """Replace a value by one of any type, a number by one at an edge, a time, or a text."""
+    pattern, values = choices.pick(CHANGES)
+    return _replace(pattern, blob, choices, lambda _: choices.pick(values))
 
 
 def rename(blob: bytes, choices: Choices) -> bytes:
@@ -128,29 +76,37 @@ def set_header(blob: bytes, choices: Choices) -> bytes:
     return pattern.sub(lambda _: choices.pick(values), blob, count=1)
 
 
-def delete_line(blob: bytes, choices: Choices) -> bytes:
-    """Delete a line."""
+def edit_lines(blob: bytes, choices: Choices) -> bytes:
+    """Delete, move or repeat a line, with or without its comma, or turn them around."""
     lines = blob.split(b"\n")
-    del lines[choices.below(len(lines))]
+    at, to, kind = choices.below(len(lines)), choices.below(len(lines) + 1), choices.below(6)
+    if kind == 0:
+        lines[1:-2] = reversed(lines[1:-2])
+    elif kind < 3:
+        line = lines.pop(at)
+        lines[to:to] = [line] if kind == 1 else []
+    else:
+        line = lines[at].rstrip(b",") + b"," if kind == 3 else lines[at]
+        lines.insert(to, line.replace(b'"entrypoint": "', b'"entrypoint": "y', 1) if kind == 4 else line)
     return b"\n".join(lines)
 
 
-def double_line(blob: bytes, choices: Choices) -> bytes:
-    """Repeat a line, at once or further down, with or without its comma."""
-    lines = blob.split(b"\n")
-    line = choices.pick(lines)
-    if choices.one_in(4):
-        line = line.rstrip(b",") + b","
-    lines.insert(choices.below(len(lines) + 1), line)
-    return b"\n".join(lines)
-
-
-def move_line(blob: bytes, choices: Choices) -> bytes:
-    """Move a line."""
-    lines = blob.split(b"\n")
-    line = lines.pop(choices.below(len(lines)))
-    lines.insert(choices.below(len(lines) + 1), line)
-    return b"\n".join(lines)
+def edit_a_job(blob: bytes, choices: Choices) -> bytes:
+    """Add a job, as another program does, or change the decisions on one: its key, its place, its result."""
+    at = '"created_at": "2026-01-02T03:04:05+00:00"'
+    name, place = choices.below(40), choices.below(20)
+    added = f'"by hand {name}": {{"entrypoint": "mail", "payload": "", "sequence": {place}, {at}}},\n'.encode()
+    pattern, change = choices.pick(
+        (
+            (rb'(?<=\{\n)(?=")', lambda _: added),
+            (rb'"payload": ', lambda found: b'"unique_key": "k", ' + found),
+            (rb'"payload": ', lambda found: b'"concurrency_key": "c", "concurrency_limit": 1, ' + found),
+            (rb'"sequence": \d+, ', lambda _: b""),
+            (rb'"status": "queued"', lambda _: FINISHED),
+            (rb'\},\n"', lambda _: b'}, "'),
+        )
+    )
+    return _replace(re.compile(pattern), blob, choices, change)
 
 
 def join_lines(blob: bytes, choices: Choices) -> bytes:
@@ -229,25 +185,8 @@ def _laid_out(content: Any, layout: int, choices: Choices) -> bytes | None:
 
 
 EDITS: tuple[Callable[[bytes, Choices], bytes], ...] = (
-    change_value,
-    change_value,
-    change_count,
-    change_count,
-    change_time,
-    change_text,
-    rename,
-    add_field,
-    add_field,
-    nest,
-    set_header,
-    delete_line,
-    double_line,
-    move_line,
-    join_lines,
-    change_bytes,
-    cut,
-    save_otherwise,
-    lay_out,
+    *(change, change, change, change, rename, add_field, add_field, nest, set_header, edit_lines, edit_lines),
+    *(edit_lines, edit_a_job, edit_a_job, edit_a_job, join_lines, change_bytes, cut, save_otherwise, lay_out),
 )
 
 

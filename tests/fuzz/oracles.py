@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from jqueue.core.blob import codec
-from jqueue.core.blob.content import Blob
 from jqueue.domain.errors import InvalidBlobError, JQueueError
 from jqueue.domain.models import Job, QueueState
 
@@ -100,18 +99,6 @@ def check_normal(state: QueueState) -> bytes:
     return written
 
 
-def check_closed(content: bytes) -> None:
-    """Check that an accepted blob has an end: it is JSON as a whole, or its last line closes the jobs."""
-    if content.rstrip().rpartition(b"\n")[2].strip() == codec.JOBS_CLOSE:
-        return
-    try:
-        json.loads(content)
-    except RecursionError:
-        return
-    except ValueError as error:
-        raise Finding("a blob without an end is taken for a queue") from error
-
-
 def check_cuts(written: bytes) -> None:
     """Check that a blob of ours is refused without its end, even if it is cut after a line that ends like a blob."""
     ends = [written.index(b"\n"), *(found.start() for found in LINE_ENDS.finditer(written))]
@@ -171,30 +158,11 @@ def _members(line: bytes) -> int:
 def check_blob(content: bytes) -> QueueState | None:
     """Check everything that holds for any bytes. Returns the state, or None if they are not a queue."""
     state = read(content)
-    if not content:
-        return state
-    try:
-        blob = adopted(content)
-    except InvalidBlobError as error:
-        require(state is None or is_deep(content), f"the engine refuses what can be decoded: {ascii(str(error))[:120]}")
-        return None
-    if state is None:
-        require(is_deep(content), "the engine takes what cannot be decoded")
-        return None
-    check_same(blob.draft.freeze(), state, "the engine's reading and decode")
-    check_closed(content)
-    check_cuts(check_normal(state))
-    check_layout(content, state)
-    check_all_there(content, state)
+    if state is not None and content:
+        check_cuts(check_normal(state))
+        check_layout(content, state)
+        check_all_there(content, state)
     return state
-
-
-def adopted(*contents: bytes) -> Blob:
-    """Return the engine's blob after it has read these contents, one after the other."""
-    blob = Blob()
-    for content in contents:
-        blob.adopt(codec.parse_blob(content), len(content))
-    return blob
 
 
 def asides(state: QueueState) -> Counter[bytes]:

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from jqueue.core.blob.codec import encode
-from jqueue.core.blob.lines import encode_job
-from jqueue.domain.models import CommitRecord, Job, JobStatus, KeyHold, QueueState, SetAside
+from jqueue.domain.models import CommitRecord, Job, KeyHold, QueueState, SetAside
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -99,10 +98,10 @@ def corpus(target: str) -> list[bytes]:
 def _legacy() -> bytes:
     """Return a queue in the format of jqueue 1.0.0, with a duplicate job and a job that cannot be read."""
     fields = ("id", "entrypoint", "payload", "status", "priority", "created_at", "heartbeat_at")
-    entries = []
-    for job in JOBS:
-        if job.status is not JobStatus.DEAD:
-            entry = json.loads(b"{" + encode_job(job) + b"}")[job.id]
-            entries.append({name: entry[name] for name in fields if name in entry} | {"id": job.id})
-    entries += [entries[0], {"id": "bad", "entrypoint": 7}]
-    return json.dumps({"jobs": entries, "version": 3}, indent=2).encode()
+    jobs = json.loads(encode(QueueState(jobs=JOBS)))["jobs"]
+    entries = [
+        {name: entry[name] for name in fields if name in entry} | {"id": job_id}
+        for job_id, entry in jobs.items()
+        if entry["status"] != "dead"
+    ]
+    return json.dumps({"jobs": [*entries, entries[0], {"id": "bad", "entrypoint": 7}], "version": 3}, indent=2).encode()

@@ -1,43 +1,30 @@
 """The target `segments`: a queue whose segments, or whose manifest, were changed, cut off or mixed up.
 
-The input is read as choices: the damage, and the calls made then. Each call returns or raises an error of the queue. No
-call takes long, or memory for more rows than there are. If the checksums are made to fit the damage, the decoders are
-reached, too.
+The input is read as choices: the damage, and the calls made then. Each call returns or raises an error of the queue. If
+the checksums are made to fit the damage, the decoders are reached, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import resource
-import signal
 import zlib
-from collections.abc import Awaitable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
 from functools import cache
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from jqueue import DirectQueue, InMemoryStorage, Job, JobStatus, JQueueError, Limits
-from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.segments import FOLDER
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.fuzz.choices import Choices
 from tests.fuzz.edits import COUNTS, NUMBERS, OTHERS, TEXTS, VALUE, edit
-from tests.fuzz.oracles import Finding
 from tests.simulation.workload import SeededEntropy
-
-SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=2, merged=3, holes=2)
-
-SECONDS = 10.0
-"""Time that one input may take: a hundred times as long as usual."""
-
-MEGABYTES = 256
-"""Memory by which the process may grow while it runs an input."""
+from tests.tiny_segments import in_segments
 
 NUMBER = re.compile(rb"-?\d[\d.]*")
 
@@ -76,10 +63,8 @@ def whole() -> Store:
 def _queue(storage: InMemoryStorage) -> DirectQueue:
     limits = Limits(hot_bytes=1, batch_size=4)
     entropy = SeededEntropy(Random(0), "fuzz")
-    queue = DirectQueue(storage, clock=VirtualClock(), entropy=entropy, deadline=20, limits=limits)
-    assert queue._engine.segments is not None
-    queue._engine.segments.writer.sizes = SIZES
-    return queue
+    queue = DirectQueue(storage, clock=VirtualClock(), entropy=entropy, holder="fuzz", deadline=20, limits=limits)
+    return in_segments(queue, hot_bytes=1, chunk_rows=2, most_rows=65_536, merged=3, holes=2)
 
 
 def damaged(choices: Choices) -> Store:
@@ -159,24 +144,9 @@ def _believed(content: bytes, suffix: str, data: bytes) -> bytes:
 
 
 def segments_target(data: bytes) -> None:
-    """Open the damaged queue, and make the chosen calls.
-
-    Raises:
-        Finding: a call took long, or much memory. Any other exception is a finding too.
-    """
+    """Open the damaged queue, and make the chosen calls. Any exception is a finding."""
     choices = Choices(data)
-    content, objects = damaged(choices)
-    before = _megabytes()
-    with _in_time():
-        run(_program(content, objects, choices))
-    if (grown := _megabytes() - before) > MEGABYTES:
-        raise Finding(f"the process has grown by {grown} MB")
-
-
-def contents(data: bytes) -> list[bytes]:
-    """Return the blob and the objects that an input puts into the store."""
-    content, objects = damaged(Choices(data))
-    return [content, *objects.values()]
+    run(_program(*damaged(choices), choices))
 
 
 async def _program(content: bytes, objects: Mapping[str, bytes], choices: Choices) -> None:
@@ -198,33 +168,29 @@ async def _program(content: bytes, objects: Mapping[str, bytes], choices: Choice
 
 
 async def _step(queue: DirectQueue, choices: Choices) -> None:
-    verb = choices.below(11)
     name = choices.pick(NAMES)
-    if verb == 0:
-        await _call(queue.dequeue(choices.pick((None, "mail", "other")), batch_size=choices.pick((1, 3))))
-    elif verb == 1:
-        claim = await _call(queue.claim_range(choices.pick(("mail", "other")), choices.pick((1, 50))))
-        if claim is not None:
-            await _call(_read(queue, claim))
-            await _call(queue.end_range(claim, failed={name: "boom"} if choices.one_in(2) else {}))
-    elif verb == 2:
-        await _call(queue.cancel(name))
-    elif verb == 3:
-        await _call(queue.enqueue("mail", b"", job_id=name))
-    elif verb == 4:
-        await _call(queue.enqueue("mail", b"", unique_key="key 1"))
-    elif verb == 5:
-        await _call(queue.purge(status=JobStatus.QUEUED, entrypoint="mail"))
-    elif verb == 6:
-        await _call(queue.peek("mail", batch_size=3))
-    elif verb == 7:
-        await _call(queue.collect())
-    elif verb == 8:
-        await _call(queue.enqueue_many([Enqueue("mail", b"", job_id=f"given {number}") for number in range(9)]))
-    elif verb == 9:
-        await asyncio.sleep(choices.pick((1, 400, 4000)))
-    else:
-        await _call(queue.find(name))
+    many = [Enqueue("mail", b"", job_id=f"given {number}") for number in range(9)]
+    calls = (
+        lambda: queue.dequeue(choices.pick((None, "mail", "other")), batch_size=choices.pick((1, 3))),
+        lambda: _range(queue, choices, name),
+        lambda: queue.cancel(name),
+        lambda: queue.enqueue("mail", b"", job_id=name),
+        lambda: queue.enqueue("mail", b"", unique_key="key 1"),
+        lambda: queue.purge(status=JobStatus.QUEUED, entrypoint="mail"),
+        lambda: queue.peek("mail", batch_size=3),
+        queue.collect,
+        lambda: queue.enqueue_many(many),
+        lambda: asyncio.sleep(choices.pick((1, 400, 4000))),
+        lambda: queue.find(name),
+    )
+    await _call(choices.pick(calls)())
+
+
+async def _range(queue: DirectQueue, choices: Choices, failed: str) -> None:
+    claim = await queue.claim_range(choices.pick(("mail", "other")), choices.pick((1, 50)))
+    if claim is not None:
+        await _call(_read(queue, claim))
+        await queue.end_range(claim, failed={failed: "boom"} if choices.one_in(2) else {})
 
 
 async def _all(queue: DirectQueue) -> list[Job]:
@@ -241,23 +207,3 @@ async def _call(work: Awaitable[Any]) -> Any:
         return await work
     except JQueueError:
         return None
-
-
-def _megabytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-
-
-@contextmanager
-def _in_time() -> Iterator[None]:
-    """Raise a finding if what runs takes too long."""
-
-    def stop(*_: Any) -> NoReturn:
-        raise Finding(f"it took more than {SECONDS:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -6,8 +6,7 @@ Time is virtual: five minutes of waiting take no time, and a call that never end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from datetime import timedelta
+from random import Random
 from typing import Any
 
 from jqueue import DirectQueue, InMemoryStorage
@@ -24,22 +23,7 @@ from jqueue.domain.models import Job, QueueState
 from jqueue.testing.virtual_time import VirtualClock
 from tests.fuzz import oracles
 from tests.fuzz.oracles import Finding, require
-
-
-class CountedEntropy:
-    """Ids that count up, and constant jitter: the same input always gives the same run."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def new_id(self) -> str:
-        """Return the next id."""
-        self._count += 1
-        return f"id-{self._count:016d}"
-
-    def jitter(self, bound: float) -> float:
-        """Return half of the bound."""
-        return bound / 2
+from tests.simulation.workload import SeededEntropy
 
 
 class Session:
@@ -52,37 +36,36 @@ class Session:
         queue: the queue object.
         storage: its store.
         claimed: jobs as they were dequeued.
-        contents: every content that another program put into the store. Until the next commit has landed, writes may
-            conflict with it and have an unknown outcome. Their claims may be handed back as late as the next call.
     """
 
     def __init__(self, content: bytes) -> None:
         self.clock = VirtualClock()
-        self.entropy = CountedEntropy()
+        self.entropy = SeededEntropy(Random(0), "fuzz")
         self.storage = InMemoryStorage(content, clock=self.clock)
         self.queue = self.another()
         self.claimed: list[Job] = []
-        self.contents = [content]
         self._disturbed = False
 
     def another(self) -> DirectQueue:
         """Return a fresh queue object on the same blob."""
-        return DirectQueue(self.storage, clock=self.clock, entropy=self.entropy)
+        return DirectQueue(self.storage, clock=self.clock, entropy=self.entropy, holder="fuzz")
 
     async def content(self) -> bytes:
         """Return the content of the store."""
         return (await self.storage.read())[0]
 
     async def another_queue_writes(self, content: bytes) -> None:
-        """Put another content into the store, as another program does."""
+        """Put another content into the store, as another program does.
+
+        Until the next commit has landed, writes may conflict with it and have an unknown outcome.
+        """
         _, etag = await self.storage.read()
         if content:
             await self.storage.write(content, etag)
-            self.contents.append(content)
             self._disturbed = True
 
     async def call(self, verb: str, *arguments: Any, hurried: bool = False, **options: Any) -> Any:
-        """Call a verb and judge the result. Returns its result, or the error that refused it.
+        """Call a verb and judge what it did. Returns its result, or the error that refused it.
 
         Args:
             verb: its name.
@@ -94,31 +77,31 @@ class Session:
             Finding: a promise was broken.
         """
         before = await self.content()
-        disturbed = self._disturbed
-        result: Any
         try:
             async with asyncio.timeout(1e6):
                 result = await getattr(self.queue, verb)(*arguments, **options)
         except JQueueError as error:
             result = error
-            self._judge_error(error, hurried=hurried, disturbed=disturbed)
+            self._judge_error(error, hurried=hurried)
         except TimeoutError as error:
             raise Finding(f"{verb} does not end") from error
         after = await self.content()
+        is_unknown = isinstance(result, UnknownOutcomeError)
         if isinstance(result, JQueueError):
-            unsure = disturbed or (hurried and isinstance(result, UnknownOutcomeError))
+            unsure = self._disturbed or (hurried and is_unknown)
             require(unsure or after == before, f"{verb} was refused, and has written")
         if after != before:
             self._disturbed = False
-            disturbed = disturbed or isinstance(result, UnknownOutcomeError)
-            self._judge_commit(verb, before, after, result, disturbed=disturbed)
-        self._disturbed = self._disturbed or isinstance(result, UnknownOutcomeError)
+            _judge_commit(before, after)
+        self._disturbed = self._disturbed or is_unknown
         if verb == "dequeue" and isinstance(result, list):
             self.claimed += result
+            jobs = {job.id: job for job in oracles.read_written(after).jobs}
+            require(all(jobs.get(job.id) == job for job in result), "a job was claimed otherwise than the store has it")
         return result
 
     async def judge_view(self) -> None:
-        """Check that the queue object shows the content of the store."""
+        """Check that the queue object shows and would claim what the store has, as a fresh one does."""
         content = await self.content()
         state = oracles.read(content)
         seen = await self.call("read_state")
@@ -131,57 +114,29 @@ class Session:
         elif isinstance(seen, QueueState):
             oracles.check_same(seen, state, "the queue object's view", placed=False)
             require(figures.unreadable == len(state.set_aside), "the lines set aside are not counted")
+            ready = [await queue.peek(batch_size=100) for queue in (self.queue, self.another())]
+            ours, anew = ([job.id for job in jobs] for jobs in ready)
+            require(ours == anew, "a fresh queue object serves in another order")
 
-    def _judge_error(self, error: JQueueError, *, hurried: bool, disturbed: bool) -> None:
+    def _judge_error(self, error: JQueueError, *, hurried: bool) -> None:
         oracles.check_message(error)
         if type(error) is JQueueError:
             raise Finding(str(error)) from error.__cause__
         if type(error) is StorageError or isinstance(error, CASConflictError):
             raise Finding(f"nothing was wrong with the store: {error}") from error
-        if disturbed and isinstance(error, UnknownOutcomeError):
+        if self._disturbed and isinstance(error, UnknownOutcomeError):
             return  # the write met another program's content, and the commit table cannot tell
         if isinstance(error, DeadlineExceededError | UnknownOutcomeError) and not hurried:
             raise Finding(f"nothing was in the way of the call: {error}") from error
 
-    def _judge_commit(self, verb: str, content: bytes, written: bytes, result: Any, *, disturbed: bool) -> None:
-        before, after = oracles.read(content), oracles.read_written(written)
-        if before is None:
-            raise Finding("what could not be read was overwritten")
-        grown = after.version - before.version
-        patient = disturbed or verb == "dequeue"  # jobs that expire or become stale meanwhile take their own commit
-        require(grown == 1 or (patient and grown > 0), f"the version has grown by {grown}")
-        require(before.queue in ("", after.queue), "the queue has another id")
-        oracles.check_kept(before, after)
-        if not after.set_aside:
-            oracles.check_json(written)
-        old, new = ({job.id: job for job in state.jobs} for state in (before, after))
-        missing = [old[job_id] for job_id in old.keys() - new.keys()]
-        if not disturbed:
-            check_gone(verb, missing, result)
-            require(new.keys() <= old.keys() | enqueued(verb, result), "a job that nobody enqueued is there")
-        for job_id in old.keys() & new.keys():
-            require(new[job_id].attempt >= old[job_id].attempt, "an attempt has shrunk")
-        if verb == "dequeue" and isinstance(result, list):
-            same = all(new.get(job.id) == job for job in result)
-            require(same, "a job was claimed otherwise than the store has it")
 
-
-def check_gone(verb: str, missing: Sequence[Job], result: Any) -> None:
-    """Check that the verb is allowed to remove the jobs that are missing."""
-    if verb in ("ack", "ack_many", "cancel", "purge", "apply"):
-        return
-    for job in missing:
-        expired = job.expires_at is not None
-        replaced = verb == "enqueue" and job.unique_key is not None and job.unique_key == result.unique_key
-        require(expired or replaced, f"a job was lost by {verb}")
-
-
-def enqueued(verb: str, result: Any) -> set[str]:
-    """Return the ids that a verb may have added."""
-    if verb not in ("enqueue", "enqueue_many", "apply"):
-        return set()
-    return {job.id for job in (result if isinstance(result, list) else [result]) if isinstance(job, Job)}
-
-
-LONG = timedelta(days=1).total_seconds()
-"""Seconds after which every claim is stale."""
+def _judge_commit(content: bytes, written: bytes) -> None:
+    before, after = oracles.read(content), oracles.read_written(written)
+    if before is None:
+        raise Finding("what could not be read was overwritten")
+    require(after.version > before.version, "the version has not grown")
+    require(before.queue in ("", after.queue), "the queue has another id")
+    oracles.check_kept(before, after)
+    oracles.check_normal(after)
+    attempts = {job.id: job.attempt for job in before.jobs}
+    require(all(job.attempt >= attempts.get(job.id, 0) for job in after.jobs), "an attempt has shrunk")

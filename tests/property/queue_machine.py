@@ -89,10 +89,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.seen = calls.Seen()
         self.storage = InMemoryStorage(clock=VirtualClock())
         self.opened, self.abandoned, self.turns = 0, [], 0
-        self.queues, self.programs = [], []
+        self.queues: dict[int, Any] = {}
+        self.programs: dict[int, PlainProgram] = {}
         for number in range(len(self.kinds)):
-            self.queues.append(None)
-            self.programs.append(None)
             self.open(number)
         self.plain = PlainQueue()
         self.plain.now = self.now()
@@ -113,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.programs[number] = PlainProgram(timeout, groups=kind is BrokerQueue)
 
     def teardown(self):
-        for queue in (*self.queues, *self.abandoned):
+        for queue in (*self.queues.values(), *self.abandoned):
             self.runner.run(queue.__aexit__(None, None, None))
         self.runner.close()
 
@@ -324,7 +323,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_state_is_as_it_should_be(self):
-        for queue in self.queues:
+        for queue in self.queues.values():
             state, jobs = self.runner.run(self.read(queue))
             places = sorted(job.sequence for job in jobs)
             assert sorted(set(places)) == places, "two jobs have the same sequence number"
@@ -371,9 +370,9 @@ class QueueMachine(RuleBasedStateMachine):
     def the_figures_are_as_they_should_be(self):
         if not self.plain.version:
             with pytest.raises(QueueMissingError):
-                self.runner.run(self.queues[-1].stats())
+                self.runner.run(self.queues[0].stats())
             return
-        stats = self.runner.run(self.queues[-1].stats())
+        stats = self.runner.run(self.queues[0].stats())
         assert self.plain.figures() == figures(stats)
         names = {job["entrypoint"] for job in self.plain.jobs}
         names |= {name for name, rules in self.plain.rules.items() if rules["paused"]}
