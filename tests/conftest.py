@@ -15,7 +15,7 @@ from tests.time_limits import pytest_runtest_makereport
 
 __all__ = ["azurite", "gcs_server", "moto_s3", "pytest_runtest_makereport", "seaweedfs", "spark", "spark_cluster"]
 
-pytest.register_assert_rewrite("tests.contract.queue", "tests.contract.worker")
+pytest.register_assert_rewrite("tests.contract.queue", "tests.contract.worker_contract")
 
 
 def pytest_configure(config):

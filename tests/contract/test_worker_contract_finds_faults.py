@@ -4,7 +4,6 @@ A queue sees most faults of a worker as wrong calls. So they are planted in the 
 """
 
 import dataclasses
-import itertools
 
 import pytest
 
@@ -19,18 +18,6 @@ from tests.contract.worker_contract import WorkerContract
 from tests.virtual_world import in_virtual_time
 
 pytestmark = pytest.mark.wide
-
-_numbers = itertools.count()
-
-
-class ClaimsEverything(DirectQueue):
-    """Claims jobs of other entrypoints, too."""
-
-    async def dequeue(self, entrypoint=None, **options):
-        return [
-            job.evolve(entrypoint="work") if job.entrypoint == "another program's" else job
-            for job in await super().dequeue(None, **options)
-        ]
 
 
 class Outcomes(DirectQueue):
@@ -51,26 +38,9 @@ class NeverAcks(Outcomes):
         return Nack(operation.job, delay=3600, charge=False) if isinstance(operation, Ack) else operation
 
 
-class DropsResults(Outcomes):
-    def changed(self, operation):
-        return Ack(operation.job) if isinstance(operation, Ack) else operation
-
-
 class ChargesAlways(Outcomes):
     def changed(self, operation):
         return dataclasses.replace(operation, charge=True) if isinstance(operation, Nack) else operation
-
-
-class NeverWaits(Outcomes):
-    """Failed jobs do not wait for their next attempt."""
-
-    def changed(self, operation):
-        return dataclasses.replace(operation, delay=None) if isinstance(operation, Nack) else operation
-
-
-class GivesUpAtOnce(Outcomes):
-    def changed(self, operation):
-        return Nack(operation.job, error=operation.error, dead=True) if isinstance(operation, Nack) else operation
 
 
 class NeverGivesUp(Outcomes):
@@ -107,11 +77,6 @@ class OneByOne(DirectQueue):
         return results
 
 
-class ForgetsCompanions(DirectQueue):
-    async def apply(self, *operations, **options):
-        return await super().apply(operations[-1], **options)
-
-
 class SendsNoHeartbeats(DirectQueue):
     async def heartbeat_many(self, jobs, **options):
         return []
@@ -134,25 +99,6 @@ class SetsNoLimits(DirectQueue):
         return None
 
 
-class SetsItsOwnSchedules(DirectQueue):
-    """Each worker sets schedules of its own, so that all of them fire."""
-
-    async def schedule(self, name, *arguments, **options):
-        self.number = getattr(self, "number", None) or next(_numbers)
-        return await super().schedule(f"{name} {self.number}", *arguments, **options)
-
-
-class RunsTwice(DirectQueue):
-    """A job is given to two workers."""
-
-    async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
-        jobs = await super().dequeue(entrypoint, batch_size=batch_size, **options)
-        known = {job.id for job in jobs}
-        claimed = (await self.read_state()).in_progress_jobs() if batch_size else ()
-        twice = [job for job in claimed if job.id not in known and job.entrypoint in (entrypoint or ())]
-        return [*jobs, *twice][:batch_size]
-
-
 class RunsTooMany(Worker):
     """Runs one job more at a time than its concurrency."""
 
@@ -160,19 +106,9 @@ class RunsTooMany(Worker):
         super().__init__(concurrency=concurrency + 1, **options)
 
 
-class OneAtATime(Worker):
-    def __init__(self, *, concurrency=10, **options):
-        super().__init__(concurrency=1, **options)
-
-
 class HasNoTimeouts(Worker):
     def handler(self, entrypoint, **options):
         return super().handler(entrypoint, **{**options, "timeout": None})
-
-
-class HasNoGrace(Worker):
-    def __init__(self, *, grace=0, **options):
-        super().__init__(grace=0, **options)
 
 
 class HasNoBatches(Worker):
@@ -193,7 +129,6 @@ class FailsTogether(Outcomes):
         return await DirectQueue.apply_each(self, *changed, **options)
 
 
-LOST = "test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed"
 LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
 
 
@@ -201,33 +136,20 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
     ("broken", "finder"),
     [
         (RunsTooMany, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
-        (OneAtATime, "test_a_free_slot_is_filled_while_other_jobs_go_on"),
-        (ClaimsEverything, "test_jobs_of_other_entrypoints_are_left_alone"),
         (NeverAcks, "test_each_job_is_run_once_and_leaves"),
-        (DropsResults, "test_results_are_kept_and_found_by_others"),
-        (ForgetsCompanions, "test_what_goes_with_the_ack_is_done_with_it_or_not_at_all"),
-        (GivesUpAtOnce, "test_a_failing_job_is_tried_again_until_it_is_dead"),
         (NeverGivesUp, "test_a_failing_job_is_tried_again_until_it_is_dead"),
-        (NeverWaits, "test_a_failed_job_waits_for_its_backoff"),
         (ChargesAlways, "test_a_snoozed_job_comes_back_uncharged"),
         (ChargesAlways, "test_what_does_not_finish_in_time_is_handed_back_and_done_by_another"),
         (HasNoTimeouts, "test_a_handler_that_takes_too_long_is_stopped_and_charged"),
         (ShowsPayloads, "test_a_payload_that_is_not_what_its_handler_takes_is_dead_at_once"),
         (SendsNoHeartbeats, "test_heartbeats_keep_a_job_that_takes_longer_than_its_claim_lasts"),
-        (MissesLostClaims, LOST),
+        (MissesLostClaims, "test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed"),
         (Unfenced, LATE),
         (OneByOne, LATE),
         (MissesCancellations, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
-        (HasNoGrace, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
-        (HasNoBatches, "test_a_batch_handler_gets_each_job_once_and_never_too_many_at_a_time"),
-        (FailsTogether, "test_jobs_of_a_batch_fail_alone"),
-        (MissesCancellations, "test_a_cancelled_job_is_told_and_its_batch_goes_on"),
-        (ChargesAlways, "test_a_batch_that_does_not_finish_in_time_is_handed_back_as_a_whole"),
-        (NeverGivesUp, "test_a_batch_handler_that_raises_fails_each_job_by_its_own_count"),
-        (RunsTwice, "test_each_job_is_done_by_one_worker_and_none_is_lost"),
+        (HasNoBatches, "test_a_batch_takes_one_slot_and_has_each_job_once_and_never_too_many"),
+        (FailsTogether, "test_jobs_of_a_batch_fail_alone_and_what_goes_with_their_acks_is_done"),
         (SetsNoLimits, "test_a_limit_of_running_jobs_holds_for_all_workers_together"),
-        (SetsNoLimits, "test_a_limit_of_rate_holds_for_all_workers_together"),
-        (SetsItsOwnSchedules, "test_a_schedule_fires_once_each_time_whatever_the_number_of_workers"),
     ],
 )
 @in_virtual_time

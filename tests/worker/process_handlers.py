@@ -92,19 +92,14 @@ class NotYet(Snooze):
 ERRORS: dict[str, Callable[[], Any]] = {
     "unreadable": lambda: ApiError(404, "gone"),
     "unprintable": Unprintable,
-    "key": lambda: KeyError("x"),
-    "encoding": lambda: b"\xff".decode(),
     "group": lambda: ExceptionGroup("two", [ValueError(), ApiError(1, "x")]),
     "group of decisions": lambda: ExceptionGroup("one", [Discard("never")]),
     "validation": lambda: Numbers.model_validate({"left": "x"}),
     "exit": lambda: SystemExit(3),
-    "interrupt": KeyboardInterrupt,
     "cancelled": asyncio.CancelledError,
     "iteration": lambda: StopIteration(1),
-    "snooze": lambda: Snooze(1000),
     "snooze of its own": NotYet,
     "retry": lambda: Retry(after=1000, reason="later"),
-    "retry at some time": Retry,
     "discard": lambda: Discard("never"),
 }
 

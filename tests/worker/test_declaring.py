@@ -59,13 +59,9 @@ def handler(**options):
     ("declare", "options", "advice"),
     [
         (handler, {"retries": 3}, "'retries': it is 'max_attempts' here"),
-        (handler, {"flush_interval": 3}, "it is 'batch_wait' here"),
         (handler, {"queue": "mails"}, "'queue': make one queue object per queue"),
-        (handler, {"countdown": 3}, "give 'delay' with each job"),
-        (handler, {"max_runing": 3}, "did you mean 'max_running'"),
         (handler, {"xyz": 3}, r"no option 'xyz' \(the options are"),
         (functools.partial(AnyWorker().cron, "0 3 * * *"), {"xyz": 3}, r"^cron: there is no option"),
-        (functools.partial(send.operation, Email(to="a")), {"eta": 3}, "'eta': it is 'run_at' here"),
         (functools.partial(send.operation, Email(to="a")), {"time_limit": 3}, "give 'timeout' to the handler"),
         (send.operation, {"to": "a@b"}, r"no option 'to'.*give it as one value before the options"),
     ],
@@ -85,9 +81,7 @@ def test_an_unknown_option_is_named_with_its_replacement(declare, options, advic
         (handler, {"batch": 10_001}),
         (handler, {"batch_wait": 3}),
         (AnyWorker, {"concurrency": 0}),
-        (AnyWorker, {"grace": -1}),
         (AnyWorker, {"health": "8080"}),
-        (AnyWorker, {"metrics": True}),
         (Exponential, {"base": 5, "cap": 1}),
         (Rate, {"count": 0, "per": 1}),
         (Retry, {"after": -1}),
@@ -209,19 +203,3 @@ async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_obje
             await queue.enqueue(name, b"2")
         assert RunReport(succeeded=4) == await drained(own, queue)
     assert [("called", 2), ("partial", 20), ("preset", 7), ("wrapped", 2)] == sorted(counting.seen)
-
-
-@in_virtual_time
-async def test_a_handler_decorated_again_is_a_handler_of_the_inner_function():
-    one, other, ran = Worker(), Worker(), []
-
-    @other.handler("outer")
-    @one.handler("inner")
-    async def work(ctx: Context) -> None:
-        ran.append(ctx.entrypoint)
-
-    async with broker() as queue:
-        for name, own in (("inner", one), ("outer", other)):
-            await queue.enqueue(name, b"")
-            await drained(own, queue)
-    assert ["inner", "outer"] == ran

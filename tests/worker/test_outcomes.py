@@ -6,20 +6,18 @@ import json
 import pytest
 
 from jqueue import InMemoryStorage
-from jqueue.operations import Ack, Enqueue
+from jqueue.operations import Enqueue
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from jqueue.worker import Context, Discard, Exponential, Retry, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
-    COMPLETED,
     DEAD,
     LONG,
     QUEUED,
     SECRET,
     broker,
-    direct,
     drained,
     only_job,
     stubborn,
@@ -57,43 +55,31 @@ async def test_the_delay_is_drawn_below_a_bound_that_doubles_up_to_its_cap():
     assert [2, 4, 8, 16, 20] == [round(wait) for wait in waits]
 
 
-def parsed(text, depth=0):
+def parsed(text, depth):
     """Parse JSON below a number of calls."""
     return json.loads(text) if not depth else parsed(text, depth - 1)
 
 
-def parser(depth) -> Worker:
-    """A worker whose first attempt parses a broken document."""
+@in_virtual_time
+async def test_the_last_frames_of_a_failure_are_stored_without_the_payload(caplog):
     worker = Worker()
 
-    @worker.handler("work", backoff=Exponential(base=1e-3, cap=1e-3), keep_result=1000)
-    async def work(text: str, ctx: Context) -> None:
-        if ctx.attempt == 1:
-            parsed(text, depth)
+    @worker.handler("work", backoff=LONG)
+    async def work(text: str) -> None:
+        parsed(text, 300)
 
-    return worker
-
-
-@pytest.mark.parametrize("depth", [3, 300])
-@in_virtual_time
-async def test_the_last_frames_of_a_failure_are_kept_without_the_payload_until_the_job_succeeds(depth, caplog):
     line = parsed.__code__.co_firstlineno + 2
     place = f"tests/worker/test_outcomes.py:{line} in parsed"
     async with broker() as queue:
         await queue.enqueue("work", SECRET.encode())
-        assert RunReport(failed=1) == await drained(parser(depth), queue)
+        assert RunReport(failed=1) == await drained(worker, queue)
         job = await only_job(queue)
-        frames = job.traceback.splitlines()
-        assert frames[-1].startswith("json/decoder.py:")
-        assert frames[0] == place if depth > 50 else place in frames
-        assert job.error.endswith(f" (tests/worker/test_outcomes.py:{line})")
-        assert len(job.traceback.encode()) <= 1024
-        assert SECRET not in job.error + job.traceback
-        assert f"JSONDecodeError at {place}; next try" in caplog.text
-        assert SECRET not in caplog.text
-        await asyncio.sleep(1)
-        assert RunReport(succeeded=1) == await drained(parser(depth), queue)
-        assert (COMPLETED, None) == ((await only_job(queue)).status, (await only_job(queue)).traceback)
+    frames = job.traceback.splitlines()
+    assert (place, True) == (frames[0], frames[-1].startswith("json/decoder.py:"))
+    assert job.error.endswith(f" (tests/worker/test_outcomes.py:{line})")
+    assert len(job.traceback.encode()) <= 1024
+    assert f"JSONDecodeError at {place}; next try" in caplog.text
+    assert SECRET not in job.error + job.traceback + caplog.text
 
 
 def in_a_task_group(*errors) -> Worker:
@@ -120,10 +106,9 @@ def in_a_task_group(*errors) -> Worker:
 @in_virtual_time
 async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
     async with broker() as queue:
-        job, report = await once(queue, in_a_task_group(ValueError("no such address"), Discard("gone"), KeyError("to")))
+        job, report = await once(queue, in_a_task_group(ValueError("no such address"), Discard("gone")))
         assert RunReport(failed=1) == report
-        for text in ("ExceptionGroup: ", "ValueError: no such address", "Discard: gone", "KeyError: 'to'"):
-            assert text in job.error
+        assert all(text in job.error for text in ("ExceptionGroup: ", "ValueError: no such address", "Discard: gone"))
 
 
 @pytest.mark.parametrize(
@@ -155,23 +140,6 @@ async def test_max_attempts_of_a_job_override_those_of_its_handler():
         assert (QUEUED, RunReport(failed=1)) == (job.status, report)
 
 
-@in_virtual_time
-async def test_a_return_value_after_the_timeout_does_not_count_as_success():
-    worker = Worker()
-
-    @worker.handler("work", timeout=5, backoff=LONG)
-    async def work() -> None:
-        try:
-            await asyncio.sleep(1000)
-        except asyncio.CancelledError:
-            await asyncio.sleep(1)
-
-    async with broker() as queue:
-        await queue.enqueue("work", b"")
-        assert RunReport(failed=1) == await drained(worker, queue)
-        assert "timed out after 5 s" == (await only_job(queue)).error
-
-
 class Mute(Exception):
     def __str__(self):
         raise RuntimeError
@@ -185,7 +153,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), BaseException("x"), Mute()]
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Mute()]
 )
 @in_virtual_time
 async def test_no_exception_costs_more_than_an_attempt_of_its_job(error):
@@ -240,43 +208,7 @@ async def test_a_handler_that_ignores_cancellation_keeps_its_claim_and_its_place
     assert len(begun) >= 2
 
 
-@in_virtual_time
-async def test_a_first_failure_after_an_uncharged_hand_back_is_logged_as_the_first(caplog):
-    async with broker() as queue:
-        worker = raising(ValueError("no"), max_attempts=2, backoff=Exponential(base=1, cap=1))
-        await queue.enqueue("work", b"")
-        [job] = await queue.dequeue()
-        await queue.nack(job, charge=False)
-        for _ in range(2):
-            await drained(worker, queue)
-            await asyncio.sleep(1)
-    first, second = [record.getMessage() for record in caplog.records if " failed: " in record.getMessage()]
-    assert "attempt 2) failed: ValueError at " in first
-    assert first.endswith(" s (failure 1 of 2)")
-    assert "attempt 3) failed: ValueError at " in second
-    assert second.endswith("; dead (failure 2 of 2)")
-
-
 # Claims that are lost, and cancelled jobs
-
-
-@pytest.mark.parametrize(("timeout", "stays"), [(1, "its claim and its slot are kept"), (None, "its slot is kept")])
-@in_virtual_time
-async def test_a_claim_that_is_lost_while_its_handler_does_not_stop_is_counted_at_once(timeout, stays, caplog):
-    worker, over = stubborn(timeout, claim_timeout=30, cancel_grace=5)
-    async with broker() as queue:
-        await queue.enqueue("work", b"")
-        async with working(worker, queue) as task:
-            await asyncio.sleep(60)
-            other = direct(queue.storage)
-            await other.requeue_stale(0)
-            [taken] = await other.dequeue("work")
-            await asyncio.sleep(60)
-            assert stays in caplog.text
-            worker.stop()
-            assert RunReport(lost=1, stuck=1) == await task
-        await other.ack(taken)
-        over.set()
 
 
 @in_virtual_time
@@ -326,7 +258,7 @@ async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
 
 @in_virtual_time
 async def test_the_context_holds_the_job_and_the_worker(caplog):
-    worker, seen = Worker(lifespan=None), []
+    worker, seen = Worker(), []
 
     @worker.handler("work", timeout=30)
     async def work(ctx: Context) -> None:
@@ -335,18 +267,12 @@ async def test_the_context_holds_the_job_and_the_worker(caplog):
 
     async with broker() as queue:
         job = await queue.enqueue("work", b"", headers={"trace": "af31"})
-        await asyncio.sleep(100)
         await drained(worker, queue)
-        [ctx] = seen
-        assert ("work", 1, {"trace": "af31"}) == (ctx.entrypoint, ctx.attempt, dict(ctx.headers))
-        assert ctx.job.claim == ctx.claim
-        assert ctx.queue is queue
-        assert ctx.resources is None
-        assert ctx.deadline is not None
-        assert 130 == pytest.approx((ctx.deadline - EPOCH).total_seconds(), abs=0.1)
-        assert EPOCH.utcoffset() == ctx.deadline.utcoffset()
-        assert not ctx.is_cancelled
-        assert not ctx.cancelled.is_set()
+    [ctx] = seen
+    assert ("work", 1, {"trace": "af31"}) == (ctx.entrypoint, ctx.attempt, dict(ctx.headers))
+    assert (ctx.job.claim, queue, None) == (ctx.claim, ctx.queue, ctx.resources)
+    assert ctx.deadline is not None
+    assert 30 == pytest.approx((ctx.deadline - EPOCH).total_seconds(), abs=0.1)
     [record] = [record for record in caplog.records if "hello" in record.getMessage()]
     assert (job.id, "work", 1) == (record.job_id, record.entrypoint, record.attempt)
 
@@ -368,41 +294,19 @@ async def test_a_refused_on_ack_operation_fails_the_job():
         assert "DuplicateJobError" in jobs["work"].error
 
 
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.LANDS_LATER, Fault.HANGS_AFTER])
 @in_virtual_time
-async def test_on_ack_operations_run_once_even_if_answers_are_lost():
-    for fault in (
-        Fault.LOST_ANSWER,
-        Fault.RESENT,
-        Fault.LOST_REQUEST,
-        Fault.LANDS_LATER,
-        Fault.HANGS,
-        Fault.HANGS_AFTER,
-    ):
-        worker = Worker()
-        storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
-
-        @worker.handler("work")
-        async def work(ctx: Context) -> None:
-            storage.on_write(fault, fault)  # noqa: B023
-            storage.on_read(*[Fault.LOST_REQUEST] * 60)  # noqa: B023
-            ctx.on_ack(Enqueue("next", b""))
-
-        async with broker(storage, deadline=5, call_timeout=2) as queue:
-            await queue.enqueue("work", b"")
-            await drained(worker, queue)
-            nexts = [job for job in (await queue.read_state()).jobs if job.entrypoint == "next"]
-            assert 1 == len(nexts), fault
-
-
-@in_virtual_time
-async def test_a_handler_may_ack_its_own_job():
+async def test_on_ack_operations_run_once_even_if_answers_are_lost(fault):
     worker = Worker()
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
 
     @worker.handler("work")
     async def work(ctx: Context) -> None:
-        await ctx.queue.apply(Ack(ctx.job), Enqueue("next", b""))
+        storage.on_write(fault, fault)
+        storage.on_read(*[Fault.LOST_REQUEST] * 60)
+        ctx.on_ack(Enqueue("next", b""))
 
-    async with broker() as queue:
+    async with broker(storage, deadline=5, call_timeout=2) as queue:
         await queue.enqueue("work", b"")
-        assert RunReport(succeeded=1) == await drained(worker, queue)
-        assert "next" == (await only_job(queue)).entrypoint
+        await drained(worker, queue)
+        assert ["next"] == [job.entrypoint for job in (await queue.read_state()).jobs]

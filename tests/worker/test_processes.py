@@ -15,7 +15,7 @@ import pytest
 
 from jqueue.worker import RunReport
 from tests.worker import process_handlers
-from tests.worker.scenes import COMPLETED, QUEUED, broker, only_job, working
+from tests.worker.scenes import QUEUED, broker, only_job
 
 SECONDS = 60
 """Most that anything here may take: far more than it needs."""
@@ -85,15 +85,6 @@ async def test_a_process_that_dies_fails_all_jobs_of_its_batch():
         for number in (1, 99):
             await process_handlers.batch.enqueue(queue, number)
         assert RunReport(dead=2) == await processed(queue)
-
-
-@pytest.mark.wide
-async def test_killing_an_idle_process_fails_no_job():
-    async with broker() as queue, asyncio.timeout(4 * SECONDS), working(process_handlers.worker, queue):
-        for _ in range(4):
-            job = await process_handlers.process_id.enqueue(queue, keep_result=60)
-            os.kill(await process_handlers.process_id.result(queue, job), signal.SIGKILL)
-        assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
 
 
 # The processes that a handler has started

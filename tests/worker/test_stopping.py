@@ -55,35 +55,6 @@ async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_
     assert ([], QUEUED, 0) == (begun, job.status, job.failures)
 
 
-@in_virtual_time
-async def test_a_job_that_is_claimed_by_the_last_poll_of_a_drain_is_done():
-    worker, work, _, ended, _ = sleeper(10)
-    storage = SlowAnswers()
-    queue = direct(storage)
-    await work.enqueue(queue, 1)
-    async with working(worker, queue, drain=True) as task:
-        await until(lambda: storage.writes == 3)  # the ack is on its way; the poll shares the commit after it
-        await work.enqueue(queue, 2)
-        await task
-    assert ([1, 2], ()) == (ended, (await direct(storage.memory).read_state()).jobs)
-
-
-@in_virtual_time
-async def test_a_second_stop_hands_jobs_back_at_once():
-    worker, work, begun, _, cancelled = sleeper(1000, grace=300)
-    async with broker() as queue:
-        await work.enqueue(queue, 1)
-        async with working(worker, queue) as task:
-            await until(lambda: begun)
-            worker.stop()
-            await asyncio.sleep(10)
-            before = now()
-            worker.stop()
-            assert RunReport(handed_back=1) == await task
-        assert now() - before < 0.1
-        assert ([1], QUEUED) == (cancelled, (await only_job(queue)).status)
-
-
 @pytest.mark.parametrize(("stops", "seconds"), [(1, 15), (2, 0)])
 @in_virtual_time
 async def test_a_handler_that_ignores_cancellation_is_left_after_cancel_grace_or_a_second_stop(stops, seconds):
@@ -103,7 +74,6 @@ async def test_a_handler_that_ignores_cancellation_is_left_after_cancel_grace_or
 @in_virtual_time
 async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the_queue_closes():
     events: list[object] = []
-    memory = InMemoryStorage(clock=VirtualClock())
 
     class Watched(BrokerQueue):
         async def stop(self, **options):
@@ -113,27 +83,15 @@ async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the
     @asynccontextmanager
     async def lifespan():
         yield
-        events.append(("lifespan closed", len((await queue.read_state()).jobs)))
+        events.append((await only_job(queue)).status)
 
-    worker = Worker(grace=1, lifespan=lifespan)
-
-    @worker.handler("work")
-    async def work() -> None:
-        try:
-            await asyncio.sleep(100)
-        finally:
-            events.append("handler cancelled")
-
-    queue = Watched(memory, clock=VirtualClock())
-    await direct(memory).enqueue("work", b"")
-    async with working(worker, queue) as task:
-        await asyncio.sleep(2)
-        worker.stop()
-        await task
-    assert ["handler cancelled", ("lifespan closed", 1), "queue closed"] == events
-    with pytest.raises(QueueClosedError):
-        await queue.enqueue("work", b"")
-    assert QUEUED == (await only_job(direct(memory))).status
+    worker, work, begun, _, cancelled = sleeper(100, grace=1, lifespan=lifespan)
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = broker(storage, Watched)
+    await work.enqueue(direct(storage), 1)
+    async with working(worker, queue):
+        await until(lambda: begun)
+    assert ([1], [QUEUED, "queue closed"]) == (cancelled, events)
 
 
 @pytest.mark.parametrize("everything", [False, True])
@@ -290,28 +248,3 @@ def test_a_worker_in_another_thread_leaves_signals_alone_and_is_stopped_from_any
     thread.join(60)
     assert not thread.is_alive()
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_keyboard_interrupt_out_of_a_handler_ends_the_run_when_all_other_jobs_are_handed_back():
-    worker, storage = Worker(), InMemoryStorage()
-
-    @worker.handler("work")
-    async def work(number: int) -> None:
-        if number == 5:
-            raise KeyboardInterrupt
-        await asyncio.sleep(0 if number < 5 else 1000)
-
-    async def main():
-        async with BrokerQueue(storage) as queue:
-            for number in range(16):
-                await work.enqueue(queue, number)
-            await worker.run(queue, signals=False)
-
-    loop = asyncio.new_event_loop()  # which cancels no task at its end, unlike `asyncio.run`
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(main())
-        jobs = loop.run_until_complete(direct(storage).read_state()).jobs
-    finally:
-        loop.close()
-    assert [(QUEUED, 0)] * 11 == [(job.status, job.failures) for job in jobs]

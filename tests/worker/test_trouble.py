@@ -18,7 +18,7 @@ from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import Discard, RunReport, Worker
+from jqueue.worker import RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     LONG,
@@ -78,17 +78,6 @@ async def test_errors_of_the_store_do_not_end_the_worker(verb, error):
 
 
 @in_virtual_time
-async def test_outcomes_whose_answer_is_lost_count_once():
-    worker, work, done = counting()
-    async with broker(kind=FailingQueue) as queue:
-        await queue.enqueue_many([work.operation(number) for number in (-1, 0, 1, 2)])
-        queue.fail("apply_each", UnknownOutcomeError("it landed, and nobody knows"), times=1, after=True)
-        assert RunReport(succeeded=3, failed=1) == await drained(worker, queue)
-        assert 1 == (await only_job(queue)).failures
-    assert [0, 1, 2] == sorted(done)
-
-
-@in_virtual_time
 async def test_a_worker_whose_outcomes_cannot_be_sent_claims_no_more_jobs_and_keeps_those_it_has():
     worker, work, _ = counting(concurrency=3, claim_timeout=9)
     async with broker(kind=FailingQueue) as queue, broker(queue.storage) as other:
@@ -134,17 +123,16 @@ async def test_a_bug_in_a_queue_ends_the_worker_and_hands_its_jobs_back():
 # Outages, and giving up
 
 
-@pytest.mark.parametrize("error", [GONE, UnknownOutcomeError("the operation was sent", GONE)])
 @in_virtual_time
-async def test_an_unusable_queue_is_logged_each_minute_until_the_worker_gives_up(error, log):
+async def test_an_unusable_queue_is_logged_each_minute_until_the_worker_gives_up(log):
     worker, *_ = counting(give_up_after=300)
     async with broker(kind=FailingQueue, entropy=LongestWaits()) as queue, working(worker, queue) as task:
         await asyncio.sleep(1)
-        queue.fail("dequeue", error, until=250)
+        queue.fail("dequeue", GONE, until=250)
         await asyncio.sleep(300)
         assert not task.done()  # the queue was back before the end
         began, before = now(), len(log("ERROR"))
-        queue.fail("dequeue", error)
+        queue.fail("dequeue", UnknownOutcomeError("the operation was sent", GONE))
         with pytest.raises(StorageFatalError, match="has disappeared"):
             await task
     assert 300 <= now() - began < 340  # a long poll was under way at the failure
@@ -173,17 +161,6 @@ async def test_a_worker_waits_for_a_silent_store_logs_it_each_minute_and_tries_a
     assert any("the queue at memory answers again: claiming jobs succeeded after " in line for line in log())
 
 
-@in_virtual_time
-async def test_a_worker_without_give_up_after_goes_on_and_says_at_its_end_what_still_fails(log):
-    worker, *_ = counting(give_up_after=None)
-    async with broker(kind=FailingQueue) as queue, working(worker, queue) as task:
-        await asyncio.sleep(1)
-        queue.fail("dequeue", GONE)
-        await asyncio.sleep(3600)
-        assert not task.done()
-    assert f"worker stopped: no jobs; at the end, claiming jobs still failed: {GONE}" == log("ERROR")[-1]
-
-
 @pytest.mark.parametrize(
     ("verb", "error"), [("dequeue", StorageFatalError("403")), ("apply_each", InvalidBlobError("!"))]
 )
@@ -210,24 +187,6 @@ async def test_a_store_is_tried_at_the_start_and_its_silence_is_logged_within_se
     async with working(worker, direct(CountingStorage(latency=600))):
         await asyncio.sleep(2.5)
         assert ["the queue at CountingStorage has not answered within 2 s, still trying"] == log("WARNING")
-
-
-@in_virtual_time
-async def test_a_worker_whose_claims_were_lost_with_the_queue_goes_on_when_the_queue_is_back(log):
-    """No heartbeat is sent any longer, so that none can say that the queue answers."""
-    worker, *_ = counting(3600, give_up_after=300, claim_timeout=30)
-    async with broker(kind=FailingQueue) as queue:
-        await queue.enqueue("work", b"1")
-        async with working(worker, queue) as task:
-            await asyncio.sleep(1)
-            for verb in ("dequeue", "heartbeat_many"):
-                queue.fail(verb, GONE, until=now() + 60)
-            await asyncio.sleep(50)
-            assert any("is lost" in line for line in log("WARNING"))
-            await queue.pause("work")
-            await asyncio.sleep(1000)
-            assert not task.done()
-    assert not any("gives up" in line for line in log("ERROR"))
 
 
 # Handlers that do not stop, and jobs that nobody does
@@ -294,23 +253,15 @@ async def test_messages_and_tracebacks_are_logged_only_with_show_errors(log, sho
     async def fails() -> None:
         raise ValueError("no\x1b\nsuch card")
 
-    @worker.handler("discards")
-    async def discards() -> None:
-        raise Discard("never")
-
     async with broker() as queue:
         job = await queue.enqueue("fails", b"")
-        other = await queue.enqueue("discards", b"")
         await drained(worker, queue)
-    about = f"job {job.id} (fails): ", f"job {other.id} (discards): "
-    shown = [line for line in log("WARNING") if line.startswith(about)]
     if not shows:
         assert [] == [line for line in log() if "such card" in line]
         return
-    traceback, reason = shown[0].splitlines(), shown[1]
+    [traceback] = [line.splitlines() for line in log("WARNING") if "Traceback" in line]
     assert f"job {job.id} (fails): Traceback (most recent call last):" == traceback[0]
     assert ["ValueError: no\\x1b", "such card"] == traceback[-2:]
-    assert f"job {other.id} (discards): Discard: never" == reason
 
 
 EVIL = "x\x1b[31m\a\n2026 INFO forged\u202e"
@@ -329,7 +280,6 @@ async def test_text_from_a_queue_is_escaped_in_the_log(log):
     queue = direct(storage)
     await queue.enqueue("work", b"", job_id="EVIL")
     await queue.enqueue("EVIL", b"")
-    await queue.schedule("EVIL", "0 3 * * *", "others")
     content, etag = await storage.read()
     await storage.write(content.replace(b'"EVIL"', json.dumps(EVIL).encode()), etag)  # as no verb would
     async with broker(storage, FailingQueue) as queue:
@@ -337,7 +287,6 @@ async def test_text_from_a_queue_is_escaped_in_the_log(log):
         async with working(worker, queue):
             await asyncio.sleep(600)
     lines = log()
-    assert any(f"the jobs of these cron entries: {WRITTEN_OUT}." in line for line in lines)
     assert any(line.startswith(f"job {WRITTEN_OUT} (work, attempt 1) failed") for line in lines)
     assert any(f"no handler for waiting jobs of {WRITTEN_OUT} (1)." in line for line in lines)
     assert any(line.endswith(f"is retried: {WRITTEN_OUT}") for line in lines)
