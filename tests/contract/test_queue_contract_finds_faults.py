@@ -61,11 +61,6 @@ class ForgetsClaims(DirectQueue):
         return await asyncio.shield(asyncio.ensure_future(super().dequeue(*arguments, **options)))
 
 
-class NeverWaits(DirectQueue):
-    async def dequeue(self, *arguments, wait=None, **options):
-        return await super().dequeue(*arguments, **options)
-
-
 class WritesForNothing(DirectQueue):
     async def dequeue(self, *arguments, **options):
         await self.apply(Fence())
@@ -106,11 +101,6 @@ class CountsOneTooFew(DirectQueue):
         await super().limit(entrypoint, running=running and running + 1, **options)
 
 
-class HalvesWindows(DirectQueue):
-    async def limit(self, entrypoint, *, per=None, **options):
-        await super().limit(entrypoint, per=per and per / 2, **options)
-
-
 class IgnoresPauses(DirectQueue):
     """A dequeue from all entrypoints takes jobs of paused ones, too."""
 
@@ -138,13 +128,6 @@ class NeverAges(DirectQueue):
         return settings.model_copy(update={"aging": aging})
 
 
-class ForgetsFailures(DirectQueue):
-    """A failed job keeps its place, as if it had not failed."""
-
-    async def nack(self, job_id, *, charge=True, **options):
-        await super().nack(job_id, charge=False, **options)
-
-
 class FiresEveryMissedTime(DirectQueue):
     """Each missed time becomes a job."""
 
@@ -157,50 +140,12 @@ class FiresEveryMissedTime(DirectQueue):
         return await super().dequeue(*arguments, **options)
 
 
-class ReplacesEqualEntries(DirectQueue):
-    """An equal entry that is set again replaces the old one."""
-
-    async def schedule(self, name, *arguments, **options):
-        await self.unschedule(name)
-        return await super().schedule(name, *arguments, **options)
-
-
-class LosesResults(DirectQueue):
-    async def ack(self, job_id, *, result=None, **options):
-        await super().ack(job_id, **options)
-
-
 class HidesCancellations(DirectQueue):
     """The holder of a cancelled job is not told at its heartbeat."""
 
     async def heartbeat(self, job_id, **options):
         with contextlib.suppress(JobCancelledError):
             await super().heartbeat(job_id, **options)
-
-
-class CancelsNothing(DirectQueue):
-    """The cancellation of a job in progress has no effect."""
-
-    async def cancel(self, job_id, *, running=False, **options):
-        found = (await self.read_state()).find(job_id)
-        return found if running and found else await super().cancel(job_id, **options)
-
-
-class KeepsTheDead(DirectQueue):
-    async def configure(self, *, dead_retention=None, **options):
-        return await super().configure(**options)
-
-
-class StopsAtTheFirstError(DirectQueue):
-    """The operations behind a refused one are not done."""
-
-    async def apply_each(self, *operations, **options):
-        results = []
-        for operation in operations:
-            results += await super().apply_each(operation)
-            if isinstance(results[-1], JQueueError):
-                break
-        return results
 
 
 class Changing(DirectQueue):
@@ -211,11 +156,6 @@ class Changing(DirectQueue):
 
     async def apply(self, *operations, **options):
         return await super().apply(*map(self.change, operations), **options)
-
-
-class ForgetsTransactions(Changing):
-    def change(self, operation):
-        return replace(operation, transaction=None) if isinstance(operation, EnqueueStaged) else operation
 
 
 class SkipsTakenKeysAlways(Changing):
@@ -238,41 +178,24 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
     ("kind", "finder", "arguments"),
     [
         (LastInFirstOut, "test_jobs_of_one_priority_are_served_in_commit_order", {}),
-        (LastInFirstOut, "test_a_batch_is_as_many_as_asked_for_or_as_there_are", {}),
         (IgnoresOptions, "test_a_lower_priority_is_served_first", {}),
-        (IgnoresOptions, "test_a_delayed_job_is_scheduled_and_not_claimed", {}),
-        (IgnoresOptions, "test_a_job_not_claimed_by_its_expiry_is_removed", {}),
-        (IgnoresOptions, "test_headers_and_names_may_hold_any_text", {}),
-        (IgnoresOptions, "test_a_job_id_makes_an_enqueue_idempotent", {}),
         (IgnoresOptions, "test_a_live_job_holds_its_key", {"state": "queued"}),
         (LogsPayloads, "test_no_error_and_no_log_shows_a_payload", {}),
         (Unfenced, "test_a_revoked_claim_is_refused_and_changes_nothing", {"verb": "ack", "refer": lambda job: job}),
         (ForgetsClaims, "test_a_dequeue_cancelled_at_any_moment_leaves_no_job_claimed_by_nobody", {}),
-        (NeverWaits, "test_a_waiting_dequeue_is_answered_by_an_enqueue_from_elsewhere", {}),
-        (WritesForNothing, "test_polling_an_empty_queue_never_writes", {}),
+        (WritesForNothing, "test_polling_a_queue_with_nothing_ready_never_writes", {}),
         (OneByOne, "test_enqueue_many_is_one_commit", {}),
-        (OneByOne, "test_enqueue_many_adds_all_or_none", {}),
         (OneByOne, "test_one_refusal_undoes_all_of_an_apply", {"place": 2}),
-        (OneByOne, "test_what_is_applied_together_is_seen_together", {}),
         (FailsTogether, "test_of_many_claims_each_stands_for_itself", {"verb": "ack_many"}),
         (ChargesAlways, "test_a_job_handed_back_unharmed_keeps_its_place_and_its_failures", {}),
         (CountsOneTooFew, "test_no_more_jobs_of_an_entrypoint_are_in_progress_than_its_ceiling", {"sought": None}),
-        (HalvesWindows, "test_a_rate_is_not_passed_in_any_window_and_waiting_dequeues_wake", {}),
         (IgnoresPauses, "test_no_job_of_a_paused_entrypoint_is_claimed_until_it_is_resumed", {"sought": None}),
         (KeysOfEntrypoints, "test_jobs_that_share_a_key_run_one_after_another_over_all_entrypoints", {}),
         (NeverAges, "test_an_old_job_overtakes_an_urgent_one_that_came_much_later", {}),
-        (ForgetsFailures, "test_a_job_that_fails_again_and_again_overtakes_nobody", {}),
         (FiresEveryMissedTime, "test_after_a_gap_the_last_time_missed_becomes_one_job", {}),
-        (ReplacesEqualEntries, "test_an_equal_entry_set_again_changes_nothing", {}),
-        (LosesResults, "test_a_result_comes_back_as_it_was", {"result": {"sum": 3}}),
         (HidesCancellations, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
-        (CancelsNothing, "test_a_cancelled_job_leaves_when_its_holder_gives_it_back", {"ending": "nack"}),
-        (KeepsTheDead, "test_dead_jobs_leave_when_they_were_kept_for_long_enough", {}),
-        (StopsAtTheFirstError, "test_of_several_things_each_is_done_or_refused_for_itself_and_in_order", {}),
-        (ForgetsTransactions, "test_a_transaction_is_added_once_whoever_repeats_it", {}),
         (SkipsTakenKeysAlways, "test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all", {}),
         (DropsHoldersAndBounds, "test_who_lost_its_memory_finds_what_it_held", {}),
-        (DropsHoldersAndBounds, "test_only_jobs_up_to_a_place_are_claimed", {}),
     ],
 )
 @in_virtual_time

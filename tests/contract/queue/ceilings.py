@@ -226,23 +226,6 @@ class ConcurrencyContract(QueueContractBase):
             await queue.ack_many([fifth, last])
             assert ids(await queue.dequeue(batch_size=9)) == [enqueued[2]]
 
-    async def test_jobs_held_back_keep_their_order(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits", "priority"]) as [queue, other]:
-            running = await self.keyed(queue)
-            [job] = await queue.dequeue(batch_size=9)
-            assert job.id == running
-            priorities = [3, 1, 2, 1, 3, -1]
-            held = []
-            for number, priority in enumerate(priorities):
-                held.append(await self.keyed(queue, "ab"[number % 2], priority=priority))
-                assert await other.dequeue(batch_size=9) == [], "a held-back job was served"
-            served = []
-            for _ in held:
-                await queue.ack(job)
-                [job] = await queue.dequeue(batch_size=9)
-                served.append(job.id)
-            assert served == [held[number] for number in sorted(range(len(held)), key=lambda one: priorities[one])]
-
     async def test_keys_and_limits_of_entrypoints_hold_together(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["limits"]) as [queue]:
             await queue.limit("a", running=1)

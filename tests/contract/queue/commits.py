@@ -19,7 +19,7 @@ from jqueue.domain.errors import (
     QueueFullError,
 )
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import (
     Ack,
     Cancel,
@@ -73,24 +73,6 @@ class TogetherContract(QueueContractBase):
             assert [job.payload for job in state.jobs if job.entrypoint == "next"] == [b"good"] * 2
             assert [jobs[2].id] == [job.id for job in state.in_progress_jobs()]
 
-    async def test_what_is_applied_together_is_seen_together(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 3, ["transactions"]) as [mover, enqueuer, observer]:
-            await enqueuer.enqueue("work", b"payload")
-            done = asyncio.Event()
-
-            async def move() -> None:
-                for _ in range(8):
-                    [job] = await mover.dequeue("work")
-                    await mover.apply(Ack(job), Enqueue("work", job.payload))
-                done.set()
-
-            async def observe() -> None:
-                while not done.is_set():
-                    assert len((await observer.read_state()).jobs) == 1, "one of two changes was seen without the other"
-                    await asyncio.sleep(0)
-
-            await asyncio.gather(move(), observe())
-
     async def test_a_waiting_dequeue_cancelled_when_its_job_comes_leaves_it_to_others(
         self, make_queue: QueueFactory
     ) -> None:
@@ -114,21 +96,6 @@ class TogetherContract(QueueContractBase):
 class ChangesContract(QueueContractBase):
     """A waiting job may get another time or priority. A dead job leaves when its retention is over."""
 
-    async def unchangeable(self, queue: JobQueue) -> list[tuple[Job, str]]:
-        """Make jobs that are not queued, and return each with its status."""
-        jobs = [(await self.one_job(queue), "in_progress")]
-        if queue.capabilities.dead_letters:
-            dead = await self.one_job(queue)
-            await queue.nack(dead, dead=True)
-            jobs.append((dead, "dead"))
-        if queue.capabilities.results:
-            done = await self.one_job(queue, keep_result=HOUR)
-            await queue.ack(done)
-            jobs.append((done, "completed"))
-        return jobs
-
-    # Time and priority
-
     async def test_a_job_put_off_may_be_brought_forward_to_its_place(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["reschedule", "delay"]) as [queue, operator]:
             first = await queue.enqueue("work", b"payload", delay=HOUR)
@@ -151,19 +118,11 @@ class ChangesContract(QueueContractBase):
             expected = [enqueued[number].id for number in (3, 0, 2, 1)]
             assert expected == ids(await queue.dequeue(batch_size=9))
 
-    async def test_the_same_time_or_priority_again_is_not_written(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["reschedule", "priority", "delay"]) as [queue, operator]:
-            job = await queue.enqueue("work", b"payload", 3, delay=HOUR)
-            before = await self.fingerprint(queue)
-            assert job == await operator.reprioritise(job.id, 3)
-            assert job == await operator.reschedule(job.id, run_at=job.run_at)
-            assert before == await self.fingerprint(queue)
-
     async def test_only_a_job_that_waits_can_be_changed(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["reschedule"]) as [queue]:
-            jobs = await self.unchangeable(queue)
+        async with self.queues(make_queue, 1, ["reschedule", "dead_letters"]) as [queue]:
+            dead, claimed = await self.dead_job(queue), await self.one_job(queue)
             before = await self.fingerprint(queue)
-            for job, status in jobs:
+            for job, status in ((dead, "dead"), (claimed, "in_progress")):
                 for call in (queue.reschedule(job.id, delay=5), queue.reprioritise(job.id, 5)):
                     with pytest.raises(JobStateError, match=status) as raised:
                         await call
@@ -307,20 +266,3 @@ class StagedContract(QueueContractBase):
                 await self.add(queue, *many, transaction=("app", 1))
             assert before == await self.fingerprint(queue)
             assert (await self.add(queue, *many[:1], transaction=("app", 1))).added == 10
-
-    async def test_wrong_arguments_are_refused(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, NEEDS) as [queue]:
-            before = await self.fingerprint(queue)
-            text: Any = "text"
-            mode: Any = "ignore"
-            wrong: list[Any] = [
-                EnqueueStaged(text),
-                EnqueueStaged([staged("a")], transaction=("", 1)),
-                EnqueueStaged([staged("a")], transaction=("app", -1)),
-                EnqueueStaged([staged("a")], on_conflict=mode),
-                LastTransaction(""),
-            ]
-            for operation in wrong:
-                with pytest.raises(InvalidJobError):
-                    await queue.apply(operation)
-            assert before == await self.fingerprint(queue)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.errors import ClaimLostError, JobCancelledError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.queue import JobQueue, SupportsRanges
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 
@@ -26,10 +24,6 @@ DEEP: dict[str, Any] = {"limits": Limits(hot_bytes=1)}
 
 LEAVES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "failed": lambda job: {"failed": {job.id: "told to stop"}},
-    "delayed": lambda job: {"failed": {job.id: RangeFailure("told to stop", delay=60)}},
-    "dead": lambda job: {"failed": {job.id: RangeFailure("told to stop", dead=True)}},
-    "uncharged": lambda job: {"failed": {job.id: RangeFailure(charge=False)}},
-    "returned": lambda job: {"returned": [job.id]},
     "nothing done": lambda job: {"nothing_done": True},
 }
 """Options of `end_range`, by name, with which a cancelled job leaves."""
@@ -57,42 +51,6 @@ class RangesContract(QueueContractBase):
         """Return a job, which may be in a segment, as the queue holds it now; None if it has left."""
         found = [each async for each in queue.iterate_jobs() if each.id == job.id]
         return found[0] if found else None
-
-    async def test_a_cancelled_job_of_a_range_is_told_and_stops_no_other(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, NEEDS, **DEEP) as [opened, operator]:
-            queue, claim, jobs = await self.range_of(opened)
-            async with HeartbeatManager(queue, claim, self.moment / 10) as heartbeats:
-                assert heartbeats.cancelled == frozenset()
-                await operator.cancel(jobs[1].id, running=True)
-
-                async def is_told() -> bool:
-                    return bool(heartbeats.cancelled)
-
-                await self.until(is_told)
-                before = await self.in_range(operator, jobs[0])
-
-                async def is_confirmed() -> bool:
-                    now = await self.in_range(operator, jobs[0])
-                    assert before is not None
-                    assert now is not None
-                    return now.heartbeat_at != before.heartbeat_at
-
-                await self.until(is_confirmed)
-            assert heartbeats.cancelled == {jobs[1].id}
-            assert heartbeats.error is None
-            await queue.end_range(claim, returned=[jobs[1].id])
-            assert await self.in_range(operator, jobs[1]) is None
-
-    async def test_a_lost_range_stops_its_block(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, NEEDS, **DEEP) as [opened, operator]:
-            queue, claim, jobs = await self.range_of(opened)
-            with pytest.raises(ClaimLostError) as lost:
-                async with HeartbeatManager(queue, claim, self.moment / 10):
-                    await operator.cancel(jobs[1].id, running=True)
-                    await operator.requeue_stale(0)
-                    await asyncio.sleep(self.patience)
-            assert (lost.value.job_id, isinstance(lost.value, JobCancelledError)) == (claim.id, False)
-            assert await self.in_range(operator, jobs[1]) is None
 
     async def test_what_the_error_of_a_cancelled_job_of_a_range_advises_works(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, NEEDS, **DEEP) as [opened, operator]:
