@@ -1,19 +1,26 @@
-"""Hooks and fixtures of all tests: a time limit, and servers that each start once for the whole test run."""
+"""Hooks and fixtures of all tests: a time limit, and servers that each start once for the whole test run.
 
+A test that hangs fails, the stacks of its threads and tasks are printed, and the run goes on. pytest-timeout interrupts
+the test by a signal and prints the stacks of the other threads. The stacks of asyncio's tasks are added here, because
+the stack of a thread ends in the event loop. Should no signal get through, as in a lock of C code, faulthandler prints
+all stacks and ends the process (`faulthandler_timeout` in pyproject.toml).
+"""
+
+import asyncio
 import gc
 import inspect
+import io
 import os
 import re
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import time_limits
 from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark, spark_cluster
-from tests.time_limits import pytest_runtest_makereport
 
-__all__ = ["azurite", "gcs_server", "moto_s3", "pytest_runtest_makereport", "seaweedfs", "spark", "spark_cluster"]
+__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs", "spark", "spark_cluster"]
 
 pytest.register_assert_rewrite("tests.contract.queue", "tests.contract.worker_contract")
 
@@ -21,7 +28,7 @@ pytest.register_assert_rewrite("tests.contract.queue", "tests.contract.worker_co
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a process that a shell runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise no program under test would get Ctrl-C
-    time_limits.pytest_configure(config)
+    config.addinivalue_line("markers", "timeout(seconds): known without pytest-timeout, too")
     # No test may fail because the machine is slow.
     settings.register_profile("jqueue", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("jqueue")
@@ -61,7 +68,7 @@ def pytest_pycollect_makeitem(collector, obj):
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Make all tests of one server run in the same process of `--dist=loadgroup`."""
-    time_limits.limit(items)
+    _limit(items)
     uses = [servers_of(item) for item in items]
     group_of = groups(uses)
     for item, used in zip(items, uses, strict=True):
@@ -88,3 +95,33 @@ def _tell_groups(items):
         group = item.get_closest_marker("xdist_group")
         if group is not None and hasattr(item, "id") and not item.nodeid.endswith(f"@{group.args[0]}"):
             item._id = type(item.id).parse(f"{item.nodeid}@{group.args[0]}")
+
+
+SECONDS, SECONDS_OF_FULL = 300, 1800
+"""Time limits of a test, and of one that is marked `full`."""
+
+
+def _limit(items):
+    """Give each test a limit, unless it has one of its own."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            seconds = SECONDS if item.get_closest_marker("full") is None else SECONDS_OF_FULL
+            item.add_marker(pytest.mark.timeout(seconds, method="signal"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Add the stacks of all tasks to the report of a test that took too long."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        report.sections += [("Task that was waiting", stack) for stack in _stacks(item)]
+    return report
+
+
+def _stacks(item) -> Iterator[str]:
+    for runner in getattr(item, "funcargs", {}).values():
+        if isinstance(runner, asyncio.Runner):
+            for task in asyncio.all_tasks(runner.get_loop()):
+                text = io.StringIO()
+                task.print_stack(file=text)
+                yield text.getvalue()

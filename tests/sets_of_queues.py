@@ -2,12 +2,7 @@
 
 import asyncio
 
-from jqueue import (
-    DirectQueue,
-    InMemoryStorage,
-    JobQueue,
-    QueueSet,
-)
+from jqueue import DirectQueue, InMemoryStorage, JobQueue, QueueSet
 from jqueue.testing.virtual_time import VirtualClock
 
 
@@ -17,10 +12,6 @@ def blob(storage=None, **options):
 
 def set_of(*queues):
     return QueueSet(*queues, clock=VirtualClock())
-
-
-async def ids(queue):
-    return [job.id for job in (await queue.read_state()).queued_jobs()]
 
 
 async def all_of(queues, **options):

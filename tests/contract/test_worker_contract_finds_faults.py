@@ -9,7 +9,7 @@ import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import JobCancelledError, JQueueError
+from jqueue.domain.errors import JobCancelledError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack
 from jqueue.testing.virtual_time import VirtualClock
@@ -66,17 +66,6 @@ class Unfenced(Outcomes):
         return await DirectQueue.apply_each(self, *current, **options)
 
 
-class OneByOne(DirectQueue):
-    """Operations that go with an ack are done even if the ack is refused."""
-
-    async def apply(self, *operations, **options):
-        results = await self.apply_each(*operations, **options)
-        for result in results:
-            if isinstance(result, JQueueError):
-                raise result
-        return results
-
-
 class SendsNoHeartbeats(DirectQueue):
     async def heartbeat_many(self, jobs, **options):
         return []
@@ -106,30 +95,11 @@ class RunsTooMany(Worker):
         super().__init__(concurrency=concurrency + 1, **options)
 
 
-class HasNoTimeouts(Worker):
-    def handler(self, entrypoint, **options):
-        return super().handler(entrypoint, **{**options, "timeout": None})
-
-
 class HasNoBatches(Worker):
     """Calls batch handlers with one job at a time."""
 
     def handler(self, entrypoint, **options):
         return super().handler(entrypoint, **{**options, **({"batch": 1} if "batch" in options else {})})
-
-
-class FailsTogether(Outcomes):
-    """One failing job of a call fails the others."""
-
-    async def apply_each(self, *operations, **options):
-        failed = [operation for operation in operations if isinstance(operation, Nack)]
-        changed = (
-            [dataclasses.replace(failed[0], job=operation.job) for operation in operations] if failed else operations
-        )
-        return await DirectQueue.apply_each(self, *changed, **options)
-
-
-LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
 
 
 @pytest.mark.parametrize(
@@ -140,15 +110,12 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
         (NeverGivesUp, "test_a_failing_job_is_tried_again_until_it_is_dead"),
         (ChargesAlways, "test_a_snoozed_job_comes_back_uncharged"),
         (ChargesAlways, "test_what_does_not_finish_in_time_is_handed_back_and_done_by_another"),
-        (HasNoTimeouts, "test_a_handler_that_takes_too_long_is_stopped_and_charged"),
         (ShowsPayloads, "test_a_payload_that_is_not_what_its_handler_takes_is_dead_at_once"),
         (SendsNoHeartbeats, "test_heartbeats_keep_a_job_that_takes_longer_than_its_claim_lasts"),
         (MissesLostClaims, "test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed"),
-        (Unfenced, LATE),
-        (OneByOne, LATE),
+        (Unfenced, "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"),
         (MissesCancellations, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
         (HasNoBatches, "test_a_batch_takes_one_slot_and_has_each_job_once_and_never_too_many"),
-        (FailsTogether, "test_jobs_of_a_batch_fail_alone_and_what_goes_with_their_acks_is_done"),
         (SetsNoLimits, "test_a_limit_of_running_jobs_holds_for_all_workers_together"),
     ],
 )

@@ -200,15 +200,6 @@ class RunningContract(WorkerContractBase):
                 await self.until_empty(other)
             assert seen == {b"first": 1, b"second": 1}
 
-    async def test_jobs_of_other_entrypoints_are_left_alone(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
-        self.collector(worker)
-        async with self.queues(make_queue) as [queue]:
-            other = await queue.enqueue("another program's", b"")
-            await queue.enqueue("work", b"")
-            assert await self.drain(worker, queue) == RunReport(succeeded=1)
-            assert (await self.held(queue, other)).attempt == 0
-
     async def test_results_are_kept_and_found_by_others(self, make_queue: QueueFactory) -> None:
         worker = self.new_worker()
 
@@ -692,30 +683,6 @@ class BatchContract(WorkerContractBase):
             for job in (retried, snoozed):
                 assert job.run_at is not None
                 assert timedelta(seconds=1800 - self.patience) < job.run_at - now <= timedelta(seconds=1800)
-
-    async def test_a_batch_handler_that_raises_fails_each_job_by_its_own_count(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
-
-        @worker.handler("work", batch=10, max_attempts=2, backoff=LONG)
-        async def work(payloads: list[bytes]) -> None:
-            raise ValueError(f"{len(payloads)} jobs")
-
-        async with self.queues(make_queue, needs={"dead_letters", "errors", "delay"}) as [queue]:
-            first = await queue.enqueue("work", b"")
-            [claimed] = await queue.dequeue("work")
-            await queue.nack(claimed)
-            second = await queue.enqueue("work", b"", max_attempts=1)
-            third = await queue.enqueue("work", b"", max_attempts=3)
-            assert await self.drain(worker, queue) == RunReport(failed=1, dead=2)
-            for job, failures in ((first, 2), (second, 1)):
-                dead = await self.held(queue, job)
-                assert (dead.status, dead.failures, message_of(dead)) == (
-                    JobStatus.DEAD,
-                    failures,
-                    "ValueError: 3 jobs",
-                )
-            left = await self.held(queue, third)
-            assert (left.status, left.failures, message_of(left)) == (JobStatus.QUEUED, 1, "ValueError: 3 jobs")
 
     async def test_a_cancelled_job_is_told_and_its_batch_goes_on(self, make_queue: QueueFactory) -> None:
         worker, gate = self.new_worker(claim_timeout=MANY_BEATS * self.moment), Gate()

@@ -131,29 +131,6 @@ async def test_a_worker_that_is_stopped_hands_back_a_batch_that_still_waits_for_
 
 
 @in_virtual_time
-async def test_a_handler_is_stopped_once_no_job_of_its_batch_is_left():
-    worker, stopped = Worker(claim_timeout=3), []
-
-    @worker.handler("work", batch=2)
-    async def work(ctx: BatchContext) -> None:
-        try:
-            await asyncio.sleep(600)
-        finally:
-            stopped.append(([each.is_cancelled for each in ctx], ctx.is_cancelled))
-
-    async with broker() as queue, working(worker, queue) as task:
-        jobs = await enqueue(queue, b"1", b"2")
-        await asyncio.sleep(1)
-        await queue.cancel(jobs[0].id, running=True)
-        await asyncio.sleep(3)
-        assert [] == stopped
-        await queue.cancel(jobs[1].id, running=True)
-        await until(lambda: stopped)
-    assert [([True, True], True)] == stopped
-    assert RunReport(cancelled=2) == task.result()
-
-
-@in_virtual_time
 async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs_and_is_wrapped_once():
     worker, wrapped = Worker(), []
 
@@ -229,23 +206,6 @@ async def test_each_job_of_a_range_has_an_outcome_of_its_own():
         assert RunReport(dead=60) == report
         assert 90 == (await queue.stats()).dead
         assert 30 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
-
-
-@in_virtual_time
-async def test_a_worker_that_stops_gives_back_the_jobs_of_a_range_that_it_has_not_begun():
-    queue, worker, sizes = await filled(), Worker(concurrency=2, grace=30), list[int]()
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int]) -> None:
-        sizes.append(len(numbers))
-        await asyncio.sleep(0.1)
-
-    async with queue, working(worker, queue) as task:
-        await until(lambda: len(sizes) >= 10)
-        worker.stop()
-        assert RunReport(succeeded=sum(sizes)) == await task
-        assert (sum(sizes), NUMBER - sum(sizes), 0, 0, 0) == await counts(queue)
-        assert {0} == {job.failures for job in await queue.peek("work", batch_size=500)}
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LANDS_LATER])

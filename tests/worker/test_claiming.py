@@ -8,7 +8,6 @@ import pytest
 
 from jqueue import QueueSet
 from jqueue.operations import Enqueue
-from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import CountingStorage, broker, direct, drained, until, working
@@ -183,23 +182,3 @@ async def test_a_worker_is_named_in_its_claims_and_has_one_record_however_many_q
         assert timedelta(seconds=1) == seen[-1].oldest_claim_age
         after = await several.stats()
         assert ((), {}) == (after.workers, after.holders)
-
-
-@in_virtual_time
-async def test_a_worker_that_was_not_seen_for_two_minutes_is_lost():
-    memory = CountingStorage().memory
-    cut_off, looking, worker = FaultyStorage(memory), direct(memory), Worker()
-
-    @worker.handler("mail")
-    async def mail() -> None:
-        await asyncio.sleep(1000)
-
-    await looking.enqueue("mail", b"")
-    async with broker(cut_off) as queue, working(worker, queue):
-        await asyncio.sleep(1)
-        cut_off.on_write(*[Fault.LOST_REQUEST] * 10_000)
-        for seconds, lost in ((115, False), (10, True)):
-            await asyncio.sleep(seconds)
-            assert [lost] == [record.lost for record in (await looking.stats()).workers]
-        worker.stop()
-        worker.stop()

@@ -79,14 +79,6 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
     assert "a handler with process=True has no resources: the lifespan is opened in" in errors["resources"]
 
 
-@pytest.mark.wide
-async def test_a_process_that_dies_fails_all_jobs_of_its_batch():
-    async with broker() as queue:
-        for number in (1, 99):
-            await process_handlers.batch.enqueue(queue, number)
-        assert RunReport(dead=2) == await processed(queue)
-
-
 # The processes that a handler has started
 
 

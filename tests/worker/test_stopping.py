@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, QueueClosedError
+from jqueue import BrokerQueue, InMemoryStorage
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
@@ -127,18 +127,6 @@ async def test_a_worker_stops_even_if_its_outcomes_cannot_be_written():
             worker.stop()
             assert RunReport() == await task
             assert 20 <= now() - before <= 25
-
-
-@in_virtual_time
-async def test_closing_the_queue_ends_the_worker_with_an_error():
-    worker, *_ = sleeper(1)
-    queue = broker()
-    await queue.start()
-    task = asyncio.create_task(worker.run(queue, signals=False))
-    await asyncio.sleep(5)
-    await queue.stop()
-    with pytest.raises(QueueClosedError):
-        await task
 
 
 @in_virtual_time

@@ -32,21 +32,6 @@ async def test_sync_handlers_run_in_at_most_one_thread_per_slot():
     assert threading.main_thread() not in threads
 
 
-@pytest.mark.parametrize("error", [StopIteration(), KeyboardInterrupt()])
-@in_virtual_time
-async def test_an_exception_that_ends_programs_only_fails_the_job_of_a_thread(error):
-    worker = Worker()
-
-    @worker.handler("work", max_attempts=1)
-    def work() -> None:
-        raise error
-
-    async with broker() as queue:
-        await work.enqueue(queue)
-        assert RunReport(dead=1) == await worker.run(queue, drain=True)  # signals=True: the interrupt is a handler's
-        assert type(error).__name__ in (await only_job(queue)).error
-
-
 async def test_a_thread_that_times_out_sees_is_cancelled_and_its_value_does_not_count():
     worker, seen = Worker(cancel_grace=120), []
 

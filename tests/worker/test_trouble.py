@@ -16,7 +16,6 @@ from jqueue import (
 )
 from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
-from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
@@ -27,7 +26,6 @@ from tests.worker.scenes import (
     broker,
     direct,
     drained,
-    only_job,
     stubborn,
     until,
     working,
@@ -90,34 +88,6 @@ async def test_a_worker_whose_outcomes_cannot_be_sent_claims_no_more_jobs_and_ke
             await asyncio.sleep(50)
             assert [1] * 3 == [job.attempt for job in (await other.read_state()).in_progress_jobs()]
             assert RunReport(succeeded=9) == await task
-
-
-@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
-@in_virtual_time
-async def test_all_jobs_are_done_under_faults_and_none_remains(fault):
-    worker, work, done = counting(concurrency=4, claim_timeout=60)
-    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.01)
-    async with broker(storage, deadline=3, call_timeout=1) as queue:
-        await queue.enqueue_many([work.operation(number) for number in range(40)])
-        storage.on_write(*[Fault.NONE, Fault.NONE, fault] * 4)
-        report = await drained(worker, queue)
-        await asyncio.sleep(5)
-        assert () == (await queue.read_state()).jobs
-    assert (set(range(40)), True) == (set(done), report.succeeded + report.lost >= 40)
-
-
-@in_virtual_time
-async def test_a_bug_in_a_queue_ends_the_worker_and_hands_its_jobs_back():
-    worker, work, _ = counting(1000)
-    async with broker(kind=FailingQueue) as queue:
-        await work.enqueue(queue)
-        async with working(worker, queue) as task:
-            await asyncio.sleep(1)
-            queue.fail("dequeue", TypeError("a mistake"))
-            with pytest.raises(TypeError, match="a mistake"):
-                await task
-        job = await only_job(queue)
-    assert ("queued", 0) == (job.status, job.failures)
 
 
 # Outages, and giving up

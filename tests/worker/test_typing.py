@@ -43,12 +43,8 @@ def plain(text: str) -> bytes: ...
 async def told(ctx: Context) -> None: ...
 @worker.cron("0 3 * * *")
 async def nothing() -> str: ...
-@worker.handler("number")
-async def number(n: int | None = None, step: int = 1) -> None: ...
 @worker.handler("defaulted")
 async def defaulted(ctx: Context, n: int = 3) -> None: ...
-@worker.handler("untold")
-async def untold(value: Any, ctx: Context) -> None: ...
 @worker.handler("by_name")
 async def by_name(n: int, *, ctx: Context) -> None: ...
 @other.handler("again")
@@ -61,44 +57,29 @@ async def misspelled() -> None: ...
 async def nameless() -> None: ...
 @worker.handler("batch", batch=500, batch_wait=2, max_attempts=8)
 async def in_batches(emails: list[Email], ctx: BatchContext) -> list[int | Exception] | None: ...
-@worker.handler("list", batch=500)
-def in_lists(texts: list[str]) -> None: ...
-@worker.handler("one_list")
-async def one_list(texts: list[str]) -> None: ...
 
 
 async def payloads(queue: BrokerQueue) -> None:
     assert_type(await send.enqueue(queue, Email(), priority=3, delay=60, deadline=5), Job)
-    await send.enqueue(queue, Newsletter())
     await send.enqueue(queue, "x")  # expect-error: arg-type
     await send.enqueue(queue)  # expect-error: call-arg
     await send.enqueue(Email())  # expect-error: call-arg
     await send.enqueue(queue, Email(), dely=3)  # expect-error: call-arg
-    await send.enqueue(queue, Email(), delay="soon")  # expect-error: arg-type
-    await context_first.enqueue(queue, Email())
     await context_first.enqueue(queue, Context)  # expect-error: arg-type
-    await plain.enqueue(queue, "x")
     await told.enqueue(queue, unique_key="a")
     await told.enqueue(queue, 3)  # expect-error: call-arg
-    await nothing.enqueue(queue)
     assert_type(await defaulted.enqueue(queue), Job)
     await defaulted.enqueue(queue, "3")  # expect-error: arg-type
-    await untold.enqueue(queue, 3)
     await by_name.enqueue(queue, 3)
     assert_type(await in_batches.enqueue(queue, Newsletter(), priority=3), Job)
     await in_batches.enqueue(queue, [Email()])  # expect-error: arg-type
-    await one_list.enqueue(queue, ["a"])
-    in_lists.operation(3)  # expect-error: arg-type
     await stacked.enqueue(queue, (1, "2"))  # expect-error: arg-type
 
 
 def blocking(queue: SyncQueue, job: Job) -> None:
     assert_type(send.enqueue(queue, Email(), priority=3, deadline=5), Job)
-    assert_type(told.enqueue(queue), Job)
-    assert_type(in_batches.enqueue(queue, Newsletter()), Job)
     send.enqueue(queue, "x")  # expect-error: arg-type
     assert_type(send.result(queue, job), int)
-    assert_type(plain.result(queue, job.id, timeout=3), bytes)
 
 
 async def forgotten(queue: BrokerQueue) -> None:
@@ -107,8 +88,7 @@ async def forgotten(queue: BrokerQueue) -> None:
 
 def operations() -> list[Enqueue]:
     send.operation("x")  # expect-error: arg-type
-    send.operation(Email(), deadline=3)  # expect-error: call-arg
-    return [send.operation(Email(), job_id="a"), nothing.operation(), number.operation(3), by_name.operation(3)]
+    return [send.operation(Email(), job_id="a"), nothing.operation(), by_name.operation(3)]
 
 
 async def results(queue: BrokerQueue, job: Job, some: Handler[..., Any]) -> None:
@@ -116,13 +96,11 @@ async def results(queue: BrokerQueue, job: Job, some: Handler[..., Any]) -> None
     assert_type(await stacked.result(queue, job), float)
     assert_type(await some.result(queue, job), Any)
     await some.enqueue(queue, 3)
-    await some.enqueue(queue)
 
 
 async def calls(ctx: Context) -> None:
     assert_type(await send(email=Email(), ctx=ctx), int)
     assert_type(plain("x"), bytes)
-    await number(step=3)
     await send("x", ctx)  # expect-error: arg-type
 """
 

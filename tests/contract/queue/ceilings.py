@@ -129,27 +129,18 @@ class LimitsContract(QueueContractBase):
                 served += ids(claimed)
             assert served == [first, second, third]
 
-    async def test_a_limit_can_be_raised_lowered_and_taken_away(self, make_queue: QueueFactory) -> None:
+    async def test_a_limit_can_be_raised_lowered_replaced_and_taken_away(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["limits"]) as [queue, operator]:
-            enqueued = await self.several(queue, 8)
-            await operator.limit("work", running=1)
-            claimed = await queue.dequeue("work", batch_size=9)
-            await operator.limit("work", running=3)
-            claimed += await queue.dequeue("work", batch_size=9)
-            assert ids(claimed) == enqueued[:3]
-            await operator.limit("work", running=2)
-            await queue.ack(claimed[0])
-            assert await queue.dequeue("work", batch_size=9) == [], (
-                "two jobs are still in progress, as many as the limit allows"
-            )
-            await queue.ack(claimed[1])
-            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[3:4]
+            enqueued, claimed = await self.several(queue, 8), []
+            for running, count in ((1, 1), (3, 3), (2, 3)):
+                await operator.limit("work", running=running)
+                claimed += await queue.dequeue("work", batch_size=9)
+                assert ids(claimed) == enqueued[:count]
+            await queue.ack_many(claimed)
             await operator.limit("work", rate=1, per=HOUR)
-            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[4:5], (
-                "a new limit must replace the old ones"
-            )
+            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[3:4]
             await operator.limit("work")
-            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[5:]
+            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[4:]
 
     # Rates
 
@@ -225,18 +216,3 @@ class ConcurrencyContract(QueueContractBase):
             assert last.id == enqueued[5], "with one in progress, the limit of 2 has room"
             await queue.ack_many([fifth, last])
             assert ids(await queue.dequeue(batch_size=9)) == [enqueued[2]]
-
-    async def test_keys_and_limits_of_entrypoints_hold_together(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["limits"]) as [queue]:
-            await queue.limit("a", running=1)
-            await queue.pause("b")
-            first = await self.keyed(queue, "b")
-            second, third = [await self.keyed(queue, "a", limit=2) for _ in range(2)]
-            fourth = await self.keyed(queue, "c", limit=2)
-            claimed = await queue.dequeue(batch_size=9)
-            assert ids(claimed) == [second, fourth], "a paused job used up a place of its key"
-            await queue.resume("b")
-            await queue.ack(claimed[1])
-            assert await queue.dequeue(batch_size=9) == []
-            await queue.ack(claimed[0])
-            assert ids(await queue.dequeue(batch_size=9)) == [first, third], "two jobs must run under a limit of 2"

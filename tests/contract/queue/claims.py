@@ -19,7 +19,6 @@ from jqueue.domain.operations import Dequeue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import (
     HOUR,
-    REFERENCES,
     VERBS,
     QueueContractBase,
     QueueFactory,
@@ -32,15 +31,18 @@ class ClaimsContract(QueueContractBase):
     """Only the holder of a job's current claim ends or prolongs it. Former holders get an error and change nothing."""
 
     @by_every_verb
-    async def test_a_bare_id_is_no_claim_for_a_queue_object_that_did_not_hand_it_out(
+    async def test_neither_a_bare_id_from_elsewhere_nor_a_job_that_nobody_claimed_is_a_claim(
         self, make_queue: QueueFactory, verb: str
     ) -> None:
         call, needs = self.verb(verb)
         async with self.queues(make_queue, 2, needs) as [queue, other]:
             job = await self.one_job(queue)
+            unclaimed = await queue.enqueue("work", b"payload")
             before = await self.fingerprint(queue)
             with pytest.raises(ClaimLostError, match=job.id):
                 await call(other, job.id)
+            with pytest.raises(ClaimLostError):
+                await call(queue, unclaimed)
             assert before == await self.fingerprint(queue)
             await call(queue, job.id)
 
@@ -61,18 +63,6 @@ class ClaimsContract(QueueContractBase):
             with pytest.raises(ClaimLostError):
                 await call(queue, lost)
             await call(queue, current.id)  # the lost claim is known to be lost, so the id means the current one
-
-    @by_every_verb
-    async def test_a_job_that_nobody_claimed_can_be_neither_ended_nor_kept_alive(
-        self, make_queue: QueueFactory, verb: str
-    ) -> None:
-        call, needs = self.verb(verb)
-        async with self.queues(make_queue, 1, needs) as [queue]:
-            enqueued = await queue.enqueue("work", b"payload")
-            for refer in REFERENCES.values():
-                with pytest.raises(ClaimLostError):
-                    await call(queue, refer(enqueued))
-            assert enqueued == await self.find(queue, enqueued)
 
     @pytest.mark.parametrize("ending", ["ack", "nack"])
     async def test_a_heartbeat_after_the_end_says_whether_the_claim_was_ended_here(
@@ -116,7 +106,6 @@ ERRORS: list[tuple[Any, str]] = [
     (ValueError("no such image"), "ValueError: no such image"),
     (TimeoutError(), "TimeoutError: "),
     ("x" * 5000, "x" * 2048),
-    ("é" * 5000, "é" * 1024),
     ("a" + "é" * 5000, "a" + "é" * 1023),
     ("a lone \udc80", "a lone ?"),
 ]
@@ -137,16 +126,13 @@ class RetriesContract(QueueContractBase):
                 assert handed_back.failures == 0
             assert enqueued == ids(await queue.dequeue(batch_size=9))
 
-    @pytest.mark.parametrize(("error", "kept"), ERRORS, ids=lambda value: repr(value)[:20])
-    async def test_a_nack_keeps_its_error_cut_at_two_kibibytes(
-        self, make_queue: QueueFactory, error: BaseException | str, kept: str
-    ) -> None:
+    async def test_a_nack_keeps_its_error_cut_at_two_kibibytes(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["errors"]) as [queue, other]:
-            job = await self.one_job(queue)
-            await queue.nack(job, error=error)
-            assert kept == (await self.held(other, job)).error
-            [again] = await other.dequeue()
-            assert kept == again.error, "the next claim must show the last error"
+            for error, kept in ERRORS:
+                await queue.nack(await self.one_job(queue), error=error)
+                [again] = await other.dequeue()
+                assert kept == again.error, "the next claim must show the last error"
+                await other.ack(again)
 
     async def test_a_dead_job_is_redriven_with_its_failures_forgotten(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["dead_letters", "fencing"]) as [queue, operator]:
@@ -203,17 +189,6 @@ class RetriesContract(QueueContractBase):
                 await queue.cancel("no-such-job")
             assert before == await self.fingerprint(queue)
 
-    async def test_an_operator_can_revoke_claims_older_than_a_time(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["fencing"]) as [queue, operator]:
-            job = await self.one_job(queue)
-            assert await operator.requeue_stale(HOUR) == 0
-            assert await operator.requeue_stale(0) == 1
-            assert await operator.requeue_stale(0) == 0
-            with pytest.raises(ClaimLostError):
-                await queue.ack(job)
-            [again] = await operator.dequeue()
-            assert (again.id, again.attempt, again.failures) == (job.id, 2, 2)
-
 
 class StoppingContract(QueueContractBase):
     """A holder that is told to stop keeps its claim until it ends it. Then the job is gone, or finished by an ack."""
@@ -240,15 +215,6 @@ class StoppingContract(QueueContractBase):
             assert await operator.result(job) == "done all the same"
             kept = await self.held(queue, job)
             assert (kept.status, kept.cancel_requested) == (JobStatus.COMPLETED, False)
-
-    async def test_a_cancelled_job_holds_its_key_until_it_leaves(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["cancel_running", "unique_keys"]) as [queue, operator]:
-            job = await self.one_job(queue, unique_key="the-key", unique_for=HOUR)
-            await operator.cancel(job.id, running=True)
-            assert (await queue.enqueue("work", b"payload", unique_key="the-key")).id == job.id
-            await queue.nack(job)
-            new = await queue.enqueue("work", b"payload", unique_key="the-key", on_conflict="raise")
-            assert [new.id] == ids(await queue.dequeue())
 
 
 NEEDS = ("holders", "transactions")
@@ -309,26 +275,6 @@ class HoldersContract(QueueContractBase):
             await operator.redrive(dead.id)
             [again] = await queue.dequeue("work")
             assert again.errors == dead.errors
-
-    async def test_every_end_of_a_claim_ends_the_holder(self, make_queue: QueueFactory) -> None:
-        needs = (*NEEDS, "uncharged", "dead_letters", "results", "fencing")
-        async with self.queues(make_queue, 2, needs) as [queue, operator]:
-            for _ in range(5):
-                await queue.enqueue("work", b"", keep_result=3600)
-            nacked, back, dead, acked, stale = await self.claim(queue, batch_size=5, holder="me")
-            await queue.nack(nacked)
-            await queue.nack(back, charge=False)
-            await queue.nack(dead, dead=True)
-            await queue.ack(acked, result=1)
-            assert ids(await self.held_under(operator, "me")) == [stale.id]
-            await operator.requeue_stale(0)
-            await operator.redrive(dead.id)
-            assert await self.held_under(operator, "me") == []
-            queued = [job for job in (await queue.read_state()).jobs if job.status is JobStatus.QUEUED]
-            assert {(job.claimed_at, job.queued_at is None) for job in queued} == {(None, False)}
-            claimed = await self.claim(operator, batch_size=9, holder="another")
-            assert {job.holder for job in claimed} == {"another"}
-            assert len(claimed) == 4
 
     async def test_only_jobs_up_to_a_place_are_claimed(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, (*NEEDS, "priority")) as [queue, other]:

@@ -16,9 +16,7 @@ from jqueue.domain.errors import (
     InvalidJobError,
     JobNotFoundError,
     JobStateError,
-    QueueFullError,
 )
-from jqueue.domain.limits import Limits
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import (
     Ack,
@@ -57,21 +55,6 @@ class TogetherContract(QueueContractBase):
             with pytest.raises(LookupError):
                 await queue.enqueue_many(failing())
             assert before == await self.fingerprint(queue)
-
-    async def test_a_refused_apply_takes_nothing_else_with_it(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["transactions", "fencing"]) as [queue]:
-            jobs = [await self.one_job(queue) for _ in range(4)]
-            results = await asyncio.gather(
-                *(queue.apply(Ack(job), Enqueue("next", b"good")) for job in jobs[:2]),
-                queue.apply(Ack(jobs[2]), Enqueue("next", b"bad"), Cancel("no-such-job")),
-                queue.ack(jobs[3]),
-                return_exceptions=True,
-            )
-            refused = [result for result in results if isinstance(result, BaseException)]
-            assert [type(error) for error in refused] == [JobNotFoundError]
-            state = await queue.read_state()
-            assert [job.payload for job in state.jobs if job.entrypoint == "next"] == [b"good"] * 2
-            assert [jobs[2].id] == [job.id for job in state.in_progress_jobs()]
 
     async def test_a_waiting_dequeue_cancelled_when_its_job_comes_leaves_it_to_others(
         self, make_queue: QueueFactory
@@ -256,13 +239,3 @@ class StagedContract(QueueContractBase):
             assert await self.add(queue, *blocks, transaction=("app", 1)) == StagedReceipt(added=2, taken=1)
             payloads = [job.payload for job in await queue.dequeue(batch_size=9)]
             assert payloads == [b"holder", b"payload of a", b"payload of c"]
-
-    async def test_what_has_no_room_is_not_added_in_part(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, (*NEEDS, "size_limit"), limits=Limits(blob_bytes=4000)) as [queue]:
-            await queue.enqueue("work", b"there")
-            before = await self.fingerprint(queue)
-            many = [staged(*(f"{block}-{n}" for n in range(10))) for block in range(4)]
-            with pytest.raises(QueueFullError):
-                await self.add(queue, *many, transaction=("app", 1))
-            assert before == await self.fingerprint(queue)
-            assert (await self.add(queue, *many[:1], transaction=("app", 1))).added == 10
