@@ -8,9 +8,7 @@ import pytest
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError
-from jqueue.ports.storage import (
-    Listed,
-)
+from jqueue.ports.storage import Listed
 from jqueue.testing import StorageContract
 from tests.two_methods import TwoMethods
 
@@ -68,7 +66,7 @@ class Careless(TwoMethods):
         if self.fault == "same etag" and content == self.content:
             return f"v{self.version}"
         etag = await super().write(content, if_match)
-        return {"another etag": "w" + etag, "empty etag": ""}.get(self.fault, etag)
+        return "w" + etag if self.fault == "another etag" else etag
 
 
 @pytest.mark.parametrize(
@@ -76,11 +74,8 @@ class Careless(TwoMethods):
     [
         ("absent", "test_an_absent_object_reads_as_nothing_without_an_etag"),
         ("another etag", "test_a_created_object_is_read_through_every_handle"),
-        ("empty etag", "test_a_created_object_is_read_through_every_handle"),
         ("overwriting create", "test_a_second_creator_is_refused_and_changes_nothing"),
-        ("overwriting create", "test_of_racing_creators_exactly_one_wins"),
         ("ignored etag", "test_a_stale_etag_is_refused_and_changes_nothing"),
-        ("ignored etag", "test_an_etag_matches_no_absent_object"),
         ("check, then write", "test_racing_increments_are_all_counted"),
         ("same etag", "test_every_write_gives_a_new_etag_for_the_same_bytes_too"),
         ("text", "test_bytes_come_back_exactly"),
@@ -100,19 +95,11 @@ class CarelessLister(InMemoryStorage):
     fault = ""
 
     async def list_beside(self, prefix):
-        if self.fault == "lists all" and not prefix:
-            return []
         found = await super().list_beside("." if self.fault == "ignored prefix" else prefix)
-        if self.fault == "pattern":
-            found += [each for each in await super().list_beside(".") if each.suffix == ".a%2Ab"]
         if self.fault == "removed stays" and not found:
             found = [Listed(".list 2", self.store_time(), 1)]
-        if self.fault == "whole names":
-            found = [each._replace(suffix=f"queue.json{each.suffix}") for each in found]
         if self.fault == "wrong size":
             found = [each._replace(size=1) for each in found]
-        if self.fault == "local time":
-            found = [each._replace(modified=each.modified.replace(tzinfo=None)) for each in found]
         if self.fault == "wrong time":
             found = [each._replace(modified=each.modified - timedelta(hours=1)) for each in found]
         return found[:3] if self.fault == "first page only" else found
@@ -122,13 +109,9 @@ class CarelessLister(InMemoryStorage):
     ("fault", "finder"),
     [
         ("first page only", "test_what_is_beside_an_object_is_listed_by_its_suffix"),
-        ("whole names", "test_what_is_beside_an_object_is_listed_by_its_suffix"),
         ("wrong size", "test_what_is_beside_an_object_is_listed_by_its_suffix"),
         ("ignored prefix", "test_only_what_begins_with_the_prefix_is_listed"),
-        ("pattern", "test_only_what_begins_with_the_prefix_is_listed"),
-        ("lists all", "test_only_what_begins_with_the_prefix_is_listed"),
         ("removed stays", "test_what_was_removed_is_not_listed"),
-        ("local time", "test_a_listing_tells_when_objects_were_written"),
         ("wrong time", "test_a_listing_tells_when_objects_were_written"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -160,21 +159,6 @@ class RetriesContract(QueueContractBase):
             assert (await self.held(queue, other)).status is JobStatus.QUEUED
             await queue.cancel(holder.id)
             assert await queue.redrive(dead.id) == 1
-
-    async def test_purge_may_spare_what_is_young(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
-            for moments in (2, 6, 18):  # a program that stands still for that long before its purge proves nothing
-                age = timedelta(seconds=moments * self.moment)
-                dead = await self.dead_job(queue)
-                assert dead.dead_at is not None
-                await self.until_after(queue, dead.dead_at + age)
-                young = await self.dead_job(queue)
-                purged = await queue.purge(older_than=age)
-                if purged == 1:
-                    break
-            assert purged == 1
-            assert await self.find(queue, dead) is None
-            assert await self.find(queue, young) is not None
 
     async def test_a_job_that_is_claimed_dead_or_gone_cannot_be_cancelled(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:

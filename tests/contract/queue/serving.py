@@ -80,18 +80,6 @@ class TimingContract(QueueContractBase):
             assert await queue.dequeue("work", wait=timedelta(seconds=self.moment)) == []
             assert loop.time() - began >= self.moment * 0.9, "the dequeue returned too early"
 
-    async def test_of_several_waiting_dequeues_each_job_answers_one(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 3, ["wait"]) as [queue, *consumers]:
-            waiting = [
-                asyncio.create_task(consumer.dequeue("work", wait=self.patience))
-                for consumer in consumers
-                for _ in range(3)
-            ]
-            enqueued = [(await queue.enqueue("work", b"%d" % number)).id for number in range(len(waiting))]
-            answers = await asyncio.gather(*waiting)
-            assert [len(jobs) for jobs in answers] == [1] * len(waiting)
-            assert sorted(enqueued) == sorted(ids(job for jobs in answers for job in jobs))
-
     async def test_a_claim_that_is_confirmed_lasts(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["claim_timeout", "wait", "heartbeat"]) as [queue, other]:
             timeout = 8 * self.moment
