@@ -88,12 +88,6 @@ class IgnoresConditions(Honest):
         pass
 
 
-class CreatesNothing(Honest):
-    def check(self, if_match):
-        if if_match is None:
-            raise CASConflictError("the precondition failed")
-
-
 class RefusesAndWrites(Honest):
     async def write(self, content, if_match=None):
         await self.arrive("write")
@@ -155,27 +149,9 @@ class AlwaysUnchanged(Honest):
         return None
 
 
-class NeverUnchanged(Honest):
-    async def read_if_changed(self, etag):
-        return await self.read()
-
-
-class TellsNoTime(Honest):
-    def store_time(self):
-        return None
-
-
 class LivesInThePast(Honest):
     def store_time(self):
         return self.clock.now() - timedelta(minutes=10)
-
-
-class Unquoted(Honest):
-    etag_style: str | None = "unquoted"
-
-
-class QuotesUnknown(Honest):
-    etag_style = None
 
 
 class Throttles(Honest):
@@ -226,16 +202,6 @@ class FailsNowAndThen(Honest):
         return await super().read()
 
 
-class SendsAgain(Honest):
-    """Reports a conflict after every fifth write, like a client that re-sends a write whose answer was lost."""
-
-    async def write(self, content, if_match=None):
-        etag = await super().write(content, if_match)
-        if self.writes[0] % 5 == 0:
-            raise CASConflictError("the precondition failed")
-        return etag
-
-
 class RefusesWrites(Honest):
     def check(self, if_match):
         raise StorageFatalError("to write, s3:PutObject is needed\x1b[2J\r\nSafe.")
@@ -245,24 +211,6 @@ class NeverAnswers(Honest):
     async def arrive(self, doing):
         await super().arrive(doing)
         await asyncio.sleep(1e9)
-
-
-class AnswersLate(Honest):
-    """Lands its first write long after the caller has stopped waiting for it."""
-
-    def __init__(self):
-        super().__init__()
-        self.late = []
-
-    async def write(self, content, if_match=None):
-        if not self.late:
-            self.late.append(asyncio.create_task(self.land_later(content)))
-            raise StorageError("the connection was reset")
-        raise StorageFatalError("the credentials have expired: renew them")
-
-    async def land_later(self, content):
-        await asyncio.sleep(0.5)
-        self.land(content)
 
 
 class KeepsAll(Honest):

@@ -1,8 +1,6 @@
 """The commands that change a queue: one job, a selection counted first and asked about, limits, settings, cron."""
 
-import json
 import os
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +11,7 @@ from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.domain.errors import StorageFatalError
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
+from jqueue.testing.faults import Fault, FaultyObjects
 from tests.cli.commands import SECRET, at_a_terminal, refused, run, text, values
 
 
@@ -32,16 +30,13 @@ def jobs(queue):
 BY_FILTERS = {
     "cancel --entrypoint mail --yes": ("cancelled", "m1 m2 m3"),
     "cancel --status running --running --yes": ("cancelled", "running"),
-    "cancel --all --running --yes": ("cancelled", "m1 m2 m3 r1 running"),
     "cancel m1": ("cancelled", "m1"),
     "redrive --error BOOM --yes": ("redriven", "dead"),
     "redrive dea": ("redriven", "dead"),
     "purge --yes": ("purged", "dead"),
-    "purge --entrypoint report --yes": ("purged", ""),
     "purge --older-than 30d --yes": ("purged", ""),
     "purge --status queued --entrypoint mail --yes": ("purged", "m1 m2 m3"),
     "reschedule --id m --at 2030-01-02T03:04": ("rescheduled", "m1 m2 m3"),
-    "reprioritise --all --priority 7": ("reprioritised", "m1 m2 m3 r1"),
 }
 """Commands, the participle of the verb, and the jobs that change."""
 
@@ -71,16 +66,11 @@ def test_the_jobs_that_match_are_counted_by_a_dry_run_and_then_changed_and_no_ot
     [
         ("cancel m1", "the job (mail) was removed"),
         ("cancel running --running", "will be told to stop"),
-        ("cancel --entrypoint mail --yes", "2 jobs match but were left alone: running jobs need --running"),
         ("cancel --all --running --yes", "1 of them is still in progress: their workers are told to stop"),
         ("redrive dea…", "the job (mail) is queued again"),
-        ("redrive --entrypoint none --yes", "no job was redriven: none matches"),
         ("purge dead", "the job (mail) was removed"),
         ("reschedule m1 --delay 1h", "the job (mail) is scheduled for "),
-        ("reprioritise m1 -p -5", "the job (mail) has priority -5"),
-        ("run-now m2", "the job (mail) is ready"),
         ("pause mail", "paused until `jqueue resume`: 3 jobs wait, 1 job in progress continues"),
-        ("requeue-stale --timeout 0 --dry-run", "1 job has no heartbeat within this time"),
         ("requeue-stale --timeout 0", "1 job taken back"),
     ],
 )
@@ -97,15 +87,11 @@ def test_a_change_is_confirmed_in_a_sentence(path, jobs, arguments, answer):
         ("cancel m", "3 jobs have ids that begin like this"),
         ("redrive m1", "this job is queued: only a dead job can be queued again"),
         ("reschedule running --delay 1", "this job is in progress: it has no time"),
-        ("reprioritise dead -p 1", "this job is dead: it no longer waits"),
         ("purge m1 --dry-run", "this job waits: `jqueue cancel` removes it"),
         ("purge --status ready", "purge takes dead and completed jobs, or --status queued"),
-        ("run-now dead", "this job is dead: only a queued job can be run now"),
         ("cancel", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
         ("redrive m1 --all", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
-        ("reprioritise -p 1 --all --key k", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
         ("cancel --all", "there is no terminal to ask at: add --yes to go ahead, or --dry-run to only count"),
-        ("purge", "there is no terminal to ask at: add --yes to go ahead, or --dry-run to only count"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_changes_nothing(path, jobs, arguments, reason):
@@ -123,13 +109,6 @@ def test_a_dead_job_whose_key_is_taken_stays_dead_and_is_named(path, queue):
     assert counts == values("redrive", path, "--all", status=1)
     assert "not redriven: 1 job: another job has taken the unique key" in text("redrive", path, "--all", status=1)
     assert "Unique key 'k' is taken" in refused("redrive", path, job.id)
-
-
-def test_a_pause_of_an_entrypoint_that_nobody_has_says_so(path, queue):
-    assert "no job, worker or cron entry has this entrypoint yet: check its name" in run("pause", path, "nope").stderr
-    assert {"entrypoint": "nope", "paused": True, "changed": False} == values("pause", path, "nope")
-    assert "resumed" in text("resume", path, "nope")
-    assert "this entrypoint was not paused" == text("resume", path, "nope")
 
 
 @pytest.mark.wide
@@ -189,8 +168,6 @@ async def lose_the_store(storage):
     [
         ("enqueue mail", "the job is then added at most once"),
         ("limit mail --running 2", "Look at the queue (`jqueue ls`, `jqueue stats`) before you repeat it"),
-        ("pause mail", ""),
-        ("cancel m1", ""),
         ("cancel --all --yes", "for 4 jobs: the connection failed before it was certain"),
     ],
 )
@@ -199,12 +176,6 @@ def test_a_change_whose_answer_is_lost_for_good_has_an_unknown_outcome(path, job
     error = refused(command, url_of(Meanwhile(path, lose_the_store)), *options)
     assert error.startswith("the outcome is unknown")
     assert advice in error
-
-
-def test_an_answer_that_is_lost_once_is_found_out(path, queue, url_of, virtual):
-    store = FaultyStorage(LocalFileSystemStorage(path))
-    store.on_write(Fault.LOST_ANSWER)
-    assert {text("enqueue", url_of(store), "mail")} == set(queue.jobs())
 
 
 def test_a_store_that_refuses_half_way_is_an_error_that_counts_the_changed_jobs(path, queue, url_of):
@@ -240,25 +211,22 @@ def test_every_option_of_a_job_is_a_flag(path, queue):
     assert timedelta(minutes=15) == later.run_at - later.created_at
 
 
-@pytest.mark.parametrize("size", [0, 70_000, 3_000_000])
-@pytest.mark.parametrize("source", ["-", "--file -", "--file payload", "--file pipe"])
+@pytest.mark.parametrize("source", ["-", "--file payload", "--file pipe"])
 def test_a_payload_of_any_size_is_taken_from_a_file_a_pipe_or_the_standard_input(
-    path, queue, tmp_path, monkeypatch, source, size
+    path, queue, tmp_path, monkeypatch, source
 ):
     monkeypatch.chdir(tmp_path)
-    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    content = bytes(range(256)) * 300
     Path("payload").write_bytes(content)
     os.mkfifo("pipe")
     writer = threading.Thread(target=Path("pipe").write_bytes, args=(content,))
     if source.endswith("pipe"):  # the shell writes `--file <(command)` so: it cannot be read twice
         writer.start()
-    job_id = text("enqueue", path, "mail", *source.split(), stdin=content if source.endswith("-") else None)
+    job_id = text("enqueue", path, "mail", *source.split(), stdin=content if source == "-" else None)
     if source.endswith("pipe"):
         writer.join()
-    job = queue.find(job_id)
-    assert (size > 65_536) is (job.payload_object is not None)
     with SyncQueue(path) as opened:
-        assert content == b"".join(opened.open_payload(job))
+        assert content == b"".join(opened.open_payload(queue.find(job_id)))
 
 
 def test_a_job_that_is_there_already_is_named_and_not_added_again(path, queue):
@@ -281,27 +249,18 @@ def test_the_first_enqueue_creates_the_queue_and_says_so_and_a_folder_only_on_re
     assert "does not exist; correct the path, or add --create" in refused("enqueue", missing, "mail")
     assert not missing.parent.exists()
     assert 0 == run("enqueue", missing, "mail", "--create").exit_code
-    before = path.read_bytes()
     assert f"there is a queue at {path} already: it was left as it is" == refused("init", path)
-    assert before == path.read_bytes()
-    other = path.with_name("other.json")
-    assert {"queue": str(other), "created": True} == values("init", other)
 
 
 # Limits, settings, cron entries
 
 
 def test_each_limit_is_set_for_itself(path, queue):
-    before = path.read_bytes()
     assert "in progress: no limit; claims: no limit" == text("limit", path, "mail")
-    assert before == path.read_bytes()
     assert "in progress: at most 2; claims: no limit" == text("limit", path, "mail", "--running", "2")
     answer = values("limit", path, "mail", "--rate", "100", "--per", "1m")
     assert {"running": 2, "rate": 100, "per": 60, "paused": False, "changed": True}.items() <= answer.items()
-    queue.pause("mail")
-    sentence = text("limit", path, "mail", "--no-running")
-    assert "in progress: no limit; claims: at most 100 in 60 s; this entrypoint is paused" == sentence
-    assert values("limit", path, "mail", "--no-rate")["rate"] is None
+    assert "in progress: no limit; claims: at most 100 in 60 s" == text("limit", path, "mail", "--no-running")
 
 
 def test_every_setting_of_a_queue_can_be_configured(path, queue):
@@ -323,41 +282,13 @@ def test_every_setting_of_a_queue_can_be_configured(path, queue):
     assert before == values("configure", path)
 
 
-def test_a_cron_entry_is_set_run_now_and_removed(path, queue):
+def test_a_cron_entry_is_set_and_removed(path, queue):
     cron = ["--cron", "30 2 * * *", "--entrypoint", "clean", "--timezone", "Europe/Berlin", "--max-attempts", "3"]
     sentence = text("schedule", path, "nightly", '{"all": true}', *cron)
     [entry] = queue.schedules()
     assert f"added; the first job is enqueued at {entry.next_at:%Y-%m-%d %H:%M:%S} UTC" == sentence
     assert ("Europe/Berlin", 3, b'{"all": true}') == (entry.timezone, entry.max_attempts, entry.payload)
     assert values("schedule", path, "nightly", *cron)["replaced"]
-    job = queue.find(values("run-now", path, "--schedule", "nightly")["id"])
-    assert ("clean", 3) == (job.entrypoint, job.max_attempts)
     large = ["--file", "-"]
     assert "is kept in" in refused("schedule", path, "n", *cron, *large, stdin=SECRET * 100_000)
     assert {"name": "nightly", "removed": True} == values("unschedule", path, "nightly")
-
-
-# `jqueue edit`
-
-
-def set_editor(monkeypatch, tmp_path, **changes):
-    """An editor that sets these fields, and notes the text that it was given."""
-    program = f"""
-import json, pathlib, sys
-file = pathlib.Path(sys.argv[1])
-seen = file.read_text()
-pathlib.Path({str(tmp_path / "seen")!r}).write_text(seen)
-body = "".join(line for line in seen.splitlines() if not line.startswith("#"))
-file.write_text(json.dumps({{**json.loads(body), **json.loads({json.dumps(changes)!r})}}))
-"""
-    (tmp_path / "editor.py").write_text(program)
-    monkeypatch.setenv("EDITOR", f"{sys.executable} -IS {tmp_path}/editor.py")
-    monkeypatch.delenv("VISUAL", raising=False)
-
-
-def test_a_job_is_edited_without_its_payload(path, jobs, monkeypatch, tmp_path):
-    set_editor(monkeypatch, tmp_path, priority=-5, keep_result="2h")
-    assert ["priority", "keep_result"] == values("edit", path, "m1")["changed"]
-    job = jobs.jobs()["m1"]
-    assert (-5, 7200, SECRET.encode()) == (job.priority, job.keep_result, job.payload)
-    assert SECRET not in (tmp_path / "seen").read_text()

@@ -5,15 +5,12 @@ import signal
 
 import pytest
 
-from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import StorageFatalError
-from jqueue.testing.virtual_time import VirtualClock
 from tests.cli import stores
-from tests.cli.commands import process, run, text
+from tests.cli.commands import run, text
 
 LIES = {
     stores.IgnoresConditions: {"create_only", "stale_etag", "absent_object", "racing_creators", "racing_increments"},
-    stores.CreatesNothing: {"create_only", "absent_object", "racing_creators"},
     stores.RefusesAndWrites: {"create_only", "stale_etag", "absent_object", "racing_creators"},
     stores.MatchesNothing: {"absent_object"},
     stores.MakesEtagsWeak: {"right_etag"},
@@ -27,18 +24,13 @@ LIES = {
 NOTES = {
     stores.Honest: {},
     stores.ChangesEtags: {"round_trip": "another etag"},
-    stores.NeverUnchanged: {"conditional_read": "is sent whole"},
-    stores.TellsNoTime: {"clock": "does not report"},
     stores.LivesInThePast: {"clock": "600 s ahead"},
-    stores.Unquoted: {},
-    stores.QuotesUnknown: {"etag_quoting": ""},
     stores.MostlyConflicts: {"racing_increments": "conflicts with other writers"},
     stores.Throttles: {
         "racing_increments": "none lost: the store throttled",
         "write_rate": "the store throttles faster writes",
     },
     stores.FailsNowAndThen: {"racing_increments": "counted twice"},
-    stores.SendsAgain: {"racing_increments": "counted twice"},
 }
 """The notes on each safe store, by check."""
 
@@ -82,20 +74,12 @@ def test_a_correct_store_is_safe_even_with_notes(examine, kind):
     assert max(storage.times) < LONGEST
 
 
-def test_the_doctor_measures_how_often_an_object_can_be_written(examine):
-    throttled = outcomes(examine(stores.Throttles(), "--json"), "noted")["write_rate"]
-    assert 0.6 <= float(throttled.partition(";")[0]) <= 1.1
-    assert "50, one after the other" == outcomes(examine(stores.Honest(), "--json"), "passed")["write_rate"]
-
-
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
         (stores.IgnoresConditions, "ignore the conditions of writes"),
-        (stores.WritesInTwoSteps, "another write can come between"),
         (stores.MakesEtagsWeak, "proxy"),
         (stores.Throttles, "BrokerQueue"),
-        (stores.LivesInThePast, "Set the clock"),
     ],
 )
 def test_the_table_fits_into_80_columns_and_ends_with_a_verdict_and_advice(examine, kind, advice):
@@ -106,21 +90,14 @@ def test_the_table_fits_into_80_columns_and_ends_with_a_verdict_and_advice(exami
     assert advice in " ".join(" ".join(lines[verdict:]).split())
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (stores.RefusesWrites, r"to write, s3:PutObject is needed\x1b[2J\r\nSafe."),
-        (stores.AnswersLate, "the credentials have expired: renew them"),
-    ],
-)
-def test_the_reason_why_a_store_cannot_be_used_is_shown_and_escaped(examine, kind, reason):
-    storage = kind()
+def test_the_reason_why_a_store_cannot_be_used_is_shown_and_escaped(examine):
+    storage = stores.RefusesWrites()
     result = examine(storage)
     assert (2, "") == (result.exit_code, result.stdout)
-    assert reason in result.stderr
+    assert r"to write, s3:PutObject is needed\x1b[2J\r\nSafe." in result.stderr
     assert "left behind" not in result.stderr
     assert (set(), [True]) == (storage.left, storage.released)
-    assert "s3:" in (error := json.loads(examine(kind(), "--json").stdout)["error"]) or "expired" in error
+    assert "s3:PutObject" in json.loads(examine(stores.RefusesWrites(), "--json").stdout)["error"]
 
 
 def test_the_doctor_gives_up_on_a_store_that_never_answers(examine):
@@ -133,15 +110,6 @@ def test_the_doctor_gives_up_on_a_store_that_never_answers(examine):
     assert ".doctor-" in result.stderr
 
 
-def test_a_storage_without_objects_beside_it_is_not_touched(examine):
-    class TwoMethods:
-        read = write = None
-
-    result = examine(TwoMethods())
-    assert 2 == result.exit_code
-    assert "cannot be checked without touching the queue" in result.stderr
-
-
 def press_ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
@@ -150,7 +118,7 @@ def refuse():
     raise StorageFatalError("the credentials have expired")
 
 
-@pytest.mark.parametrize("number", [*range(1, 45, 6), 60, 110, 230])
+@pytest.mark.parametrize("number", [1, 20, 60, 230])
 @pytest.mark.parametrize(("happen", "status"), [(press_ctrl_c, 130), (refuse, 2)])
 def test_an_end_amid_any_check_leaves_nothing(examine, number, happen, status):
     storage = stores.DoesAtCall(number, happen)
@@ -182,30 +150,16 @@ def test_a_second_ctrl_c_ends_the_doctor_at_once_with_a_list_of_left_objects(exa
 def test_objects_that_cannot_be_removed_are_named_and_the_verdict_stands(examine):
     storage = stores.KeepsAll()
     result = examine(storage)
-    assert 0 == result.exit_code
-    assert "Safe." in result.stdout
+    assert (0, True) == (result.exit_code, "Safe." in result.stdout)
     assert storage.left
     assert all(name in result.stderr for name in storage.left)
     assert 1 == result.stderr.count("s3:DeleteObject is needed")
-    left = json.loads(examine(stores.KeepsAll(), "--json").stdout)["left"]
-    assert (len(storage.left), True) == (len(left), "s3:DeleteObject" in left[0]["reason"])
-
-
-def test_memory_is_safe_with_a_note_that_it_belongs_to_one_process(examine):
-    result = examine(InMemoryStorage(clock=VirtualClock()))
-    assert 0 == result.exit_code
-    assert "An in-memory queue belongs to one process" in result.stdout
 
 
 def test_a_file_is_safe_and_nothing_is_left_beside_it(path):
     path.write_bytes(b"the user's")
     assert "Safe. " in text("doctor", path)
     assert ([path], b"the user's") == ([*path.parent.iterdir()], path.read_bytes())
-
-
-def test_the_doctor_shows_its_progress_in_a_terminal():
-    result = process("doctor", "memory://", FORCE_COLOR="1")
-    assert (0, True) == (result.returncode, "/12" in result.stderr)
 
 
 def test_an_unreachable_store_cannot_be_used():

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 import time
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -56,25 +55,21 @@ def test_jobs_are_listed_with_everything_but_their_payloads(filled):
     ("options", "expected"),
     [
         (["--status", "running,dead"], ["running", "dead"]),
-        (["--status", "queued"], ["ready", "last", "later"]),
         (["--status", "completed", "--status", "scheduled"], ["later", "done"]),
-        (["--older-than", "1d"], []),
         (["--newer-than", "1d", "--status", "ready"], ["ready", "last"]),
         (["--holder", f"holder-{HOSTILE}"], ["running"]),
         (["--key", "UNIQUE"], ["ready"]),
-        (["--key", "TOGETHER"], ["running"]),
         (["--error", "valueerror"], ["dead"]),
         (["--id", "l"], ["last", "later"]),
         (["--sort", "id", "--limit", "2"], ["dead", "done"]),
         (["--sort", "priority", "--reverse", "--status", "running,dead,completed"], ["done", "dead", "running"]),
-        (["--sort", "created", "--limit", "1"], ["ready"]),
     ],
 )
 def test_jobs_are_chosen_and_sorted(filled, options, expected):
     assert expected == heads(rows("ls", filled, *options))
 
 
-@pytest.mark.parametrize("options", [[], ["--sort", "id"], ["--sort", "size", "--reverse"]])
+@pytest.mark.parametrize("options", [[], ["--sort", "size", "--reverse"]])
 def test_a_limited_list_of_a_deep_queue_has_the_first_jobs_of_the_whole_list(path, options):
     deep(path, mail=40, report=30)
     Blocking(path).enqueue("mail", b"large", priority=-1)
@@ -104,47 +99,26 @@ def test_a_job_is_shown_with_its_life(filled):
     assert [0, 0, 1] == [values("show", filled, each)["failures"] for each in ("running", "done", "dead")]
 
 
-def test_the_beginning_of_an_id_names_the_only_job_that_begins_so(filled):
-    assert "scheduled, ready in 59 min" in text("show", filled, "later")
-    assert refused("show", filled, "l").startswith(
-        "2 jobs have ids that begin like this: give more of the id. They are"
-    )
-
-
 def test_a_payload_and_a_result_are_shown_on_request_only(path, queue):
     queue.enqueue("mail", b"a\x1b[2J\xff", job_id="bytes")
     queue.enqueue("mail", '{\n\t"a": \u202e1}'.encode(), job_id="text", keep_result=60)
-    queue.enqueue("mail", b"x" * 70_000, job_id="long")
     assert "payload" not in values("show", path, "bytes")
     assert "\n  | 0000  61 1b 5b 32 4a ff " in run("show", path, "bytes", "--payload").stdout
-    shown = run("show", path, "text", "--payload").stdout
-    assert 'payload\n  | {\n  |         "a": \\u202e1}\n' in shown
+    assert 'payload\n  | {\n  |         "a": \\u202e1}\n' in run("show", path, "text", "--payload").stdout
     queue.ack(queue.dequeue("mail", batch_size=2)[1], result={"to": "ada"})
     assert '\nresult\n  | {"to": "ada"}' in run("show", path, "text", "--payload").stdout
-    assert {"to": "ada"} == values("show", path, "text", "--payload")["result"]
-    assert "  … 4.4 KiB more; --json has them all" in run("show", path, "long", "--payload").stdout
 
 
 def test_dead_jobs_are_listed_with_errors_that_ids_can_be_pasted_from(path, queue):
     queue.kill("boom-1", entrypoint="boom", error="KeyError: 'x'\nsecond line")
     queue.kill("it has spaces", "a job with an id that is longer than a column of the table", error="long " * 99)
-    jobs = values("dead", path)["dead"]
-    assert ("boom-1", "boom", 1, "KeyError: 'x'\nsecond line") == tuple(
-        jobs[0][name] for name in ("id", "entrypoint", "attempts", "error")
-    )
+    [job, *_] = values("dead", path)["dead"]
+    assert ("boom-1", "KeyError: 'x'\nsecond line") == (job["id"], job["error"])
     shown = run("dead", path).stdout
-    assert "3 jobs are dead" in text("dead", path)
-    assert "…" in shown
+    assert "3 jobs are dead" in shown
     for job_id in ("boom-1", *re.findall(r"^'[^']*'", shown, re.MULTILINE)):
         text("redrive", path, *shlex.split(job_id))
     assert "no job is dead" == text("dead", path)
-    assert "no job of this entrypoint is dead" == text("dead", path, "--entrypoint", "absent")
-
-
-def test_show_names_no_time_at_which_a_dead_job_will_not_run(path, queue):
-    queue.enqueue("mail", b"", job_id="dead", expires_at=datetime.now(UTC) + timedelta(hours=1))
-    queue.nack(queue.dequeue()[0], dead=True)
-    assert "expires" not in text("show", path, "dead")
 
 
 # Figures
@@ -159,24 +133,18 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     queue.pause("boom")
     queue.limit("fetch", running=5, rate=100, per=60)
     queue.schedule("nightly", "30 2 * * *", "clean", timezone="Europe/Berlin")
-    queue.configure(dead_retention=30 * 86400)
     figures = values("stats", path)
-    assert (2, 1, 1, 1, 0) == tuple(
-        figures[name] for name in ("ready", "scheduled", "in_progress", "dead", "completed")
-    )
+    states = ("ready", "scheduled", "in_progress", "dead", "completed")
+    assert (2, 1, 1, 1, 0) == tuple(figures[state] for state in states)
     assert (str(path), path.stat().st_size, []) == (figures["queue"], figures["size"], figures["warnings"])
-    assert (5, 100, 60) == tuple(figures["entrypoints"]["fetch"][name] for name in ("max_running", "rate", "per"))
     assert (5, 2) == (figures["totals"]["enqueued"], figures["totals"]["claimed"])
     assert figures["rates"]["last_hour"]["enqueued"] == pytest.approx(5 / 3600)
     shown = text("stats", path)
     for part in ("boom (paused) 0 0 0 1 0", "mail 2 0 1 0 0", "all 2 1 1 1 0", "fetch 0 of 5 100 in 60 s"):
         assert part in shown
     assert "nightly clean 30 2 * * *" in shown
-    assert "dead jobs are removed after 30 d" in shown
-    assert "last hour 5 2 0 1" in shown
     queue.pause("mail")
     assert "mail: 2 ready jobs wait: paused" in text("stats", path)
-    assert "paused" == values("stats", path)["entrypoints"]["mail"]["why_waiting"]
 
 
 def test_stats_warn_about_unreadable_lines(path, queue):
@@ -192,32 +160,19 @@ def test_workers_and_other_holders_are_listed_and_lost_workers_are_told_apart(pa
 
                 def describe(at, age=age):
                     times = {"started": at - age - 60, "at": at - age}
-                    return WorkerRecord(
-                        name="mailer", host="web-1", pid=7 + age, slots=4, entrypoints=("mail",), **times
-                    )
+                    return WorkerRecord(name="mailer", host="web", pid=age, slots=4, entrypoints=("mail",), **times)
 
                 queue.attend(f"run {age}", describe)
-            for holder in ("mailer@web-1:7", "a person"):
-                await queue.enqueue("mail")
-                await queue.dequeue("mail", holder=holder)
+            await queue.enqueue("mail")
+            await queue.dequeue("mail", holder="mailer@web:0")
 
     asyncio.run(work())
-    holders = {each["holder"]: each for each in rows("workers", path)}
-    live, lost, other = (holders[name] for name in ("mailer@web-1:7", "mailer@web-1:128", "a person"))
-    assert (True, False, 1, 4, ["mail"]) == tuple(
-        live[name] for name in ("worker", "lost", "jobs", "slots", "entrypoints")
+    live, lost = (each for each in rows("workers", path) if each["worker"])
+    assert ("mailer@web:0", False, 1, 4, ["mail"]) == tuple(
+        live[name] for name in ("holder", "lost", "jobs", "slots", "entrypoints")
     )
-    assert (True, False) == (lost["lost"], other["worker"])
-    assert re.search(r"mailer@web-1:128 +0 of 4 +lost, 2 min ago", run("workers", path).stdout)
+    assert ("mailer@web:121", True) == (lost["holder"], lost["lost"])
     assert "1 live worker, 1 lost" in text("stats", path)
-
-
-def test_schedules_are_listed_with_their_next_times(filled):
-    [entry] = rows("schedules", filled)
-    assert (f"nightly-{HOSTILE}", "0 3 * * *", "UTC", 7) == tuple(
-        entry[name] for name in ("name", "cron", "timezone", "payload_bytes")
-    )
-    assert 0 < entry["seconds"] <= 86400
 
 
 # The past
@@ -229,7 +184,6 @@ def test_schedules_are_listed_with_their_next_times(filled):
         ([], 12),
         (["--limit", "2"], 2),
         (["--event", "nack,ack", "--event", "start"], 3),
-        (["--entrypoint", "absent"], 0),
         (["--since", "1d ago", "--until", "1h"], 0),
         (["dead-"], 3),
     ],
@@ -242,32 +196,9 @@ def test_events_are_filtered_and_the_newest_is_first(filled, options, expected):
     assert (expected + 1 if expected else 1) == len(shown)
 
 
-def test_an_event_has_what_changed_and_no_payload(filled):
-    [nack] = rows("history", filled, "--event", "nack")
-    assert (f"dead-{HOSTILE}", "in_progress", "dead", 1) == tuple(
-        nack[name] for name in ("id", "before", "after", "attempt")
-    )
-    assert nack["error"].startswith("ValueError: x\x1b")
-    assert "payload" not in nack
-
-
 def test_a_queue_without_a_history_says_how_to_switch_it_on(path, queue):
     off = "this queue keeps no history: `jqueue configure URL --history 30d` switches it on, from then on"
     assert off == refused("history", path)
-    queue.configure(history=timedelta(days=1))
-    queue.enqueue("mail")
-    queue.configure(history=None)
-    result = run("history", path)
-    assert (0, 3) == (result.exit_code, result.stdout.count("\n"))
-    assert "jqueue: the history is switched off, and these are its events until then\n" == result.stderr
-
-
-def test_at_shows_the_queue_as_it_was(filled):
-    before = datetime.now(UTC).isoformat()
-    Blocking(filled).purge()
-    counts = {"queued": 3, "in_progress": 1, "completed": 1}
-    assert {HOSTILE: {**counts, "dead": 0}} == values("at", filled, "0s")["entrypoints"]
-    assert {HOSTILE: {**counts, "dead": 1}} == values("at", filled, before)["entrypoints"]
 
 
 # Live
@@ -287,16 +218,13 @@ def read_until(descriptor, part, seen=b""):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(
-    ("command", "number"), [(["watch"], signal.SIGINT), (["ls", "--watch"], signal.SIGTERM)], ids=["watch", "ls"]
-)
-def test_a_live_screen_follows_the_queue_and_a_signal_ends_it_with_a_clean_terminal(filled, command, number):
+def test_a_live_screen_follows_the_queue_and_a_signal_ends_it_with_a_clean_terminal(filled):
     keyboard, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     left_out = ("COLUMNS", "LINES", "FORCE_COLOR")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     process = subprocess.Popen(
-        [sys.executable, "-m", "jqueue", *command, "--interval", "0.2", filled],
+        [sys.executable, "-m", "jqueue", "ls", "--watch", "--interval", "0.2", filled],
         stdin=terminal, stdout=terminal, stderr=terminal, env={**environment, "TERM": "xterm", "NO_COLOR": "1"},
     )  # fmt: skip
     os.close(terminal)
@@ -304,11 +232,9 @@ def test_a_live_screen_follows_the_queue_and_a_signal_ends_it_with_a_clean_termi
         seen = read_until(keyboard, b"holder-x")
         Blocking(filled).enqueue("one-more-entrypoint")
         seen = read_until(keyboard, b"one-more", seen)
-        content = filled.read_bytes()
         filled.write_text("damaged")
         seen = read_until(keyboard, b"cannot be read", seen)
-        filled.write_bytes(content)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         seen = read_until(keyboard, b"\x1b[?25h", seen)
         assert 0 == process.wait(PATIENCE)
     finally:
