@@ -107,10 +107,6 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-    def prefer(self, scheme):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
     def log(self):
         """Return the messages of the console: errors, and requests that the policy has refused."""
         return [entry["message"] for entry in self.driver.get_log("browser")]

@@ -1,10 +1,7 @@
 """The actions of the dashboard: each is one commit, made only if what the operator saw still holds."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
-
-import pytest
 
 from jqueue import DirectQueue, JobStatus, LocalFileSystemStorage
 from jqueue.server import dashboard
@@ -30,17 +27,6 @@ async def kill(queue, entrypoint="mail", error="no server"):
     [claimed] = await queue.dequeue(entrypoint)
     await queue.nack(claimed, error=error, dead=True)
     return job.id
-
-
-async def test_a_job_that_was_claimed_meanwhile_is_not_cancelled_and_the_operator_is_told(queue, other, app):
-    job = await queue.enqueue("mail", b"")
-    shown = await seen(app, job.id)
-    await other.dequeue("mail")
-    before = await version(queue)
-    answer = await act(app, "cancel", {"id": job.id, "seen": shown["seen"], "running": True})
-    assert (409, "changed") == (answer.status, answer.values["kind"])
-    assert "in progress now" in answer.values["error"]
-    assert before == await version(queue)
 
 
 class Interrupted(LocalFileSystemStorage):
@@ -102,16 +88,6 @@ async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, o
         assert later == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
-async def test_reschedule_can_be_undone_with_the_answer(queue, app):
-    job = await queue.enqueue("mail", b"", delay=3600)
-    run_at = (await queue.find(job.id)).run_at
-    now = await on_job(app, "reschedule", job.id, run_at=None)
-    assert (await queue.find(job.id)).run_at is None
-    back = await act(app, "reschedule", {"id": job.id, "seen": now.values["seen"], "run_at": run_at.timestamp()})
-    assert 200 == back.status
-    assert run_at == (await queue.find(job.id)).run_at
-
-
 OPEN = {"paused": False, "running": None, "rate": None, "per": None}
 
 
@@ -120,18 +96,11 @@ async def rules(queue):
     return None if found is None else (found.paused, found.max_running, found.rate, found.per)
 
 
-async def test_limits_that_another_operator_has_changed_are_not_overwritten(queue, other, app):
-    await other.limit("mail", running=3)
-    answer = await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 2})
-    assert (409, "changed", (False, 3, None, None)) == (answer.status, answer.values["kind"], await rules(queue))
-
-
 async def test_jobs_are_cancelled_by_filters_except_those_that_changed_or_came_since(queue, other, app):
     ids = [(await queue.enqueue("mail", b"", priority=number)).id for number in range(3)]
     others = [(await queue.enqueue("resize", b"")).id, (await queue.enqueue("mail", b"", delay=60)).id]
-    seen_at = (await get(app, "/api/jobs")).values["now"] + 0.001
-    await asyncio.sleep(0.005)
     later = await queue.enqueue("mail", b"")
+    seen_at = later.created_at.timestamp() - 0.000_001
     [claimed] = await other.dequeue("mail")
     before = await version(queue)
     body = {"query": {"entrypoint": "mail", "state": "ready"}, "seen_at": seen_at}
@@ -150,34 +119,19 @@ async def test_a_cron_entry_is_removed_if_it_is_still_as_it_was_seen(queue, othe
     assert [] == await queue.schedules()
 
 
-@pytest.mark.parametrize(
-    ("action", "body"),
-    [
-        ("cancel", {}),
-        ("cancel", {"id": 7}),
-        ("reschedule", {"id": "a", "run_at": "soon"}),
-        ("reschedule", {"id": "a", "run_at": 1e300}),
-        ("reprioritise", {"id": "a"}),
-        ("reprioritise", {"id": "a", "priority": 1.5}),
-        ("limit", {"entrypoint": "mail", "seen": OPEN, "rate": 7}),
-        ("limit", {"entrypoint": "mail", "seen": OPEN, "running": True}),
-        ("purge", {}),
-        ("purge", {"seen_at": 1e300}),
-        ("purge", {"seen_at": 1e14}),
-        ("reprioritise", {"id": "a", "priority": float("nan")}),
-        ("redrive-group", {}),
-        ("cancel-found", {"seen_at": 1}),
-        ("cancel-found", {"query": {"state": 7}, "seen_at": 1}),
-        ("cancel-found", {"query": {"state": "x"}, "seen_at": 1}),
-    ],
-)
-async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app, action, body):
+async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):
     await queue.enqueue("mail", b"", job_id="a")
     before = await version(queue)
-    answer = await act(app, action, body)
-    assert (400, "invalid") == (answer.status, answer.values["kind"]) or (409, "changed") == (
-        answer.status, answer.values["kind"],
-    )  # fmt: skip
+    for action, body in (
+        ("cancel", {}),
+        ("reschedule", {"id": "a", "run_at": "soon"}),
+        ("reprioritise", {"id": "a", "priority": float("nan")}),
+        ("limit", {"entrypoint": "mail", "seen": OPEN, "rate": 7}),
+        ("purge", {"seen_at": 1e300}),
+        ("cancel-found", {"query": {"state": "x"}, "seen_at": 1}),
+    ):
+        answer = await act(app, action, body)
+        assert (answer.status, answer.values["kind"]) in ((400, "invalid"), (409, "changed")), action
     assert before == await version(queue)
 
 
@@ -197,10 +151,11 @@ async def test_each_action_on_a_job_does_its_work_in_one_commit_if_the_job_is_as
         assert expected == getattr(await queue.find(job_id), field, None)
 
 
-async def test_entrypoints_are_paused_resumed_and_limited(queue, app):
+async def test_entrypoints_are_paused_resumed_and_limited_if_nobody_else_has_changed_them(queue, other, app):
     await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})
     assert (True, None, None, None) == await rules(queue)
     await act(app, "resume", {"entrypoint": "mail", "seen": {**OPEN, "paused": True}})
-    assert await rules(queue) is None
     await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 2, "rate": 100, "per": 60})
+    assert (False, 2, 100, 60.0) == await rules(queue)
+    assert 409 == (await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 3})).status
     assert (False, 2, 100, 60.0) == await rules(queue)

@@ -2,16 +2,11 @@
 
 import asyncio
 import json
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.server.static_page import static_page
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
@@ -126,51 +121,20 @@ def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):
         assert on(path, "find", job.id) is None
 
 
-def test_the_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(browser, path):
-    filled(path)
-    with running(path) as (_, link):
-        browser.open(link)
-        browser.see("live, version")
-        port = str(urlsplit(link).port)
-    browser.see("not up to date")
-    browser.see("is it still running?", "#trouble")
-    browser.see("Ready\n1", ".cards")
-    with running(path, "--port", port) as (_, link):
-        browser.see("you are not signed in", "#trouble")
-        token = urlsplit(link).fragment.removeprefix("token=")
-        browser.until(lambda: browser.all("#trouble input"), "the question")[0].send_keys(token)
-        browser.press("Sign in")
-        browser.see("live, version")
-        assert "" == browser.text("#trouble").strip()
-
-
 def hostile_queue():
     """A queue with hostile names everywhere, as a person with access to the store could write it."""
-    content: dict[str, Any] = {
-        "format": 2,
-        "version": 7,
-        "queue": "q",
-        "critical": [],
-        "entrypoints": {},
-        "schedules": {},
-        "jobs": {},
-    }
+    jobs, entrypoints, schedules = {}, {}, {}
     for number, name in enumerate(HOSTILE):
         line = {"entrypoint": name, "payload": "PHNjcmlwdD4=", "headers": {name: name}, "sequence": number + 1}
         died = {"status": "dead", "error": f"{name}\u001b[31m\r\nforged", "attempt": 1, "dead_at": LONG_AGO}
-        held = {
-            "status": "in_progress",
-            "holder": name,
-            "attempt": 1,
-            "claim_timeout": 3600.0,
-            "heartbeat_at": LONG_AGO,
-        }
-        content["jobs"][f"q{number}{name}"] = {**line, "unique_key": name}
-        content["jobs"][f"d{number}{name}"] = {**line, **died, "errors": [[1, LONG_AGO, name]]}
-        content["jobs"][f"r{number}{name}"] = {**line, **held, "concurrency_key": name}
-        content["entrypoints"][name] = {"max_running": 1}
-        content["schedules"][name] = {"cron": "0 3 * * *", "entrypoint": name, "payload": "", "next_at": LONG_AGO}
-    return content
+        held = {"status": "in_progress", "holder": name, "attempt": 1, "claim_timeout": 3600.0}
+        jobs[f"q{number}{name}"] = {**line, "unique_key": name}
+        jobs[f"d{number}{name}"] = {**line, **died, "errors": [[1, LONG_AGO, name]]}
+        jobs[f"r{number}{name}"] = {**line, **held, "heartbeat_at": LONG_AGO, "concurrency_key": name}
+        entrypoints[name] = {"max_running": 1}
+        schedules[name] = {"cron": "0 3 * * *", "entrypoint": name, "payload": "", "next_at": LONG_AGO}
+    header = {"format": 2, "version": 7, "queue": "q", "critical": []}
+    return {**header, "entrypoints": entrypoints, "schedules": schedules, "jobs": jobs}
 
 
 def test_hostile_strings_are_text_in_every_view(browser, path):
@@ -197,97 +161,26 @@ def test_hostile_strings_are_text_in_every_view(browser, path):
         assert [] == [line for line in browser.log() if "Content Security" in line or "alert" in line]
 
 
-class Site(BaseHTTPRequestHandler):
-    """Another site, or a store with one object: what it answers is set by each test."""
-
-    protocol_version = "HTTP/1.1"  # a browser keeps no etag of an older one
-    answers: ClassVar[dict] = {}
-    seen: ClassVar[list] = []
-
-    def do_GET(self):
-        status, headers, body = self.answers.get(self.path.partition("?")[0], (404, {}, b""))
-        etag = headers.get("ETag")
-        if etag and self.headers.get("If-None-Match") == etag:
-            status, body = 304, b""
-        self.seen.append((self.path, status, self.headers.get("Origin")))
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
-@contextmanager
-def site(**answers):
-    """A site on this machine: yields its address and its handler."""
-    handler = type(
-        "Handler", (Site,), {"answers": {f"/{name}": answer for name, answer in answers.items()}, "seen": []}
-    )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", handler
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def html(text):
-    return 200, {"Content-Type": "text/html"}, text.encode()
-
-
-def test_another_site_cannot_frame_the_page_nor_send_an_action(browser, path):
+def test_another_site_cannot_frame_the_page_nor_send_an_action(browser, path, tmp_path):
     job = on(path, "enqueue", "mail", b"")
-    with opened(browser, path) as address, site() as (evil, handler):
-        handler.answers["/frame"] = html(f"<iframe src='{address}' onload='window.loaded = 1'></iframe>")
-        browser.open(f"{evil}/frame")
-        browser.until(lambda: browser.driver.execute_script("return window.loaded"), "the frame")
-        browser.until(lambda: any("frame" in line for line in browser.log()), "the refusal of the frame")
+    with opened(browser, path) as address:
         action = f"{address}api/actions/cancel"
-        handler.answers["/form"] = html(
+
+        def visit(content):
+            (tmp_path / "evil.html").write_text(content)
+            browser.open((tmp_path / "evil.html").as_uri())
+
+        visit(f"<iframe src='{address}'></iframe>")
+        browser.until(lambda: any("frame" in line for line in browser.log()), "the refusal of the frame")
+        visit(
             f"<form method=post enctype=text/plain action='{action}'><input name='{{\"id\":\"{job.id}\"}}'></form>"
             "<script>document.forms[0].submit()</script>"
         )
-        browser.open(f"{evil}/form")
         browser.see("another site")
-        handler.answers["/script"] = html(
+        visit(
             f"<script>fetch('{action}', {{method: 'POST', credentials: 'include', body: '{{}}',"
             "headers: {'X-Jqueue-Dashboard': '1'}})"
             ".then(() => document.title = 'sent', () => document.title = 'refused')</script>"
         )
-        browser.open(f"{evil}/script")
         browser.until(lambda: browser.driver.title == "refused", "the refusal of the script")
         assert on(path, "find", job.id) is not None
-
-
-def stored(path, **headers):
-    return 200, {"ETag": '"1"', "Access-Control-Allow-Origin": "*", **headers}, path.read_bytes()
-
-
-def test_the_page_without_a_server_reads_the_object_of_another_site_and_follows_it(browser, path):
-    filled(path)
-    with site() as (bucket, store), site() as (home, pages):
-        store.answers["/queue.json"] = stored(path)
-        pages.answers["/page.html"] = html(static_page(f"{bucket}/queue.json?X-Signature=hunter2"))
-        browser.open(f"{home}/page.html")
-        browser.see("Ready\n1", ".cards")
-        browser.until(lambda: [status for _, status, _ in store.seen].count(304) >= 2, "unchanged answers")
-        assert "hunter2" not in browser.text()
-        on(path, "enqueue", "mail", b"")
-        store.answers["/queue.json"] = stored(path, ETag='"2"')
-        browser.see("Ready\n2", ".cards")
-        for place in VIEWS:
-            browser.go(place)
-            browser.until(lambda: len(browser.all("main h1")) == 1, "a heading")
-            browser.until(lambda: "Loading" not in browser.text("main"), "the view")
-            assert not [each for each in browser.all("main td button") if each.is_displayed()]
-        browser.go("/jobs?state=dead")
-        browser.until(lambda: browser.all("main td a.id"), "the dead job")[0].click()
-        browser.press("Show the payload", "main")
-        browser.see("hunter2", "main pre")
-        assert [] == browser.log()
