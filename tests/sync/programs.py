@@ -42,26 +42,6 @@ def entrypoints(path):
     return sorted(job["entrypoint"] for job in json.loads(path.read_bytes())["jobs"].values())
 
 
-def run_in_threads(count, work):
-    """Run a function in `count` threads at once, and raise the first exception of any of them."""
-    errors = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
-
-
 class SignallingQueue(BrokerQueue):
     """A broker queue that signals its calls to other threads.
 
@@ -102,10 +82,11 @@ class SignallingQueue(BrokerQueue):
 
 
 class HeldStorage(FaultyStorage):
-    """A storage in memory whose writes wait while it is held, and which counts calls of its `release`.
+    """A storage in memory whose writes wait until it is free, and which counts calls of its `release`.
 
     Attributes:
         arrived: released whenever a write begins.
+        free: set unless writes are to wait.
         released: number of calls of `release`.
     """
 
@@ -113,19 +94,12 @@ class HeldStorage(FaultyStorage):
         super().__init__(InMemoryStorage(), **options)
         self.arrived = threading.Semaphore(0)
         self.released = 0
-        self._free = threading.Event()
-        self._free.set()
-
-    def hold(self):
-        self._free.clear()
-
-    def let_go(self):
-        self._free.set()
+        self.free = threading.Event()
+        self.free.set()
 
     async def write(self, content, if_match=None):
         self.arrived.release()
-        while not self._free.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(self.free.wait, PATIENCE)
         return await super().write(content, if_match)
 
     async def release(self):

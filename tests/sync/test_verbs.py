@@ -2,7 +2,6 @@
 
 import inspect
 import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from typing import Any
@@ -15,7 +14,6 @@ from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
     InvalidURLError,
-    JobNotFoundError,
     QueueClosedError,
     ResultTimeoutError,
     StorageError,
@@ -128,15 +126,6 @@ def test_an_iterator_of_many_jobs_is_consumed_in_the_thread_of_the_caller():
     assert {threading.current_thread()} == threads
 
 
-def test_calls_of_two_threads_wait_for_a_job_and_for_its_result(queue):
-    with ThreadPoolExecutor() as threads:
-        claim = threads.submit(queue.dequeue, "work", wait=PATIENCE)
-        job = queue.enqueue("work", b"", keep_result=60)
-        result = threads.submit(queue.result, job)
-        queue.ack(claim.result(PATIENCE)[0], result={"answer": 42})
-        assert {"answer": 42} == result.result(PATIENCE)
-
-
 def test_closing_the_queue_ends_a_waiting_result_call():
     broker = SignallingQueue(InMemoryStorage())
     queue = SyncQueue(broker)
@@ -179,15 +168,6 @@ def test_errors_are_those_of_the_async_queue(queue):
     storage.on_read(*[Fault.LOST_REQUEST] * 1000)
     with SyncQueue(storage) as broken, pytest.raises(StorageError):
         broken.read_state(deadline=0.05)
-
-
-def test_a_traceback_shows_the_caller_and_one_line_of_jqueue(queue):
-    def view():
-        queue.ack("nobody")
-
-    with pytest.raises(JobNotFoundError, match="nobody") as caught:
-        view()
-    assert ["view", "call"] == [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
 
 
 def test_an_unknown_outcome_can_be_resolved():
