@@ -7,13 +7,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from jqueue import BrokerQueue, LocalFileSystemStorage, connect
-from jqueue.cli.app import app
 from tests.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -87,18 +84,6 @@ TASKS = re.findall(
 )
 
 
-def test_the_commands_of_the_pages_for_operators_have_their_options():
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("jqueue", [], resilient_parsing=True)
-    for page in (DOCS / "operations").glob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        for line in re.findall(r"(?:`|^\$ )(jqueue \w[^`\n]*)", text, re.MULTILINE):
-            words = shlex.split(line.partition(" &&")[0].replace("`", ""))[1:]
-            name, command, rest = group.resolve_command(context, words)
-            if name != "spark" and rest:
-                command.make_context(name, list(rest), parent=context, resilient_parsing=False)
-
-
 @pytest.mark.wide
 def test_each_of_twenty_tasks_is_done_by_its_command(tmp_path, monkeypatch):
     assert len(TASKS) >= 20
@@ -144,8 +129,6 @@ def test_each_url_of_the_page_on_stores_names_a_storage_and_passes_a_shell_uncha
         shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env={})
         assert (0, "") == (shell.returncode, shell.stderr)
         assert shell.stdout.strip() in URLS or command.startswith("export ")
-    for store in ("MinIO", "Cloudflare R2", "Ceph", "DigitalOcean Spaces", "SeaweedFS"):
-        assert re.search(rf"^\| {store} \| `s3://[^`]+endpoint_url=http[^`]+` \|$", STORES, re.MULTILINE), store
 
 
 @pytest.mark.wide

@@ -45,12 +45,13 @@ def test_links_have_targets():
 def _functions(path: Path) -> dict[str, str]:
     """The source of each function and class of a module, by its qualified name."""
     source = path.read_text(encoding="utf-8")
+    lines = source.splitlines()
     found: dict[str, str] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                found[prefix + child.name] = ast.get_source_segment(source, child) or ""
+                found[prefix + child.name] = "\n".join(lines[child.lineno - 1 : child.end_lineno])
                 visit(child, f"{prefix}{child.name}.")
 
     visit(ast.parse(source), "")

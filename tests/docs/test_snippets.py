@@ -61,20 +61,3 @@ def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
 
 def test_snippets_that_are_not_run_are_rare():
     assert sum(page.read_text(encoding="utf-8").count(NOT_RUN) for page in PAGES) <= MOST_NOT_RUN
-
-
-def _page(folder: Path, *snippets: str) -> Path:
-    page = folder / "page.md"
-    page.write_text("# A page\n" + "".join(f"\nText.\n\n```python\n{snippet}\n```\n" for snippet in snippets))
-    return page
-
-
-def test_a_snippet_must_not_await_at_the_top_level(tmp_path):
-    with pytest.raises(SyntaxError, match="'await' outside function"):
-        _run(_page(tmp_path, "import asyncio\nawait asyncio.sleep(0)"))
-
-
-def test_a_snippet_that_is_not_run_must_be_python(tmp_path):
-    assert [f"{NOT_RUN}it needs a bucket\n1 / 0\n"] == _run(_page(tmp_path, f"{NOT_RUN}it needs a bucket\n1 / 0"))
-    with pytest.raises(SyntaxError):
-        _run(_page(tmp_path, f"{NOT_RUN}it needs a bucket\n1 /"))

@@ -1,6 +1,5 @@
 """Heartbeats while blocking code works, and the errors that it gets if a claim is lost."""
 
-
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage

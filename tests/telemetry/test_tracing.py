@@ -130,20 +130,6 @@ class _AtOnce:
         return 0.0
 
 
-async def test_the_message_of_an_error_is_recorded_only_on_purpose(traces):
-    worker = Worker(tracing=traces.tracing(show_errors=True))
-
-    @worker.handler("mail", max_attempts=1)
-    async def mail():
-        raise ValueError("shown")
-
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        await queue.enqueue("mail", b"")
-        await drain(worker, queue)
-    [event] = traces.only("process").events
-    assert "shown" == event.attributes["exception.message"]
-
-
 async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
     queue = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
     async with queue:

@@ -18,14 +18,6 @@ def test_a_fake_clock_stands_still_until_it_is_moved():
     assert NOON + timedelta(hours=1, minutes=1) == clock.advance(timedelta(hours=1)) == clock.now()
 
 
-def test_both_readings_of_a_fake_clock_move_together():
-    clock = FakeClock(NOON)
-    began = clock.monotonic()
-    clock.advance(100)
-    clock.move_to(NOON + timedelta(seconds=150))
-    assert 150 <= clock.monotonic() - began < 160
-
-
 def test_a_fake_clock_refuses_to_go_back_and_moments_without_a_zone():
     clock = FakeClock(NOON)
     with pytest.raises(ValueError, match="cannot go back"):

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, QueueClosedError
 from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester
-from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, RunReport, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Exponential, Rate, RunReport, Snooze, Worker
 
 HOUR = timedelta(hours=1)
 
@@ -128,23 +128,6 @@ async def test_an_error_from_outside_a_handler_is_a_recorded_error(queue, tester
         await tester.run_until_idle(app)
 
 
-async def test_the_report_distinguishes_retry_from_snooze(queue, clock, tester):
-    app = Worker()
-
-    @app.handler("work", max_attempts=2)
-    async def work(ctx: Context) -> None:
-        if ctx.attempt == 1:
-            raise Snooze(24 * HOUR)
-        if ctx.attempt == 2:
-            raise Retry(after=HOUR)
-
-    began = clock.now()
-    await work.enqueue(queue)
-    report = await tester.run_until_idle(app)
-    assert ["snoozed", "failed", "succeeded"] == report.outcomes
-    assert 25 * HOUR == clock.now() - began
-
-
 async def test_a_job_that_snoozes_for_ever_ends_the_run_with_an_error(queue, tester):
     app = Worker()
 
@@ -158,21 +141,6 @@ async def test_a_job_that_snoozes_for_ever_ends_the_run_with_an_error(queue, tes
     assert RunReport(snoozed=50) == tester.report.counts
     [job] = (await queue.read_state()).jobs
     assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
-
-
-async def test_schedules_fire_up_to_the_given_end(queue, clock, tester):
-    app, times = Worker(), []
-
-    @app.cron("0 3 * * *", timezone="Europe/Berlin")
-    async def nightly() -> None:
-        times.append(clock.now())
-
-    began = clock.now()
-    report = await tester.run_until_idle(app, until=timedelta(days=3))
-    assert [datetime(2026, 1, day, 2, tzinfo=UTC) for day in (1, 2, 3)] == times
-    assert (3, began + timedelta(days=3)) == (len(report), clock.now())
-    await tester.run_until_idle(app, until=datetime(2026, 1, 4, 2, tzinfo=UTC))
-    assert (4, datetime(2026, 1, 4, 2, tzinfo=UTC)) == (len(times), clock.now())
 
 
 async def test_cron_entries_fire_only_in_runs_with_a_given_end(queue, clock, tester):
