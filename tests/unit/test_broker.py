@@ -248,26 +248,6 @@ async def test_resolve_returns_the_result_of_a_call_that_took_effect_or_says_tha
             await error.resolve(120)
 
 
-@both
-@in_virtual_time
-async def test_a_write_that_lands_late_is_resolved_and_may_be_repeated_by_its_id(storage, kind):
-    async with queue_on(storage, kind, deadline=2) as queue:
-        await warm(queue)
-        storage.delay = 5
-        storage.on_write(Fault.LANDS_LATER)
-        call = asyncio.create_task(queue.enqueue("work", b"payload", job_id="the-id"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        storage.down = True
-        with pytest.raises(UnknownOutcomeError) as raised:
-            await call
-        storage.down = False
-        await asyncio.sleep(10)
-        assert "the-id" == (await raised.value.resolve()).id
-        assert "the-id" == (await queue.enqueue("work", b"payload", job_id="the-id")).id
-        assert [b"payload"] == await payloads(storage)
-
-
 # Errors of the store
 
 

@@ -3,7 +3,6 @@
 The server counts connections, so a test notices if the other process closes one or takes it from the event loop.
 """
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -61,39 +60,6 @@ async def use_and_release():
     await shared.release()
 """
 
-FORK = """
-def fork(what):
-    child = os.fork()
-    if child:
-        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), what
-        return
-    assert 0 == shared.opened
-    if "use" in what:
-        asyncio.run(use_and_release())
-        assert 1 == shared.opened
-    if "collect" in what:
-        globals().pop("shared")
-        gc.collect()
-    sys.exit() if "exit" in what else os._exit(0)
-
-WAYS = ["use", "use, exit", "collect", "collect, exit", "use, collect, exit", "exit"]
-if sys.version_info >= (3, 14):  # there a child cannot leave a coroutine of its parent: asyncio refuses it
-    WAYS = [what for what in WAYS if "exit" not in what]
-
-async def main():
-    global connections
-    for what in WAYS:
-        connections = 0
-        await use()
-        fork(what)
-        await use()
-        assert 1 + ("use" in what) == connections, what
-        await shared.release()
-    assert len(WAYS) == shared.opened
-
-asyncio.run(main())
-"""
-
 
 def in_a_new_process(*code):
     """Run code in a new process. It and its children must print no error or warning."""
@@ -101,11 +67,6 @@ def in_a_new_process(*code):
         [sys.executable, "-c", "\n".join(code)], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert (0, "") == (done.returncode, done.stderr)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_opens_its_own_client_and_neither_closes_nor_collects_the_parents():
-    in_a_new_process(SERVER, FORK)
 
 
 def test_a_storage_that_was_not_released_is_closed_when_asyncio_run_ends():

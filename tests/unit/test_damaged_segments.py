@@ -1,10 +1,7 @@
 """A segment that cannot be read is named, stops its own jobs and nothing else, and heals by itself."""
 
 import asyncio
-import zlib
-from array import array
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,10 +11,8 @@ from jqueue import (
     ClaimLostError,
     DirectQueue,
     InMemoryStorage,
-    JobStatus,
     JQueueError,
 )
-from jqueue.core.blob.segment_check import SegmentCheck
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JobsUnreadableError,
@@ -26,15 +21,12 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.operations.drop_rows import DropRows
-from jqueue.domain.segment_index import HashTable, SegmentIndex
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
-    change_row,
     remove_segment,
     restore_segment,
-    segments_of,
     spilled,
     tiny_queue,
 )
@@ -68,39 +60,19 @@ def names(first, last):
     return [f"{number:02}" for number in range(first, last)]
 
 
-def try_again_at_once(queue):
-    """Let a queue read a damaged segment again now, and not in a minute."""
-    segments_of(queue).loader.damage_kept = -1.0
-
-
-async def claim_and_read(queue):
-    if (claim := await queue.claim_range("a", JOBS)) is not None:
-        try:
-            async for _ in queue.read_range(claim):
-                pass
-        finally:
-            await queue.end_range(claim, nothing_done=True)
-
-
-async def iterate(queue):
-    async for _ in queue.iterate_jobs():
-        pass
-
-
 READS = {
     "peek": lambda queue: queue.peek("a", batch_size=JOBS),
-    "dequeue": lambda queue: queue.dequeue("a"),
-    "claim_range": claim_and_read,
     "find": lambda queue: queue.find("09"),
-    "iterate_jobs": iterate,
+    "claim_range": lambda queue: queue.claim_range("a", JOBS),
 }
 
 
 @pytest.mark.parametrize("read", READS)
+@in_virtual_time
 async def test_stats_name_a_segment_from_its_first_failed_read_to_its_next_good_one(read):
     storage = FaultyObjects(store := InMemoryStorage())
     name = await filled(store)
-    queue = direct_queue(storage)
+    queue = direct_queue(storage, clock=VirtualClock())
     whole = await remove_segment(store, name)
     assert () == (await queue.stats()).warnings, "no read has met the damage"
     with suppress(JQueueError):
@@ -112,22 +84,8 @@ async def test_stats_name_a_segment_from_its_first_failed_read_to_its_next_good_
     assert "until it is restored from a backup, or given up" in warning
     assert warning.endswith("it is missing")
     await restore_segment(store, name, whole)
-    try_again_at_once(queue)
+    await asyncio.sleep(61)
     assert ["00"] == ids(await queue.dequeue("a"))
-    assert () == (await queue.stats()).warnings
-
-
-async def test_a_segment_that_has_left_the_manifest_is_no_longer_named():
-    store = InMemoryStorage()
-    name = await filled(store)
-    claim = await direct_queue(store).claim_range("a", 8)
-    await remove_segment(store, name)
-    queue = direct_queue(store)
-    assert [] == await queue.peek("a")
-    [warning] = (await queue.stats()).warnings
-    assert "32 jobs in it wait (8 more are in claimed ranges)" in warning
-    await direct_queue(store).end_range(claim, nothing_done=True)
-    assert JOBS == await direct_queue(store).purge(status=JobStatus.QUEUED)
     assert () == (await queue.stats()).warnings
 
 
@@ -154,42 +112,6 @@ async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segmen
     )
 
 
-async def work_through(queue, rows):
-    """Do all jobs of a queue as a program does that claims ranges. Return their ids, and the number of ranges."""
-    done, ranges = [], 0
-    for _ in range(100):
-        if (claim := await queue.claim_range("a", rows)) is not None:
-            ranges += 1
-            try:
-                async for job in queue.read_range(claim):
-                    done.append(job.id)
-            except SegmentDamagedError as error:
-                claim = claim.without(error.rows)
-            await queue.end_range(claim)
-        elif jobs := await queue.dequeue("a"):
-            await queue.ack_many(jobs)
-            done += ids(jobs)
-        else:
-            return done, ranges
-    raise AssertionError("the same jobs are claimed again and again")
-
-
-@pytest.mark.parametrize("rows", [3, 10, 100])
-async def test_ranges_do_all_jobs_beside_damaged_ones_once_and_those_wait_uncharged(rows):
-    storage = InMemoryStorage()
-    name = await filled(storage)
-    whole = await change_row(storage, name, "17")
-    queue = direct_queue(storage)
-    done, ranges = await work_through(queue, rows)
-    assert [*names(0, 16), *names(20, JOBS)] == done
-    assert ranges <= JOBS // rows + 3
-    stats = await queue.stats()
-    assert (36, 4, 0) == (stats.totals.done, stats.depth, stats.in_progress)
-    await restore_segment(storage, name, whole)
-    left = await direct_queue(storage).dequeue("a", batch_size=9)
-    assert (names(16, 20), {1}) == (ids(left), {job.failures for job in left})
-
-
 async def test_jobs_of_a_missing_segment_wait_and_those_of_others_are_done_with_few_requests():
     storage = FaultyObjects(store := InMemoryStorage())
     name = await filled(store)
@@ -206,30 +128,6 @@ async def test_jobs_of_a_missing_segment_wait_and_those_of_others_are_done_with_
     assert JOBS == (await queue.stats()).depth
     await restore_segment(store, name, whole)
     assert names(0, JOBS) == ids(await direct_queue(store).dequeue("a", batch_size=JOBS))
-
-
-async def test_a_due_cron_entry_waits_for_a_damaged_segment_and_other_jobs_go_on():
-    clock = VirtualClock()
-    storage = InMemoryStorage(clock=clock)
-    deep: Any = tiny_queue(storage)
-    await deep.enqueue("a", b"")
-    await spilled(deep)
-    [name] = (await deep.read_state()).segments
-    segment = storage.beside(f".segments/{name}")
-    whole, etag = await segment.read()
-    etag = await segment.write(whole[:-1], etag)  # its index is cut off
-
-    queue = direct_queue(storage)
-    await queue.schedule("hourly", "0 * * * *", "cron")
-    await queue.enqueue("b", b"")
-    clock.skew += timedelta(hours=2)
-    assert ["b"] == [job.entrypoint for job in await queue.dequeue(batch_size=9)]
-    with pytest.raises(SegmentDamagedError):
-        await queue.cancel("unknown")
-
-    await segment.write(whole, etag)
-    try_again_at_once(queue)
-    assert ["a", "cron"] == sorted(job.entrypoint for job in await queue.dequeue(batch_size=9))
 
 
 async def test_claims_on_a_damaged_segment_are_neither_ended_wrongly_nor_in_the_way_of_others():
@@ -323,66 +221,3 @@ async def test_rows_in_a_stale_range_are_given_up_if_none_of_them_can_be_read():
 
 
 # The check of a whole segment
-
-
-async def read(delay=None):
-    """Return the entry, the index and the chunks of a segment of eight jobs, two of them in each chunk."""
-    queue: Any = tiny_queue(InMemoryStorage(), chunk_rows=2)
-    await queue.enqueue_many(
-        [Enqueue("mail", b"%d" % each, each % 2, delay=delay, unique_key=f"key {each}") for each in range(8)]
-    )
-    await spilled(queue)
-    [(name, segment)] = (await queue.read_state()).segments.items()
-    reader = segments_of(queue).reader
-    index = await reader.index(name, segment)
-    return segment, index, dict([each async for each in reader.parts(name, index, range(segment.chunks))])
-
-
-def faults(segment, index, chunks):
-    check = SegmentCheck(segment, index, ())
-    found = [check.chunk(number, chunks[number]) for several in check.pieces for number in several]
-    return [each.unreadable or each.misplaced for each in found]
-
-
-def changed(index, **fields):
-    kept = {name: getattr(index, name) for name in ("chunks", "end", "ids", "keys", "objects", "single", "texts")}
-    return SegmentIndex(**{**kept, **fields})
-
-
-def with_chunk(index, chunks, number, data):
-    """Return the index and the chunks with one chunk replaced, as if it had been written so."""
-    summed = [
-        each._replace(crc=zlib.crc32(data)) if place == number else each for place, each in enumerate(index.chunks)
-    ]
-    return changed(index, chunks=summed), {**chunks, number: data}
-
-
-@pytest.mark.parametrize("delay", [None, 60])
-async def test_a_segment_as_it_was_written_has_no_fault(delay):
-    assert [""] * 4 == faults(*await read(delay))
-
-
-async def test_each_row_that_contradicts_the_index_or_the_manifest_is_named():
-    segment, index, chunks = await read()
-    nothing = HashTable(array("Q"), array("I"))
-
-    def of(entry, table, stored=chunks):
-        return " / ".join(filter(None, faults(entry, table, stored)))
-
-    assert "another entrypoint" in of(segment.model_copy(update={"entrypoint": "other"}), index)
-    assert "smaller sequence number" in of(segment.model_copy(update={"least": 5}), index)
-    assert "the id of row 0 is not in the index" in of(segment, changed(index, ids=nothing))
-    assert "the unique key of row 0 is not in the index" in of(segment, changed(index, keys=nothing))
-    moved = [each._replace(first=each.first.moved(1)) for each in index.chunks]
-    assert "chunk 0: its first row is not the one that the index names" in of(segment, changed(index, chunks=moved))
-    lines = chunks[1].splitlines(keepends=True)
-    other, swapped = with_chunk(index, chunks, 1, b"".join(reversed(lines)))
-    assert "its first row" in of(segment, other, swapped)
-    firsts = [each._replace(first=each.first.moved(2 * (place == 1))) for place, each in enumerate(other.chunks)]
-    ids, keys = (
-        HashTable(each.hashes, array("I", [{2: 3, 3: 2}.get(row, row) for row in each.rows]))
-        for each in (index.ids, index.keys)
-    )
-    assert "chunk 1: row 3 belongs before" in of(segment, changed(other, chunks=firsts, ids=ids, keys=keys), swapped)
-    assert "chunk 1 has 1 rows, and not 2" in of(segment, *with_chunk(index, chunks, 1, lines[0]))
-    assert "the checksum does not match" in of(segment, index, {**chunks, 2: chunks[2].replace(b"\2", b"\1")})

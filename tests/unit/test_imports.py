@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import inspect
 import pickle
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 
 import jqueue
 from jqueue.cli.app import app
-from jqueue.cli.help import identifier
 
 ROOT = Path(__file__).parents[2]
 MOST = 15
@@ -68,19 +66,6 @@ def test_help_loads_no_other_command_no_queue_and_no_client_of_a_store(command):
         "jqueue.core",
         "jqueue.worker",
     }
-
-
-def test_help_knows_the_first_paragraph_of_each_command():
-    """It is written twice, as `jqueue --help` does not import the commands."""
-    groups: list[Any] = [app.info.cls, importlib.import_module("jqueue.cli.spark").SparkCommands]
-    for group in groups:
-        for name, summary in group.summaries.items():
-            module = identifier(name)
-            command = getattr(importlib.import_module(f"{group.package}.{module}"), module)
-            text = (
-                command.registered_callback.help if hasattr(command, "registered_callback") else inspect.getdoc(command)
-            )
-            assert summary == " ".join(str(text).partition("\n\n")[0].split())
 
 
 def test_each_public_name_is_listed_imported_pickled_and_seen_by_type_checkers():

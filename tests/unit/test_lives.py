@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from jqueue import BrokerQueue, ClaimLostError, DirectQueue, InMemoryStorage, UnknownOutcomeError
-from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.virtual_world import in_virtual_time
 
@@ -70,23 +69,6 @@ def test_a_writer_of_a_loop_that_runs_again_changes_nothing():
     for loop in (old, new):
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
-
-
-@in_virtual_time
-@pytest.mark.parametrize("ticks", range(0, 40, 5))
-async def test_reading_while_a_blob_is_adopted_shows_the_content_of_the_store(ticks):
-    storage = InMemoryStorage()
-    ours, others = DirectQueue(storage), DirectQueue(storage)
-    await others.enqueue_many([Enqueue("t", b"") for _ in range(1000)])
-    if ticks % 2:
-        await ours.dequeue("none")
-        await others.dequeue("t", batch_size=1000)
-    reading = asyncio.create_task(ours.dequeue("none"))
-    for _ in range(ticks // 2):
-        await asyncio.sleep(0)
-    state = await ours.read_state()
-    await reading
-    assert (1000, 0 if ticks % 2 else 1000) == (len(state.jobs), len(state.queued_jobs()))
 
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])

@@ -218,15 +218,6 @@ class TestMembers:
                     await queue.enqueue("work")
             await theirs.enqueue("work")
 
-    async def test_a_set_has_the_capabilities_that_all_its_queues_share(self, tmp_path):
-        folder = StoreQueue(VsqsFolder(tmp_path / "folder"))
-        queues = QueueSet(blob(), folder)
-        shared = queues.capabilities
-        assert (True, True, False, False) == (shared.heartbeat, shared.delay, shared.transactions, shared.schedules)
-        await folder.enqueue("work")
-        with pytest.raises(InvalidJobError, match="transactions"):
-            await queues.apply(Ack((await queues.dequeue())[0]))
-
 
 class TestFailures:
     @pytest.mark.parametrize(("fault", "seconds"), [(Fault.LOST_REQUEST, 2), (Fault.HANGS, 2)])

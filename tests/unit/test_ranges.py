@@ -1,7 +1,6 @@
 """Ranges: rows of a segment that are claimed and ended as one."""
 
 import asyncio
-import re
 from datetime import timedelta
 
 import pytest
@@ -11,13 +10,11 @@ from jqueue import (
     ClaimLostError,
     DuplicateJobError,
     InMemoryStorage,
-    JobNotFoundError,
     JobStateError,
     JobStatus,
     Limits,
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
-from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
@@ -205,38 +202,6 @@ async def test_the_claim_of_a_caller_who_left_goes_back():
 
 
 @in_virtual_time
-async def test_the_first_jobs_of_a_range_end_and_the_claim_goes_on_for_the_others():
-    async with queue_on(store(), stale_timeout=30) as queue:
-        ids = await with_rows(queue, 10)
-        claim = await claimed(queue, 9)
-        for _ in range(2):  # repeating it changes nothing
-            await queue.end_range(claim, jobs=4, failed={ids[1]: "boom"}, returned=[ids[3]])
-        stats = await queue.stats()
-        assert (2, 5) == (stats.totals.done, stats.in_progress)
-        assert {ids[1], ids[3], ids[9]} == {job.id for job in await queue.dequeue("t", batch_size=9)}
-        with pytest.raises(JobNotFoundError):
-            await queue.end_range(claim, jobs=6, failed={ids[0]: "it has ended"})
-        await queue.heartbeat(claim.claim)
-        await asyncio.sleep(200)
-        assert [] == await queue.dequeue("none")  # a look at the queue, by which the silence of the claim counts
-        with pytest.raises(ClaimLostError):
-            await queue.end_range(claim, jobs=4)
-        again = await queue.claim_range("t", 9)
-        assert [(job_id, 2, 2) for job_id in ids[4:9]] == [
-            (job.id, job.attempt, job.failures) for job in await jobs_of(queue, again)
-        ]
-
-
-@in_virtual_time
-async def test_a_range_ends_before_a_job_that_was_tried_less_often():
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 10)
-        await queue.end_range(await claimed(queue, 4), returned=ids[:4:2])
-        assert ids[:4:2] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
-        assert ids[4:] == [job.id for job in await jobs_of(queue, await claimed(queue, 10))]
-
-
-@in_virtual_time
 async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_are_in_the_segment():
     async with queue_on(store()) as queue:
         await with_rows(queue, 5)
@@ -248,25 +213,6 @@ async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_
         await settled(queue)
         assert await queue.claim_range("t", 4, inline=True) is None
         assert (await claimed(queue, 4)).rows
-
-
-@in_virtual_time
-async def test_wrong_arguments_of_an_end_or_a_read_are_refused_and_the_range_stays_claimed():
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 10)
-        claim = await claimed(queue, 8)
-        for options, said in [
-            ({"failed": []}, "failed takes the error of each job by its id, got list"),
-            ({"returned": ids[0]}, "returned takes the ids of jobs, as a list for example, got str"),
-            ({"kept": 5}, "kept takes the ids of jobs, as a list for example, got int"),
-            ({"returned": [ids[0], b"payload"]}, "returned takes the ids of jobs, and one is of the type bytes"),
-        ]:
-            with pytest.raises(InvalidJobError, match=f"^{re.escape(said)}$"):
-                await queue.end_range(claim, **options)
-        with pytest.raises(InvalidJobError, match=r"^pass what claim_range returned, got str$"):
-            await jobs_of(queue, "x")
-        await queue.end_range(claim, returned=(each for each in ids[:3]))
-        assert (5, 5) == ((stats := await queue.stats()).depth, stats.totals.done)
 
 
 @in_virtual_time
