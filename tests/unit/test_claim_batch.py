@@ -83,18 +83,6 @@ async def test_a_batch_ends_at_the_largest_number_of_jobs_or_of_ranges_and_singl
 
 
 @in_virtual_time
-async def test_the_rules_of_entrypoints_hold_for_a_batch():
-    async with deep_queue() as queue:
-        await filled(queue, *((50, {"entrypoint": name}) for name in ("few", "none", "slow")))
-        await queue.limit("few", running=20)
-        await queue.limit("slow", rate=9, per=60)
-        await queue.pause("none")
-        [claimed] = await queue.apply(batch())
-        assert {"few": 20, "slow": 9} == Counter(job.entrypoint for job in await jobs_of(queue, claimed))
-        assert [[]] == await queue.apply(batch())
-
-
-@in_virtual_time
 async def test_a_range_ends_before_jobs_of_a_lower_priority_than_a_job_beside_it():
     async with deep_queue() as queue:
         await filled(queue, *((20, {"priority": priority}) for priority in (1, 2, 3)))

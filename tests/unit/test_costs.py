@@ -1,12 +1,11 @@
 """The promised bounds of work: requests, writes, timers and turns, counted and never timed."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
-from jqueue.domain.errors import ClaimLostError, DeadlineExceededError, UnknownOutcomeError
+from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations import Ack, Enqueue
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
@@ -189,59 +188,6 @@ async def test_a_dequeue_writes_nothing_while_all_is_held_back(storage, make):
 
 
 # Timers, callbacks and turns of the event loop
-
-
-class Scheduled:
-    """The number of timers and of callbacks that are made on the running loop."""
-
-    def __init__(self):
-        self.timers = self.callbacks = 0
-        loop: Any = asyncio.get_running_loop()
-        call_at, call_soon = loop.call_at, loop.call_soon
-
-        def counted_at(*args, **options):
-            self.timers += 1
-            return call_at(*args, **options)
-
-        def counted_soon(*args, **options):
-            self.callbacks += 1
-            return call_soon(*args, **options)
-
-        loop.call_at, loop.call_soon = counted_at, counted_soon
-
-
-@in_virtual_time
-async def test_a_thousand_calls_in_flight_take_a_few_timers_and_callbacks(storage):
-    async with queue_on(storage) as queue:
-        await queue.enqueue("work", b"payload")
-        calls = [asyncio.create_task(queue.enqueue("work", b"payload")) for _ in range(1000)]
-        await asyncio.sleep(0)
-        scheduled = Scheduled()
-        done, _ = await asyncio.wait(calls)
-        assert 1000 == len(done)
-        assert scheduled.timers <= 4  # one for the deadlines, one for the call to the store, one for its latency
-        assert scheduled.callbacks <= 1000 + 60  # the end of each task, and no more for each call
-
-
-@both
-@in_virtual_time
-async def test_each_deadline_holds_beside_those_of_other_calls(storage, make):
-    async with queue_on(storage, make, call_timeout=3600) as queue:
-        await queue.enqueue("work", b"payload")
-        storage.latency = 1000
-        ended: dict[float | None, set[float]] = {}
-
-        async def call(seconds, after):
-            await asyncio.sleep(after)
-            began = now()
-            with pytest.raises((DeadlineExceededError, UnknownOutcomeError)):
-                await queue.enqueue("work", b"payload", deadline=seconds)
-            ended.setdefault(seconds, set()).add(round(now() - began, 3))
-
-        deadlines = [5, None, 1, 60, 0.5, 31, 29]
-        await asyncio.gather(*(call(seconds, after) for seconds in deadlines for after in (0, 1, 2.5, 29.9, 31, 70)))
-        assert ended == {seconds: {seconds or 30} for seconds in deadlines}
-        storage.latency = 0
 
 
 @pytest.mark.wide

@@ -1,17 +1,14 @@
 """Counters, figures and warnings: what has happened to the jobs of a queue, how full it is, and why its jobs wait."""
 
-import asyncio
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueSet
+from jqueue import DirectQueue, InMemoryStorage
 from jqueue.core.blob import codec
-from jqueue.domain.counters import KINDS, OTHERS, Counters, Durations, Window, bucket_of, merged
+from jqueue.domain.counters import KINDS, OTHERS, Counters, Durations, Window, merged
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.stats import UNCLAIMED, why_waiting
@@ -81,18 +78,6 @@ async def test_a_retried_job_waits_from_its_return_or_its_delay(queue, clock):
     assert (3, 1 + 2 + 10) == (waits.count, waits.seconds)
 
 
-async def test_counters_survive_every_reader_leave_out_what_was_refused_and_add_up_over_queues(clock):
-    stores = [InMemoryStorage(clock=clock) for _ in range(2)]
-    for storage in stores:
-        async with BrokerQueue(storage, clock=clock) as queue:
-            await asyncio.gather(*(queue.enqueue("work") for _ in range(20)))
-            await queue.ack_many(await queue.dequeue("work", batch_size=20))
-            with pytest.raises(Exception, match="is taken"):
-                await queue.apply(*[Enqueue("work", job_id="one", on_conflict="raise")] * 2)
-    async with QueueSet(*(DirectQueue(storage, clock=clock) for storage in stores)) as both:
-        assert numbers((await both.stats()).totals) == {"enqueued": 40, "claimed": 40, "done": 40}
-
-
 def test_rates_are_those_of_the_last_minute_hour_and_day():
     counters: Mapping[str, Counters] = {}
     for second in range(0, 7200, 10):  # one job in ten seconds, for two hours
@@ -125,13 +110,6 @@ def test_the_clock_of_another_writer_may_be_behind_or_have_been_ahead():
         counters = counted(counters, second)
     totals = totals_of(counters["work"], NOW + timedelta(seconds=119))
     assert totals.last_minute.enqueued == pytest.approx(0.1, rel=0.1)
-
-
-@given(st.floats(0, 1e12))
-def test_a_bucket_holds_times_up_to_its_bound(seconds):
-    bound = 2.0 ** bucket_of(seconds) / 1000
-    assert seconds < bound or bucket_of(seconds) == 41
-    assert bound == 0.001 or seconds >= bound / 2 or int(seconds * 1000) * 2 >= bound * 1000
 
 
 def test_quantiles_are_bounds_of_buckets_and_sums_do_not_depend_on_the_order():
@@ -175,18 +153,6 @@ async def test_a_queue_that_jobs_of_many_entrypoints_fill_says_why_they_stay_in_
     _, warning = (await queue.stats()).warnings
     assert "257 entrypoints have waiting jobs" in warning
     assert "at most 256 segments" in warning
-
-
-async def test_the_errors_of_jobs_take_no_more_room_than_there_is_and_the_oldest_leave_first():
-    queue = DirectQueue(storage := InMemoryStorage(), limits=Limits(blob_bytes=20_000))
-    await queue.enqueue_many([Enqueue("work")] * 40)
-    for _ in range(5):
-        assert [] == await queue.nack_many(await queue.dequeue("work", batch_size=40), error="e" * 2000)
-    _, _, lines = (await storage.read())[0].partition(b"\n")
-    assert len(lines) <= 20_000
-    attempts = [[error.attempt for error in job.errors] for job in (await queue.read_state()).jobs]
-    assert all(each == [1, 2, 3, 4, 5][-len(each) :] for each in attempts if each)
-    assert any(len(each) < 5 for each in attempts)
 
 
 async def test_the_reason_why_jobs_wait_is_a_pause_a_limit_or_a_missing_worker():

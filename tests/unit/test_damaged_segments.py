@@ -8,7 +8,6 @@ import pytest
 
 from jqueue import (
     BrokerQueue,
-    ClaimLostError,
     DirectQueue,
     InMemoryStorage,
     JQueueError,
@@ -20,7 +19,6 @@ from jqueue.domain.errors import (
     StorageError,
     StorageFatalError,
 )
-from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -112,24 +110,6 @@ async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segmen
     )
 
 
-async def test_jobs_of_a_missing_segment_wait_and_those_of_others_are_done_with_few_requests():
-    storage = FaultyObjects(store := InMemoryStorage())
-    name = await filled(store)
-    queue = direct_queue(storage)
-    claim = await queue.claim_range("a", 10)
-    other = await queue.enqueue("b", b"")
-    whole = await remove_segment(store, name)
-    with pytest.raises(SegmentDamagedError, match=rf"\.segments/{name}' .*10 jobs of a range cannot be read") as caught:
-        await anext(queue.read_range(claim))
-    await queue.end_range(claim.without(caught.value.rows))
-    storage.object_calls.clear()
-    assert [other.id] == ids(await queue.dequeue(batch_size=JOBS))
-    assert len([call for call, _ in storage.object_calls if call == "read_object"]) <= 2
-    assert JOBS == (await queue.stats()).depth
-    await restore_segment(store, name, whole)
-    assert names(0, JOBS) == ids(await direct_queue(store).dequeue("a", batch_size=JOBS))
-
-
 async def test_claims_on_a_damaged_segment_are_neither_ended_wrongly_nor_in_the_way_of_others():
     storage = InMemoryStorage(clock=VirtualClock())
     deep: Any = tiny_queue(storage)
@@ -193,31 +173,6 @@ def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(fail
             assert ["deep 1", "deep 2"] == [job.id for job in await queue.dequeue("deep", batch_size=9)]
 
     run()
-
-
-@in_virtual_time
-async def test_rows_in_a_stale_range_are_given_up_if_none_of_them_can_be_read():
-    """A job without an attempt left could not leave its range otherwise: that needs its row."""
-    storage = InMemoryStorage(clock=VirtualClock())
-    queue: Any = tiny_queue(storage)
-    await queue.enqueue_many([Enqueue("a", b"", max_attempts=1) for _ in range(12)])
-    await spilled(queue)
-    [name] = (await queue.read_state()).segments
-    claim = await queue.claim_range("a", 8, claim_timeout=60)
-    assert claim is not None
-    await storage.remove_object(f".segments/{name}")
-    queue, everything = tiny_queue(storage), DropRows(name, [(0, 12)])
-    assert [4] == await queue.apply(everything)
-    await asyncio.sleep(61)
-    assert 0 == await queue.requeue_stale(60)
-    assert [0] == await queue.apply(DropRows(name, [(0, 4)])), "other rows of the range can be read"
-    assert [8] == await queue.apply(everything)
-    state = await queue.read_state()
-    assert ({}, {}) == (state.segments, state.ranges)
-    stats = await queue.stats()
-    assert (0, 0) == (stats.depth, stats.in_progress)
-    with pytest.raises(ClaimLostError):
-        await queue.end_range(claim)
 
 
 # The check of a whole segment

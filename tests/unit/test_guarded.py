@@ -108,14 +108,6 @@ async def test_an_amended_job_has_the_given_options_and_no_others(queue):
     assert (job.id, job.sequence, job.created_at) == (found.id, found.sequence, found.created_at)
 
 
-async def test_an_amended_job_cannot_take_the_key_of_another(queue):
-    await queue.enqueue("mail", job_id="one", unique_key="k")
-    await queue.enqueue("mail", job_id="two")
-    with pytest.raises(DuplicateJobError):
-        await queue.apply(Amend("two", {"unique_key": "k"}))
-    await queue.apply(Amend("one", {"unique_key": "l"}), Amend("two", {"unique_key": "k"}))
-
-
 async def test_a_job_of_a_cron_entry_is_enqueued_now_and_its_times_stay(queue):
     seen = await queue.schedule("nightly", "0 2 * * *", "clean", b"all", max_attempts=3, unique_key="k")
     [job] = await queue.apply(RunSchedule("nightly"))

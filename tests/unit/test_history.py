@@ -8,11 +8,11 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.core.blob.history_mover import surplus
 from jqueue.domain.errors import HistoryDamagedError
-from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
+from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS
 from jqueue.domain.models import QueueSettings
 from jqueue.operations import Enqueue
 from jqueue.ports.storage import Listed
-from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
+from jqueue.testing.faults import FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -72,59 +72,6 @@ async def test_a_thousand_events_cost_one_more_request():
 
 
 @in_virtual_time
-async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their_own():
-    storage = faulty()
-    queue = queue_on(storage)
-    assert None is await header(queue)
-    await queue.configure(history=3600)
-    await asyncio.sleep(2 * OUTBOX_SECONDS)
-    assert (1, []) == (storage.writes, storage.object_calls)
-    await queue.enqueue("t", b"")
-    await queue.aclose()
-    assert 1 == len(calls(storage, "create_object"))
-    assert 2 == storage.writes
-    assert [2, 1] == await numbers(queue_on(storage))
-
-
-@in_virtual_time
-async def test_a_move_that_failed_is_tried_again():
-    storage = faulty()
-    queue = queue_on(storage)
-    await queue.configure(history=3600)
-    storage.on_object(Fault.NONE, Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)  # listings are answered
-    await add(queue, 2 * FULL)
-    for _ in range(4):
-        await asyncio.sleep(10)
-        await add(queue, 1)
-    assert 2 * FULL + 1 < (await header(queue)).first
-    assert ["create_object"] * 3 + ["read_object"] == [
-        name for name, _ in storage.object_calls if name != "list_beside"
-    ]
-    assert list(range(2 * FULL + 5, 0, -1)) == await numbers(queue)
-
-
-@in_virtual_time
-async def test_the_loser_of_two_movers_drops_what_the_winner_has_moved():
-    memory = InMemoryStorage(clock=VirtualClock())
-    slow, quick = FaultyObjects(memory), FaultyObjects(memory)
-    loser, winner = queue_on(slow), queue_on(quick)
-    await loser.configure(history=3600)
-    slow.on_object(Fault.NONE, Fault.LANDS_LATER)  # the listing is answered
-    await add(loser, FULL)
-    await add(winner, FULL)
-    await asyncio.sleep(0.5)
-    [moved] = await memory.list_beside(".history/")
-    await asyncio.sleep(5)
-    await add(loser, 1)  # its first try has lost by now, and is made again
-    await asyncio.sleep(1)
-    await add(loser, 1)
-    assert [moved] == await memory.list_beside(".history/")
-    assert 2 * FULL + 2 == (await header(loser)).first
-    await add(winner, 1)
-    assert list(range(2 * FULL + 4, 0, -1)) == await numbers(winner)
-
-
-@in_virtual_time
 async def test_after_a_restored_backup_numbers_used_again_go_to_a_new_series():
     storage = faulty()
     queue = queue_on(storage)
@@ -155,6 +102,7 @@ async def test_after_a_restored_backup_numbers_used_again_go_to_a_new_series():
     assert {"t", "again", None} == {event.entrypoint for event in events}
 
 
+@pytest.mark.wide
 @in_virtual_time
 async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_so():
     memory = InMemoryStorage(clock=VirtualClock())
@@ -174,24 +122,6 @@ async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_s
     assert list(range(21_003, 1, -1)) == [event.number for event in events]
     assert (1, ((1, 1),)) == (error.lost, error.gaps)
     assert "events 1 to 1 are missing; 1 event was dropped" in str(error)
-
-
-@in_virtual_time
-async def test_the_oldest_object_is_missed_by_name_and_numbers():
-    storage = faulty()
-    async with queue_on(storage) as queue:
-        await queue.configure(history=3600)
-        for _ in range(4):
-            await add(queue, FULL)
-            await asyncio.sleep(1)
-        [oldest, second, *_] = [each.suffix for each in await storage.list_beside(".history/")]
-        await storage.remove_object(oldest)
-        for reader in (queue.history(), queue.history(since=EPOCH - timedelta(days=1))):
-            with pytest.raises(HistoryDamagedError, match=rf"{oldest} \(events 1 to {FULL + 1}\): it is missing"):
-                assert list(range(4 * FULL + 1, FULL + 1, -1)) == [event.number async for event in reader]
-        await storage.remove_object(second)
-        _, error = await read_all(queue)
-        assert (f"{oldest} (events 1 to {2 * FULL + 1}): it is missing",) == error.objects
 
 
 @in_virtual_time

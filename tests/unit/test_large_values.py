@@ -13,14 +13,12 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import (
-    DeadlineExceededError,
     InvalidJobError,
     StorageError,
     StorageFatalError,
-    UnknownOutcomeError,
 )
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
@@ -51,13 +49,6 @@ def advance(storage, duration):
 async def suffixes(storage):
     listed = [each for folder in (".payloads/", ".results/") for each in await storage.list_beside(folder)]
     return [each.suffix for each in listed]
-
-
-async def test_bytes_in_the_queue_itself_have_one_mebibyte_at_most():
-    for queue in (DirectQueue(TwoMethods()), DirectQueue(InMemoryStorage(), limits=Limits(object_bytes=None))):
-        await queue.enqueue("task", bytes(MIB))
-        with pytest.raises(InvalidJobError, match=r"the limit is 1048576\. Store the data elsewhere"):
-            await queue.enqueue("task", bytes(MIB + 1))
 
 
 async def test_a_payload_of_24_mib_takes_a_few_mib_of_memory(tmp_path):
@@ -105,46 +96,6 @@ async def test_a_store_that_keeps_no_objects_keeps_the_limits_of_before():
         await queue.ack(job, result="x" * 70_000)
     with pytest.raises(InvalidJobError, match="objects"):
         await queue.collect()
-
-
-@in_virtual_time
-async def test_a_large_payload_that_cannot_be_stored_is_certainly_not_enqueued():
-    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
-    queue = DirectQueue(storage, clock=VirtualClock(), limits=TINY)
-    storage.on_object(*[Fault.LOST_REQUEST] * 1000)
-    with pytest.raises(DeadlineExceededError, match="reset"):
-        await queue.enqueue("work", LARGE, deadline=5)
-    small = await queue.enqueue("work", b"small")
-    assert [small.id] == [job.id for job in (await queue.read_state()).jobs]
-
-
-@in_virtual_time
-async def test_a_queue_that_closes_hands_back_jobs_whose_payloads_are_not_loaded():
-    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
-    async with BrokerQueue(storage, clock=VirtualClock(), limits=TINY, call_timeout=60) as queue:
-        await queue.enqueue("work", LARGE)
-        storage.on_object(Fault.HANGS)
-        call = asyncio.create_task(queue.dequeue("work", deadline=100))
-        await asyncio.sleep(1)
-    assert call.done(), "a call must be answered when its queue has been left"
-    with pytest.raises(UnknownOutcomeError, match="handed back") as error:
-        await call
-    assert [] == await error.value.resolve()
-    [job] = (await DirectQueue(storage, clock=VirtualClock()).read_state()).jobs
-    assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
-
-
-async def test_a_commit_names_no_object_that_may_be_removed_already():
-    class Slow(InMemoryStorage):
-        async def create_object(self, suffix, content):
-            await super().create_object(suffix, content)
-            advance(self, timedelta(minutes=46))
-
-    storage = Slow(clock=FakeClock())
-    queue = queue_on(storage)
-    with pytest.raises(DeadlineExceededError, match="stored too long ago"):
-        await queue.enqueue("work", LARGE)
-    assert () == (await queue.read_state()).jobs
 
 
 @pytest.mark.parametrize("error", [StorageFatalError("403"), StorageError("input/output error"), None])

@@ -1,6 +1,5 @@
 """Objects in files beyond their contract: flushes, permissions, links, and the temporary files of those that failed."""
 
-import asyncio
 import errno
 import os
 import stat
@@ -85,28 +84,6 @@ async def test_a_failed_creation_leaves_nothing(storage, path, monkeypatch, call
                 await creation
     assert ["queue.json.history/0"] == on_disk(path)
     await storage.create_object(ONE, b"x")
-
-
-async def test_pieces_that_end_early_leave_no_file(storage, path):
-    waiting = asyncio.Event()
-
-    async def endless():
-        yield bytes(3 << 20)
-        waiting.set()
-        await asyncio.Event().wait()
-
-    async def failing_pieces():
-        yield bytes(3 << 20)
-        raise LookupError
-
-    creation = asyncio.create_task(storage.create_object_from(ONE, endless()))
-    await waiting.wait()
-    assert [True] == [name.endswith(".object.tmp") for name in on_disk(path)]
-    creation.cancel()
-    await asyncio.wait([creation])
-    with pytest.raises(LookupError):
-        await storage.create_object_from(ONE, failing_pieces())
-    assert [] == on_disk(path)
 
 
 @pytest.mark.parametrize("linked", ["queue.json.history", "queue.json.history/1"])

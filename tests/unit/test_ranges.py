@@ -1,7 +1,6 @@
 """Ranges: rows of a segment that are claimed and ended as one."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
@@ -16,7 +15,6 @@ from jqueue import (
 )
 from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.range_jobs import RangeFailure
-from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import segments_of
 from tests.virtual_world import in_virtual_time
@@ -145,19 +143,6 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
 
 
 @in_virtual_time
-async def test_rows_that_were_loaded_before_another_writer_claimed_them_are_in_progress():
-    storage = store()
-    async with queue_on(storage) as one, queue_on(storage) as two:
-        ids = await with_rows(one, 4)
-        assert JobStatus.QUEUED == (await two.find(ids[1])).status
-        await claimed(one, 4)
-        with pytest.raises(JobStateError):
-            await two.cancel(ids[1])
-        assert ids[1] == (await two.enqueue("t", b"", job_id=ids[1])).id
-        assert 4 == (await two.stats()).in_progress
-
-
-@in_virtual_time
 async def test_limits_rates_and_pauses_hold_for_rows_of_a_range():
     async with queue_on(store()) as queue:
         await with_rows(queue, 10)
@@ -175,33 +160,6 @@ async def test_limits_rates_and_pauses_hold_for_rows_of_a_range():
 
 
 @in_virtual_time
-async def test_jobs_that_need_care_one_by_one_are_never_in_a_range():
-    async with queue_on(store()) as queue:
-        await with_rows(queue, 3)
-        kept = await queue.enqueue("t", b"", keep_result=60)
-        keyed = await queue.enqueue("t", b"", concurrency_key="one")
-        unique = await queue.enqueue("t", b"", unique_key="one", unique_for=60)
-        await settled(queue)
-        claim = await claimed(queue, 9)
-        assert 3 == claim.rows
-        assert None is await queue.claim_range("t", 9)
-        assert {kept.id, keyed.id, unique.id} == {job.id for job in await queue.dequeue("t", batch_size=9)}
-
-
-@in_virtual_time
-async def test_the_claim_of_a_caller_who_left_goes_back():
-    async with queue_on(store(), stale_timeout=timedelta(days=1)) as queue:
-        ids = await with_rows(queue, 4)
-        task = asyncio.create_task(queue.claim_range("t", 4))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(1)
-        assert ids == [job.id for job in await queue.dequeue("t", batch_size=9)]
-
-
-@in_virtual_time
 async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_are_in_the_segment():
     async with queue_on(store()) as queue:
         await with_rows(queue, 5)
@@ -213,21 +171,3 @@ async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_
         await settled(queue)
         assert await queue.claim_range("t", 4, inline=True) is None
         assert (await claimed(queue, 4)).rows
-
-
-@in_virtual_time
-async def test_a_job_that_was_done_in_a_range_is_remembered_like_an_acked_one():
-    async with queue_on(storage := store()) as queue, queue_on(storage) as other:
-        await queue.apply(*(Enqueue("t", job_id=f"job {place}") for place in range(10)))
-        await settled(queue)
-        claim = await claimed(queue, 8)
-        jobs = await jobs_of(queue, claim)
-        await queue.end_range(claim, failed={"job 1": "boom"}, returned=["job 2"])
-        gone = [f"job {number}" for number in (0, 3, 4, 5, 6, 7)]
-        for asked in (queue, other):
-            for job_id in gone:
-                assert JobStatus.COMPLETED is (await asked.enqueue("t", job_id=job_id)).status
-            assert JobStatus.QUEUED is (await asked.enqueue("t", job_id="job 1")).status
-        finished = (await queue.read_state()).finished
-        assert gone == [job_id for job_id in finished if job_id.startswith("job")]
-        await queue.ack(jobs[4])  # its end counts as this ack, too

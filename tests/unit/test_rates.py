@@ -46,15 +46,6 @@ def test_many_claims_keep_few_usage_spans(rate, per):
         assert len(usage) <= 2 * SPANS + 3
 
 
-def test_claims_of_one_moment_are_one_span():
-    usage = NONE
-    for left in range(5, 0, -1):
-        assert claims_left(usage, START, 5, 60.0) == left
-        usage = with_claim(usage, START, 60.0)
-    assert usage == (Usage(START, START, 5),)
-    assert [0, 0, 5] == [claims_left(usage, START + late, 5, 60.0) for late in (0, 59.999, 60.0)]
-
-
 def test_a_clock_that_was_ahead_holds_claims_back_for_no_longer_than_two_windows():
     ahead = with_claim(NONE, START + 50.0, 60.0)
     assert claims_left(ahead, START, 1, 60.0) == 0, "it counts although it lies ahead"

@@ -13,8 +13,8 @@ from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments, segments_of, spilled
-from tests.virtual_world import in_virtual_time, now
+from tests.tiny_segments import in_segments, segments_of
+from tests.virtual_world import in_virtual_time
 
 HOT = 64 << 10
 """Bytes of waiting jobs in the queue's object above which they move to segments."""
@@ -81,19 +81,6 @@ def jobs(number, size=64, **options):
 
 
 @in_virtual_time
-async def test_large_jobs_move_to_a_segment_and_dead_ones_move_no_waiting_job(storage):
-    async with queue_on(storage) as queue:
-        await queue.enqueue_many(jobs(100, 300))
-        await queue.nack_many(await queue.dequeue(batch_size=100), dead=True)
-        await queue.enqueue_many([Enqueue("b", bytes(300)) for _ in range(70)])
-        assert {} == (await rested(queue)).segments
-        await queue.purge()
-        await asyncio.gather(*(queue.enqueue("a", bytes(30_000)) for _ in range(20)))
-        assert 20 == sum(each.rows for each in (await rested(queue)).segments.values() if each.entrypoint == "a")
-        assert storage.sizes[-1] < HOT
-
-
-@in_virtual_time
 async def test_the_object_stays_small_while_jobs_are_enqueued_quickly(storage):
     async with queue_on(storage) as queue:
 
@@ -124,20 +111,6 @@ async def test_jobs_that_pass_through_a_deep_queue_are_written_and_read_a_few_ti
         assert calls["create_object"] <= 6  # 1,000 jobs: a segment for each 250 or so, and their merges
         assert calls["read_object"] <= 10  # 256 rows at a time, and those of the merges
         assert storage.sizes[-1] < 2 * HOT + (64 << 10)
-
-
-@in_virtual_time
-async def test_small_segments_are_merged_up_to_a_number_of_bytes_and_then_left_alone(storage):
-    async with queue_on(storage, bulk_jobs=0, fewest_rows=1, most_bytes=128 << 10) as queue:
-        for _ in range(40):
-            await queue.enqueue_many(jobs(4, 2000))  # 11 KB
-        segments = (await rested(queue)).segments.values()
-        assert 160 == sum(segment.waiting for segment in segments)
-        assert len(segments) < 16
-        assert 64 << 10 < max(segment.bytes for segment in segments) <= 128 << 10
-        storage.calls()
-        await rested(queue)
-        assert {} == storage.calls()
 
 
 @in_virtual_time
@@ -197,59 +170,6 @@ async def test_the_first_of_many_due_jobs_is_claimed_and_the_others_are_not_read
         [job] = await in_segments(direct_queue(storage, clock=VirtualClock())).dequeue("a")
         assert first.id == job.id
         assert storage.calls()["read_object"] <= 2 * len(segments), "the index and a chunk of each"
-
-
-@in_virtual_time
-async def test_rows_that_each_claim_has_to_look_at_are_not_loaded_for_each_claim(storage):
-    queue = in_segments(direct_queue(storage, clock=VirtualClock()), chunk_rows=2)
-    segments_of(queue).loader.rows_kept = 4
-    await queue.enqueue_many(jobs(12, concurrency_key="busy"))
-    await queue.enqueue_many([Enqueue("a", b"%d" % number) for number in range(20)])
-    await spilled(queue)
-    [busy] = await queue.dequeue("a")
-    assert "busy" == busy.concurrency_key
-    storage.calls()
-    for number in range(20):
-        [job] = await queue.dequeue("a")
-        await queue.ack(job)
-        assert b"%d" % number == job.payload
-    assert storage.calls()["read_object"] <= 20  # two rows a chunk, each read once, and those of the others
-
-
-@in_virtual_time
-async def test_a_job_is_read_without_its_neighbours_unless_one_of_them_was_needed_a_moment_ago(storage):
-    async with queue_on(storage) as queue:
-        made = [job.id for job in await queue.enqueue_many(jobs(2000))]
-        await rested(queue)
-    async with queue_on(storage) as queue:
-        segments_of(queue).loader.rows_ahead = segments_of(queue).loader.commits_ahead = 0
-        for place in range(0, 2000, 300):  # each in another chunk of 256
-            await queue.reprioritise(made[place], -1)
-        storage.calls()
-        for job_id in made[1101:1200]:
-            await queue.cancel(job_id)
-        assert storage.calls()["read_object"] <= 4
-        assert made[::300] == [job.id for job in await queue.dequeue("a", batch_size=7)]
-        assert [*made[1:300], *made[301:600]] == [job.id for job in await queue.dequeue("a", batch_size=598)]
-
-
-class Far(Counted):
-    """Answers a read of an object after a second."""
-
-    async def read_object(self, suffix, start=0, stop=None):
-        await asyncio.sleep(1)
-        return await super().read_object(suffix, start, stop)
-
-
-@in_virtual_time
-async def test_many_jobs_are_looked_for_at_once_in_a_far_store():
-    async with queue_on(Far(InMemoryStorage(clock=VirtualClock()))) as queue:
-        made = [job.id for job in await queue.enqueue_many(jobs(4000))]
-        await rested(queue)
-        await queue.cancel(made[1])  # with the index
-        start = now()
-        await asyncio.gather(*(queue.cancel(job_id) for job_id in made[600::500]))
-        assert now() - start < 3  # 7 reads
 
 
 # Ranges

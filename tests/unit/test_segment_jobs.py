@@ -13,9 +13,8 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.operations import Cancel, Enqueue, Purge
 from jqueue.testing import FakeClock
-from jqueue.testing.faults import Fault, FaultyObjects
+from jqueue.testing.faults import FaultyObjects
 from tests.tiny_segments import in_segments, spilled, tiny_queue
-from tests.unit.test_segment_costs import rested
 
 
 def direct_queue(storage, **options) -> Any:
@@ -55,44 +54,6 @@ async def test_an_iteration_yields_each_job_of_its_version_once_while_others_fol
     assert [*"a" * 30, *"b" * 10] == sorted(job.entrypoint for job in found)
     assert len(found) == len({job.id for job in found})
     assert claimed == next(job for job in found if job.status is JobStatus.IN_PROGRESS)
-
-
-async def test_a_job_is_found_in_the_version_of_its_view(storage):
-    queue = await filled(storage, 6, 20, 3)
-    wanted = [job async for job in queue.iterate_jobs(entrypoint="b")][13]
-    view = await direct_queue(storage).view()
-    await queue.cancel(wanted.id)
-    assert wanted == await view.find(wanted.id)
-    assert await (await queue.view()).find(wanted.id) is None
-
-
-@pytest.mark.parametrize("job_id", ["plain", "größe", 'with "quotes"'])
-async def test_a_beginning_of_an_id_finds_the_rows_that_begin_so_however_it_is_written(storage, job_id):
-    queue: Any = tiny_queue(storage)
-    await queue.enqueue_many([Enqueue("a", b"", job_id=f"{name}{each}") for name in (job_id, "x") for each in range(6)])
-    await spilled(queue)
-    assert 6 == len(await ids(queue.iterate_jobs(id_prefix=job_id[:5])))
-    assert [f"{job_id}4"] == await ids(queue.iterate_jobs(id_prefix=f"{job_id}4"))
-    assert {f"{job_id}{each}" for each in range(6)} == {each async for each in (await queue.view()).ids(job_id)}
-
-
-async def test_a_job_with_a_dropped_error_stays_in_the_queues_object_and_is_counted(storage):
-    queue: Any = tiny_queue(storage, Limits(blob_bytes=1500))
-    await queue.enqueue("a", b"x" * 700)
-    [claimed] = await queue.dequeue("a")
-    await queue.nack(claimed, error="y" * 2000)
-    with pytest.raises(AssertionError, match="jobs stay"):
-        await spilled(queue)
-    stats = await queue.stats()
-    assert (1, 1) == (stats.depth, stats.errors_dropped)
-
-
-async def test_a_read_of_rows_is_repeated_when_the_store_fails(storage):
-    queue = await filled(storage, 8)
-    storage.object_calls.clear()
-    storage.on_object(Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)
-    assert 8 == len(await ids(queue.iterate_jobs()))
-    assert 4 == len(storage.object_calls)
 
 
 async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog):
@@ -195,17 +156,6 @@ async def test_a_purge_counts_each_row_once_and_leaves_jobs_in_progress(storage)
     assert 3 == len(await queue.dequeue(batch_size=12))
 
 
-async def test_a_purge_by_age_reads_only_segments_that_may_have_younger_jobs(storage):
-    await filled(storage, 12)
-    storage.storage.clock.advance(timedelta(hours=1))
-    queue = await filled(storage, 3)
-    queue, young = tiny_queue(storage), list((await queue.read_state()).segments)[-1]
-    storage.object_calls.clear()
-    assert 12 == await queue.purge(status=WAITING, older_than=600)
-    assert {f".segments/{young}"} == {suffix for name, suffix in storage.object_calls if name == "read_object"}
-    assert 3 == len(await queue.dequeue(batch_size=12))
-
-
 async def test_rows_are_given_up_without_reading_them_and_others_go_on(storage):
     queue = await filled(storage, 12)
     [name] = (await queue.read_state()).segments
@@ -236,8 +186,7 @@ async def scheduled(storage, minutes, aging=None, batch_size=96):
     return [job_id for _, _, job_id in sorted(zip(ranks, range(96), made, strict=True))]
 
 
-@pytest.mark.parametrize("batch_size", [96, 40], ids=["spilled", "bulk"])
-@pytest.mark.parametrize("aging", [None, 60.0])  # with which many jobs have the same rank
+@pytest.mark.parametrize(("aging", "batch_size"), [(None, 96), (60.0, 40)], ids=["spilled", "bulk"])
 async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, aging, batch_size):
     expected = await scheduled(storage, range(60), aging, batch_size)
     storage.object_calls.clear()
@@ -246,17 +195,3 @@ async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, aging, ba
         found.append(jobs[0].id)
         await queue.ack(jobs[0])
     assert expected == found
-
-
-async def test_a_segment_whose_rows_are_all_due_becomes_a_ready_one_with_ranges(storage):
-    expected = await scheduled(storage, range(60))
-    queue = in_segments(direct_queue(storage, clock=storage.storage.clock))
-    await queue.dequeue("a")
-    await rested(queue)
-    segments = [each for each in (await queue.read_state()).segments.values() if each.entrypoint == "a"]
-    assert {False} == {segment.scheduled for segment in segments}
-    claim = await queue.claim_range("a", 10)
-    found = {job.id async for job in queue.read_range(claim)}
-    await queue.end_range(claim)
-    left = [job.id for job in await queue.dequeue("a", batch_size=96)]
-    assert [job_id for job_id in expected[1:] if job_id not in found] == left

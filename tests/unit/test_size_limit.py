@@ -1,7 +1,5 @@
 """Results, errors and rules stay within the size limit of the queue's object, and whoever gives them is told."""
 
-import logging
-
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
@@ -9,7 +7,6 @@ from jqueue.domain.errors import JobFailedError, QueueFullError, ResultNotKeptEr
 from jqueue.domain.limits import ENTRYPOINTS_KEPT
 from jqueue.domain.operations import Ack, Nack, Pause, Resume
 from jqueue.operations import Enqueue
-from jqueue.worker import Worker
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
@@ -83,26 +80,6 @@ async def test_a_result_no_larger_than_the_payload_that_it_replaces_always_fits(
     await queue.configure(blob_bytes=1)
     jobs = await queue.dequeue(batch_size=8)
     assert [None] * 8 == await queue.apply_each(*[Ack(job, "y" * 10_000) for job in jobs])
-
-
-async def test_a_worker_logs_results_and_errors_that_do_not_fit(caplog):
-    worker, queue = Worker(), DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=1000))
-
-    @worker.handler("sum", keep_result=60)
-    async def add() -> str:
-        return "x" * 5000
-
-    @worker.handler("fail", max_attempts=1)
-    async def fail() -> None:
-        raise ValueError("y" * 1500)
-
-    await queue.enqueue("sum", b"", job_id="a", keep_result=60)
-    await queue.enqueue("fail", b"", job_id="b", max_attempts=1)
-    with caplog.at_level(logging.WARNING, "jqueue"):
-        await worker.run(queue, drain=True)
-    said = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert any("job a (sum): the queue was full and dropped 5,002 bytes of its result" in line for line in said), said
-    assert any("job b (fail): " in line and "bytes of its error" in line for line in said), said
 
 
 async def test_a_thousand_entrypoints_have_limits_and_one_more_is_refused():

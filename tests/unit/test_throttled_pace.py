@@ -9,8 +9,7 @@ import pytest
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.pacing.pace import LONGEST_INTERVAL
-from jqueue.domain.errors import DeadlineExceededError, StorageThrottledError
+from jqueue.domain.errors import StorageThrottledError
 from jqueue.testing.virtual_time import VirtualClock
 from tests.simulation.workload import SeededEntropy
 from tests.virtual_world import in_virtual_time, now
@@ -81,18 +80,6 @@ async def enqueue_by_three(queue, seconds):
     return max(calls for calls, _ in found), max(longest for _, longest in found)
 
 
-async def held_back(queue, storage):
-    """Let a queue wait as long as possible for its next turn, while the store would take its writes again."""
-    await queue.enqueue("first", b"payload")
-    storage.every = math.inf
-    refused = asyncio.create_task(queue.enqueue("first", b"payload", deadline=600))
-    await asyncio.sleep(120)
-    storage.every, began = 0.0, now()
-    await refused
-    assert now() - began < LONGEST_INTERVAL / 2 + 1, "it waits no longer than that before a retry"
-    storage.forget()
-
-
 # Many calls, few commits
 
 
@@ -139,41 +126,7 @@ async def test_a_store_that_refuses_nothing_is_never_waited_for(kind):
         assert 200 == storage.writes
 
 
-@both
-@in_virtual_time
-async def test_a_queue_is_at_full_speed_sixty_commits_after_the_last_refusal(kind):
-    storage = ThrottledStorage(latency=0.001)
-    async with open_queue(kind, storage) as queue:
-        await enqueue_by_three(queue, 30)
-        storage.every, began = 0.0, now()
-        for _ in range(60):
-            await queue.enqueue("work", b"payload")
-        assert now() - began < 40
-        storage.forget()
-        began = now()
-        for _ in range(100):
-            await queue.enqueue("work", b"payload")
-        assert now() - began < 0.2
-        storage.forget()
-        await asyncio.gather(*(queue.enqueue("work", b"payload") for _ in range(10)))
-        assert storage.writes == (10 if kind is DirectQueue else 1), "a direct queue commits call by call again"
-
-
 # Leaving, deadlines and waiting
-
-
-@both
-@in_virtual_time
-async def test_a_call_whose_deadline_passes_before_its_turn_is_not_done(kind):
-    storage = ThrottledStorage()
-    async with open_queue(kind, storage) as queue:
-        await held_back(queue, storage)
-        began = now()
-        with pytest.raises(DeadlineExceededError, match="nothing was done"):
-            await queue.enqueue("work", b"payload", deadline=2)
-        assert now() - began == pytest.approx(2)
-        await queue.enqueue("next", b"payload")
-        assert [] == [job for job in (await queue.read_state()).queued_jobs() if job.entrypoint == "work"]
 
 
 # Several writers
@@ -196,16 +149,3 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, writers, 
     assert storage.share_refused < refused
     lost_races = storage.writes - storage.refused - storage.landed
     assert lost_races <= storage.landed / 4, "a writer that takes turns reads before it writes"
-
-
-@in_virtual_time
-async def test_eight_writers_that_take_turns_get_few_refusals():
-    """Without `WritePace.wait_after_read`, 10 are refused for each that lands at first, and 2.6 later."""
-    storage = ThrottledStorage(latency=0.05)
-    queues = [open_queue(DirectQueue, storage, seed, deadline=60) for seed in range(8)]
-    for seconds, most in ((30, 7.0), (30, 0.7)):
-        storage.forget()
-        found = await asyncio.gather(*(enqueue_without_end(queue, seconds) for queue in queues))
-        assert storage.refused <= most * storage.landed
-        assert storage.landed >= 20
-        assert max(commits for commits, _ in found) <= 2 * min(commits for commits, _ in found)

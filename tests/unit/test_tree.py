@@ -53,10 +53,6 @@ def test_every_module_says_why_it_exists_and_no_function_is_too_long_to_be_read_
     assert [] == faults
 
 
-def test_every_module_takes_the_logger_that_escapes_foreign_text():
-    assert [] == [name for name, text in _files(".py") if name.startswith("jqueue/") and 'getLogger("jqueue' in text]
-
-
 def test_no_file_names_a_package_registry_or_holds_a_path_of_one_machine():
     patterns = (REGISTRY, MACHINE_PATH)
     matches = [(name, match.group()) for name, text in _files() for each in patterns if (match := each.search(text))]

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue import JobNotFoundError, JobStatus, connect
-from jqueue.domain.errors import InvalidJobError, StorageFatalError
+from jqueue import JobNotFoundError, JobStatus
+from jqueue.domain.errors import StorageFatalError
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.virtual_time import EPOCH
 from tests.unit.formats.places import open_queue, tree
@@ -231,12 +231,3 @@ async def test_half_removed_elements_are_removed_and_renamed_ones_are_put_back(t
         assert {b"0", b"2"} == {job.payload for job in await queue.dequeue(batch_size=9)}
     assert ["notes"] == os.listdir(root / "temporary")
     assert [] == os.listdir(root / "obsolete")
-
-
-async def test_a_schema_is_kept_to(tmp_path):
-    async with connect(f"dirq://{tmp_path}/a?schema=body:string&fsync=false") as queue:
-        for payload, headers, reason in ((b"\xff", {}, "UTF-8"), (b"", {"a": "b"}, "headers")):
-            with pytest.raises(InvalidJobError, match=reason):
-                await queue.enqueue("a", payload, headers=headers)
-        await queue.enqueue("a", "größe".encode())
-        assert 1 == len((await queue.read_state()).jobs)

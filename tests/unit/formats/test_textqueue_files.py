@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import ClaimLostError, JobNotFoundError, JobStatus
+from jqueue import ClaimLostError, JobStatus
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 
@@ -185,66 +185,6 @@ async def test_a_message_edited_under_its_claim_is_another_job(path):
         assert path.read_bytes() == b"-A\n-b\n"
 
 
-async def test_a_cancelled_job_can_be_enqueued_again_by_its_id(path):
-    async with queue_on(path) as queue, queue_on(path) as other:
-        await queue.enqueue("work", b"first", job_id="the-id")
-        await queue.cancel("the-id")
-        with pytest.raises(JobNotFoundError):
-            await queue.cancel("the-id")
-        job = await other.enqueue("work", b"second", job_id="the-id")
-        assert (job.payload, job.status) == (b"second", JobStatus.QUEUED)
-        await other.ack((await other.dequeue())[0])
-        assert (await queue.enqueue("work", b"third", job_id="the-id")).status is JobStatus.COMPLETED
-    assert b"#first" in path.read_bytes()
-
-
-@pytest.mark.parametrize("verb", ["look", "heartbeat", "claim of another"])
-async def test_messages_read_for_another_call_are_not_forgotten(path, verb):
-    """Another call reads a file that changed long ago: a later dequeue still finds its messages."""
-    path.write_bytes(b"-a\n\n")
-    async with queue_on(path) as queue, queue_on(path) as other:
-        [a] = await queue.dequeue()
-        path.write_bytes(b"-a\n\n-b\n\n")
-        os.utime(path, (0, 0))
-        if verb == "look":
-            assert len((await queue.read_state()).jobs) == 2
-        elif verb == "heartbeat":
-            await queue.heartbeat(a)
-        else:
-            [b] = await other.dequeue()
-            await queue.heartbeat(a)
-            await other.nack(b)
-            await queue.heartbeat(a)
-        assert [b"b"] == [job.payload for job in await queue.dequeue()]
-
-
-def edit(path: Path, old: bytes, new: bytes) -> None:
-    content = path.read_bytes()
-    assert 1 == content.count(old)
-    path.write_bytes(content.replace(old, new))
-
-
-async def test_a_claim_gets_the_note_that_the_file_has_at_that_moment(path: Path, queue: StoreQueue) -> None:
-    await queue.enqueue("work", b"one", headers={"to": "Ada"}, max_attempts=3)
-    edit(path, b"Ada", b"Bob")
-    edit(path, b'"max":3', b'"max":9')
-    [job] = await queue.dequeue("work")
-    assert ({"to": "Bob"}, 9) == (dict(job.headers), job.max_attempts)
-
-
-@pytest.mark.parametrize("looked", [True, False])
-async def test_a_message_edited_to_another_entrypoint_belongs_to_it(
-    path: Path, queue: StoreQueue, looked: bool
-) -> None:
-    job = await queue.enqueue("work", b"one")
-    if looked:
-        assert [] == await queue.dequeue("other")
-    edit(path, b'"ep":"work"', b'"ep":"other"')
-    assert [] == await queue.dequeue("work")
-    [claimed] = await queue.dequeue("other")
-    assert (job.id, "other") == (claimed.id, claimed.entrypoint)
-
-
 async def test_every_message_is_there_and_unclaimed_without_the_journal(path, journal):
     path.write_bytes(b"-a\n=b\n!c\n")
     async with queue_on(path) as queue:
@@ -260,25 +200,6 @@ async def test_every_message_is_there_and_unclaimed_without_the_journal(path, jo
             assert await fresh.dequeue() == []
         await queue.ack(a)
     assert path.read_bytes() == b"=a\n=b\n!c\n"
-
-
-async def test_every_queue_object_sees_the_states_in_the_journal(path):
-    path.write_bytes(b"-a\n-b\n-c\n")
-    async with queue_on(path) as queue, queue_on(path) as other:
-        [a] = await queue.dequeue()
-        b, c = await other.dequeue(batch_size=9)
-        await queue.nack(b, error="broken")
-        assert {(a.id, 1, None), (b.id, 1, "broken"), (c.id, 1, None)} == {
-            (job.id, job.attempt, job.error) for job in (await other.read_state()).jobs
-        }
-        with pytest.raises(ClaimLostError):
-            await other.ack(b)
-        [again] = await other.dequeue()
-        assert (b.id, 2) == again.claim
-        with pytest.raises(ClaimLostError):
-            await other.ack(b)
-        await queue.ack(again)
-        await other.ack(again)
 
 
 async def test_nothing_is_appended_behind_a_line_that_another_program_is_writing(path):
@@ -337,20 +258,6 @@ async def test_an_invalid_note_is_ignored(path, note):
         job, other = (await queue.read_state()).jobs
     assert (job.payload, other.payload) == (b"not base64!", b"b")
     assert (job.entrypoint, job.headers, job.max_attempts) == ("queue", {}, None)
-
-
-SPOILT = [b"", b"\0" * 512, b"[1]", b'{"i":5,"a":1}', b'{"i":"a","a":1,"c":[1,NaN]}', b"\xff\xfe", b"[" * 100_000]
-
-
-@pytest.mark.parametrize("line", SPOILT, ids=range(len(SPOILT)))
-async def test_an_invalid_line_of_the_journal_is_skipped(path, journal, line):
-    path.write_bytes(b"-a\n-b\n")
-    async with queue_on(path) as queue:
-        [a] = await queue.dequeue()
-        journal.write_bytes(journal.read_bytes() + line + b"\n")
-        [b] = await queue.dequeue()
-    async with queue_on(path) as fresh:
-        assert {a.claim, b.claim} == {job.claim for job in (await fresh.read_state()).jobs}
 
 
 async def test_a_truncated_line_of_the_journal_does_not_damage_the_next(path, journal):

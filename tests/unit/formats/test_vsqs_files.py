@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from jqueue import ClaimLostError, JobStatus, QueueFullError
+from jqueue import ClaimLostError, JobStatus
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.places import filled, names
 from tests.unit.formats.places import open_vsqs as queue_on
@@ -120,19 +120,6 @@ async def test_only_unfinished_files_older_than_an_hour_are_removed(tmp_path):
     assert [str(NOW), "2.new"] == names(tmp_path)
 
 
-async def test_a_full_queue_refuses_jobs_and_counts_hidden_ones(tmp_path):
-    queue = queue_on(tmp_path, capacity=3)
-    await queue.enqueue("work", b"1")
-    await queue.enqueue("work", b"2", delay=60)
-    [job] = await queue.dequeue()
-    await queue.enqueue("work", b"3")
-    with pytest.raises(QueueFullError, match="no room"):
-        await queue.enqueue("work", b"4")
-    assert 3 == len(names(tmp_path)), "the reserved space is given back"
-    await queue.ack(job)
-    await queue.enqueue("work", b"4")
-
-
 async def test_a_claim_that_another_program_took_over_cannot_be_ended(tmp_path):
     queue = queue_on(filled(tmp_path, {"5": b""}))
     [job] = await queue.dequeue()
@@ -173,18 +160,3 @@ async def test_ids_stay_when_messages_move(tmp_path):
     await queue.redrive("5")
     [again] = await queue_on(tmp_path).dequeue()
     assert ("5", 3) == (again.id, again.attempt)
-
-
-async def test_a_note_too_large_for_an_attribute_moves_with_its_message(tmp_path):
-    clock = FakeClock()
-    queue = queue_on(tmp_path, clock)
-    headers = {f"name-{number}": "x" * 50 for number in range(40)}
-    await queue.enqueue("work", b"", headers=headers)
-    for attempt in (1, 2, 3):
-        [job] = await queue_on(tmp_path, clock).dequeue()
-        assert (headers, attempt) == (dict(job.headers), job.attempt)
-        await queue.nack(job)
-        assert 1 == len(os.listdir(tmp_path / ".jqueue-notes"))
-    [job] = await queue.dequeue()
-    await queue.ack(job)
-    assert [] == os.listdir(tmp_path / ".jqueue-notes")
