@@ -63,21 +63,15 @@ async def test_a_heartbeat_is_no_change_of_a_job_and_a_claim_is_one(queue):
     assert JobStatus.IN_PROGRESS == done.status
 
 
-@pytest.mark.parametrize(
-    ("guard", "operation"),
-    [
+async def test_rules_are_changed_if_they_are_as_seen_and_left_alone_otherwise(queue):
+    for guard, operation in (
         (SettingsAsSeen(QueueSettings(aging=5)), Configure(aging=6)),
         (LimitsAsSeen("mail", EntrypointRules(max_running=5)), SetLimits("mail", running=6)),
-    ],
-)
-async def test_rules_that_have_changed_are_left_alone(queue, guard, operation):
-    with pytest.raises(ChangedMeanwhileError):
-        await queue.apply(Guarded(guard, operation))
+    ):
+        with pytest.raises(ChangedMeanwhileError):
+            await queue.apply(Guarded(guard, operation))
     state = await queue.read_state()
     assert (QueueSettings(), {}) == (state.settings, state.entrypoints)
-
-
-async def test_rules_that_are_as_seen_are_changed(queue):
     await queue.limit("mail", running=5)
     seen = (await queue.read_state()).entrypoints["mail"]
     await queue.apply(

@@ -10,7 +10,6 @@ import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import (
     InvalidJobError,
@@ -193,8 +192,7 @@ async def test_a_write_that_lands_late_names_no_removed_object():
     assert () == (await queue.read_state()).dead_jobs()
 
 
-@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-async def test_a_queue_that_ends_jobs_with_objects_collects_every_ten_minutes(kind):
+async def test_a_queue_that_ends_jobs_with_objects_collects_every_ten_minutes():
     class Counting(InMemoryStorage):
         listings = 0
 
@@ -203,7 +201,7 @@ async def test_a_queue_that_ends_jobs_with_objects_collects_every_ten_minutes(ki
             return await super().list_beside(prefix)
 
     storage = Counting(clock=FakeClock())
-    async with kind(storage, clock=storage.clock, limits=TINY) as queue:
+    async with queue_on(storage) as queue:
 
         async def do_a_job(payload):
             await queue.enqueue("work", payload)

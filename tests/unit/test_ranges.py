@@ -13,19 +13,13 @@ from jqueue import (
     JobStatus,
     Limits,
 )
-from jqueue.core.blob.segment_writer import SegmentSizes
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import segments_of
 from tests.virtual_world import in_virtual_time
-
-SIZES = SegmentSizes(hot_bytes=1, fewest_rows=1, chunk_rows=4)
 
 
 def queue_on(storage, **options):
-    queue = BrokerQueue(storage, **{"clock": VirtualClock(), "limits": Limits(hot_bytes=1), **options})
-    segments_of(queue).writer.sizes = SIZES
-    return queue
+    return BrokerQueue(storage, **{"clock": VirtualClock(), "limits": Limits(hot_bytes=1), **options})
 
 
 async def settled(queue):

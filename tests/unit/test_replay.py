@@ -9,7 +9,6 @@ from jqueue import DirectQueue, InMemoryStorage, Limits, replay
 from jqueue.domain.errors import ReplayError
 from jqueue.domain.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
 
@@ -20,8 +19,6 @@ async def test_the_jobs_of_every_moment_are_found_and_none_before_the_history(de
     queue = DirectQueue(
         storage, clock=VirtualClock(), limits=Limits(batch_size=5, **({"hot_bytes": 1} if deep else {}))
     )
-    if deep:
-        in_segments(queue, chunk_rows=2)
     moments, expected = [], []
 
     async def note():

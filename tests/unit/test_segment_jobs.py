@@ -14,12 +14,17 @@ from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.operations import Cancel, Enqueue, Purge
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
-from tests.tiny_segments import in_segments, spilled, tiny_queue
+from tests.tiny_segments import spilled
 
 
 def direct_queue(storage, **options) -> Any:
     """Return a queue whose figures and claims the type checker takes as they come."""
     return DirectQueue(storage, **options)
+
+
+def deep_queue(storage, **options) -> Any:
+    """Return a queue that moves all waiting jobs to segments."""
+    return direct_queue(storage, clock=storage.storage.clock, limits=Limits(hot_bytes=1, **options))
 
 
 @pytest.fixture
@@ -29,7 +34,7 @@ def storage():
 
 async def filled(storage, *numbers) -> Any:
     """Return a queue with segments of some numbers of jobs, for entrypoints a, b and so on."""
-    queue: Any = tiny_queue(storage)
+    queue: Any = deep_queue(storage)
     for entrypoint, number in zip("abcdef", numbers, strict=False):
         await queue.enqueue_many([Enqueue(entrypoint, b"%d" % each) for each in range(number)])
         await spilled(queue)
@@ -57,7 +62,7 @@ async def test_an_iteration_yields_each_job_of_its_version_once_while_others_fol
 
 
 async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog):
-    queue: Any = tiny_queue(storage)
+    queue: Any = deep_queue(storage)
     await queue.enqueue_many([Enqueue("a", b"")] * 30)
     await queue.read_state()
     assert [] == caplog.messages, "all jobs are in the state"
@@ -71,7 +76,7 @@ async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
-    queue: Any = tiny_queue(storage, merged=3, holes=3)
+    queue: Any = deep_queue(storage)
     random, clock = Random(seed), storage.storage.clock
     for _ in range(6):
         await queue.enqueue_many(
@@ -108,7 +113,7 @@ WAITING = JobStatus.QUEUED
 
 async def test_waiting_jobs_are_purged_without_a_look_at_their_rows(storage):
     await filled(storage, 12)
-    queue: Any = tiny_queue(storage)
+    queue: Any = deep_queue(storage)
     await queue.configure(history=timedelta(days=1))
     storage.object_calls.clear()
     assert 0 == await queue.purge(status=WAITING, entrypoint="b")
@@ -122,7 +127,7 @@ async def test_waiting_jobs_are_purged_without_a_look_at_their_rows(storage):
 
 @pytest.mark.parametrize("way", ["nacked", "range given back", "range stale"])
 async def test_ids_and_unique_keys_of_purged_rows_are_free_and_attempts_go_on(storage, way):
-    queue: Any = tiny_queue(storage)
+    queue: Any = deep_queue(storage)
     options = {"unique_key": "key"} if way == "nacked" else {}
     await queue.enqueue("a", job_id="one", **options)
     await spilled(queue)
@@ -172,7 +177,7 @@ async def test_rows_are_given_up_without_reading_them_and_others_go_on(storage):
 async def scheduled(storage, minutes, aging=None, batch_size=96):
     """Enqueue jobs that are due after some minutes each, wait until all are due, and return the order of ready jobs."""
     start, random = storage.storage.clock.now(), Random(1)
-    queue = in_segments(direct_queue(storage, clock=storage.storage.clock, limits=Limits(batch_size=batch_size)))
+    queue = deep_queue(storage, batch_size=batch_size)
     await queue.configure(aging=aging)
     await queue.enqueue_many([Enqueue("b", b"") for _ in range(20)])  # the numbers of the others begin behind these
     jobs = [
@@ -190,7 +195,7 @@ async def scheduled(storage, minutes, aging=None, batch_size=96):
 async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, aging, batch_size):
     expected = await scheduled(storage, range(60), aging, batch_size)
     storage.object_calls.clear()
-    queue, found = in_segments(direct_queue(storage, clock=storage.storage.clock)), []
+    queue, found = deep_queue(storage), []
     while jobs := await queue.dequeue("a"):
         found.append(jobs[0].id)
         await queue.ack(jobs[0])
