@@ -23,7 +23,9 @@ async def main():
     await q.enqueue("binary", bytes(range(256)), priority=2)
     await q.enqueue("größe/漢字 \U0001f600 \u2028", b"unicode", priority=-1)
     await q.enqueue("an empty payload", b"")
-    await q.enqueue("large", b"x" * 1_000_000, priority=2**31 - 1)
+    await q.enqueue("large", bytes(2 << 20), priority=2**31 - 1)  # like the next three, beyond the limits of jqueue 2
+    for entrypoint in ("", "line\nbreak", "x" * 600):
+        await q.enqueue(entrypoint, b"", priority=2**31 - 1)
     await q.enqueue("urgent", b"u", priority=-(2**31))
     async with BrokerQueue(storage, stale_timeout=timedelta(hours=1)) as broker:
         await asyncio.gather(*(broker.enqueue("equal", b"%d" % number, priority=1) for number in range(10)))
