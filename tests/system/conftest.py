@@ -7,4 +7,4 @@ from tests.interop.formats.conftest import unpacked
 
 __all__ = ["ours", "unpacked"]
 
-pytest.register_assert_rewrite("tests.interop.formats.dirq_contract", "tests.interop.formats.dirq_killed")
+pytest.register_assert_rewrite("tests.interop.formats.dirq_contract", "tests.interop.formats.mixed")

@@ -1,4 +1,4 @@
-"""Perl's Directory::Queue in its own process, which gets its commands for a folder line by line, like `Dirq`."""
+"""Perl's Directory::Queue in its own process, which gets its commands for a folder line by line, like `Original`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.formats.dirq_original import ByLine
+from tests.interop.formats.originals import ByLine
 
 MISSING = (
     "skipped: Perl's Directory::Queue 2 is not installed (Fedora and EPEL: perl-Directory-Queue; Debian has no such"

@@ -13,7 +13,7 @@ from jqueue.domain.errors import ClaimLostError
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds, payload_of
-from tests.interop.formats.dirq_original import SCHEMA, OriginalError
+from tests.interop.formats.originals import SCHEMA, OriginalError
 from tests.system.directory_queue import DirectoryQueue
 
 pytestmark = pytest.mark.system

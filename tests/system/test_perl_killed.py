@@ -1,8 +1,8 @@
-"""jqueue and Perl's Directory::Queue work on one folder at the same time and are killed at random moments."""
+"""jqueue and Perl's Directory::Queue work on one folder at once, and their processes are killed again and again."""
 
 import pytest
 
-from tests.interop.formats.dirq_killed import KINDS, OURS, Killed, Worker
+from tests.interop.formats.mixed import Worker, audit, killed, left_in, our_worker
 from tests.system.directory_queue import perl
 
 pytestmark = pytest.mark.system
@@ -11,12 +11,10 @@ THEIRS = r"""
 use strict;
 use warnings;
 use Directory::Queue;
-use Fcntl;
 
-my ($url, $folder, $kind, $journal, $seed) = @ARGV;
-srand($seed % 4294967296);
-sysopen(my $lines, $journal, O_WRONLY | O_CREAT | O_APPEND) or die("cannot open the journal: $!");
-sub note { my ($what, $payload) = @_; syswrite($lines, "$what $payload\n") }
+my ($folder, $kind, $seed) = @ARGV;
+srand(unpack("%32C*", $seed));
+sub note { my ($what, $payload) = @_; syswrite(STDOUT, "$what $payload\n") }
 
 my $queue = $kind eq "simple"
     ? Directory::Queue->new(path => $folder, granularity => 1)
@@ -50,11 +48,10 @@ while (1) {
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seconds", [5.0, 60.0])
-def test_no_element_is_lost_or_finished_twice_when_programs_are_killed(kind, seconds, ours, tmp_path):
-    theirs = Worker([perl(), "-e", THEIRS])
-    mine = Worker(ours.command(OURS), ours.environment)
-    killed = Killed(kind, tmp_path, [theirs, theirs, mine, mine])
-    killed.work(seconds)
-    killed.audit()
+@pytest.mark.parametrize(("kind", "options"), [("simple", "granularity=1"), ("queue", "schema=body:binary")])
+@pytest.mark.parametrize("lives", [3, 30])
+async def test_no_element_is_lost_or_finished_twice_when_programs_are_killed(kind, options, lives, ours, tmp_path):
+    folder = tmp_path / "queue"
+    url = f"dirq://{folder}?kind={kind}&fsync=false&{options}"
+    theirs, mine = Worker([perl(), "-e", THEIRS, str(folder), kind]), our_worker(ours, url)
+    audit(killed([theirs, theirs, mine, mine], lives), await left_in(url))

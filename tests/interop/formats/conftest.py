@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.environments import Interpreter, Release
 
-pytest.register_assert_rewrite("tests.interop.formats.dirq_contract", "tests.interop.formats.dirq_killed")
+pytest.register_assert_rewrite("tests.interop.formats.dirq_contract", "tests.interop.formats.mixed")
 
 ORIGINALS = {
     "vsqs": Release("vsqs", "0.3", oldest=(3, 12)),

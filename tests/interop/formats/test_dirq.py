@@ -1,15 +1,12 @@
-"""jqueue and the real dirq of Python on one folder, and on folders made by the originals."""
+"""jqueue and the real dirq of Python on one folder, and on folders made by dirq and by Perl's Directory::Queue."""
 
 import re
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jqueue import connect
-from jqueue.formats.dirq.elements import DirqElements
-from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract
-from tests.interop.formats.dirq_original import SCHEMA, Dirq
+from tests.interop.formats.originals import SCHEMA, Original
 
 pytestmark = pytest.mark.wide
 
@@ -26,9 +23,9 @@ class TestDirq(DirqContract):
         opened = []
 
         def make(kind, **options):
-            dirq = Dirq(original("dirq"), folder, SCHEMA if kind == "queue" else None, **options)
-            opened.append(dirq)
-            return dirq
+            settings = SCHEMA if kind == "queue" else None, options
+            opened.append(Original("dirq", original("dirq"), folder, settings))
+            return opened[-1]
 
         yield make
         for dirq in opened:
@@ -43,37 +40,27 @@ async def contents(url):
         return waiting, [job.payload for job in state.in_progress_jobs()]
 
 
-async def test_a_folder_made_by_the_original_is_read(unpacked):
-    simple, elements = unpacked("dirq-1.8-simple"), unpacked("dirq-1.8-queue")
+@pytest.mark.parametrize("name", ["dirq-1.8", "perl-directory-queue-2.2"])
+async def test_folders_made_by_an_original_are_read(name, unpacked):
+    perl = "perl" in name
+    simple, elements = unpacked(f"{name}-simple"), unpacked(f"{name}-{'normal' if perl else 'queue'}")
     waiting, locked = await contents(f"dirq://{simple}/queue")
-    texts = [b"first", b"", b"two\nlines\r\n", bytes(range(256)), "größe".encode(), "größe".encode()]
-    assert [(text, {}) for text in texts] == waiting
+    texts = ["größe ☺".encode()] if perl else ["größe".encode()] * 2
+    assert [(text, {}) for text in [b"first", b"", b"two\nlines\r\n", bytes(range(256)), *texts]] == waiting
     assert [b"locked", b"stale lock"] == locked
     assert ([(b"hourly", {})], []) == await contents(f"dirq://{simple}/hourly?granularity=3600")
     waiting, locked = await contents(f"dirq://{elements}/queue?{SCHEMA_IN_URL}")
-    assert [b"first", b"", bytes(range(256)), b"next dir"] == [payload for payload, _ in waiting]
-    assert {"text": ""} == waiting[1][1]
-    assert {**TABLE, "text": "größe\r\n☺\0"} == waiting[2][1]
+    table = {**TABLE, **({"ö": "☺"} if perl else {}), "text": "größe\r\n☺\0"}
+    assert [(b"", {"text": ""}), (bytes(range(256)), table)] == waiting[1:3]
+    assert [b"first", b"next dir"] == [waiting[0][0], waiting[3][0]]
     assert [b"locked", b"stale"] == locked
-    assert ([(b"text", {"k": "v"})], []) == await contents(f"dirq://{elements}/strings?{STRINGS}")
-
-
-async def test_a_folder_made_by_perl_is_read(unpacked):
-    simple, elements = unpacked("perl-directory-queue-2.2-simple"), unpacked("perl-directory-queue-2.2-normal")
-    waiting, locked = await contents(f"dirq://{simple}/queue")
-    assert [b"first", b"", b"two\nlines\r\n", bytes(range(256)), "größe ☺".encode()] == [text for text, _ in waiting]
-    assert [b"locked", b"stale lock"] == locked
-    assert ([(b"hourly", {})], []) == await contents(f"dirq://{simple}/hourly?granularity=3600")
-    waiting, locked = await contents(f"dirq://{elements}/queue?{SCHEMA_IN_URL}")
-    table = {**TABLE, "ö": "☺", "text": "größe\r\n☺\0"}
-    assert [(b"first", {}), (b"", {"text": ""}), (bytes(range(256)), table), (b"next dir", {})] == waiting
-    assert [b"locked", b"stale"] == locked
-    assert ([("größe ☺".encode(), {"k": "v"})], []) == await contents(f"dirq://{elements}/strings?{STRINGS}")
+    text = "größe ☺" if perl else "text"
+    assert ([(text.encode(), {"k": "v"})], []) == await contents(f"dirq://{elements}/strings?{STRINGS}")
 
 
 @pytest.mark.parametrize("name", ["dirq-1.8", "perl-directory-queue-2.2"])
 @pytest.mark.parametrize("kind", ["simple", "queue"])
-async def test_leftovers_of_an_original_are_done_and_removed(name, kind, unpacked):
+async def test_leftovers_of_an_original_are_done_and_leave_no_element(name, kind, unpacked):
     archive = f"{name}-{'normal' if kind == 'queue' and 'perl' in name else kind}"
     folder, options = unpacked(archive) / "queue", SCHEMA_IN_URL if kind == "queue" else "kind=simple"
     async with connect(f"dirq://{folder}?fsync=false&{options}") as queue:
@@ -84,6 +71,5 @@ async def test_leftovers_of_an_original_are_done_and_removed(name, kind, unpacke
         jobs = await queue.dequeue(batch_size=100)
         assert {b"locked"} < {job.payload for job in jobs}
         assert [] == await queue.ack_many(jobs)
-    (DirqSimple if kind == "simple" else DirqElements)(folder).purge(datetime.now(UTC) + timedelta(days=400))
-    left = [str(path.relative_to(folder)) for path in folder.rglob("*") if ".jqueue" not in path.parts]
-    assert [] == [path for path in left if not re.fullmatch(r"[0-9a-f]{8}|temporary|obsolete", path)]
+    left = [path.relative_to(folder) for path in folder.rglob("*") if re.fullmatch("[0-9a-f]{14}.*", path.name)]
+    assert [] == [path for path in left if re.fullmatch("[0-9a-f]{8}", path.parts[0]) and path.suffix != ".tmp"]
