@@ -42,3 +42,14 @@ def test_every_kind_of_commit_can_be_killed_at_every_system_call():
 @pytest.mark.wide
 def test_a_move_killed_at_its_file_calls_loses_no_job_and_moves_none_twice(pair, every):
     assert " kills." in run("tests.kill.migrations", *pair, "--every", every, "--seed", "7")
+
+
+@pytest.mark.wide
+def test_calls_on_queues_of_older_formats_can_be_killed_at_a_system_call():
+    run("tests.kill.format_kills", "--verb", "enqueue", "--verb", "dequeue", "--verb", "ack", "--every", "30")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_every_call_on_queues_of_older_formats_can_be_killed_at_every_system_call():
+    run("tests.kill.format_kills", "--both")
