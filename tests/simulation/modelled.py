@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -116,7 +117,7 @@ def differences(model: Model, version: Version, shown: Shown) -> list[tuple[str,
         "settings": (model.settings, settings_of(version)),
         "schedules": (model.schedules, schedules_of(version)),
         "transactions": (model.transactions, {app: record[0] for app, record in version.transactions.items()}),
-        "counters": (model.counters, {name: tuple(counters[0]) for name, counters in version.counters.items()}),
+        "counters": (_counted(model.counters), _counted({name: each[0] for name, each in version.counters.items()})),
         "finished": (model.finished, version.finished),
         "holds": (_living(model.holds, version), _living(holds_of(version), version)),
         "ranges": (
@@ -140,6 +141,11 @@ def differences(model: Model, version: Version, shown: Shown) -> list[tuple[str,
             elif one != other:
                 found.append((f"{name} {key}", _brief(one), _brief(other)))
     return found
+
+
+def _counted(counters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Return the counters of the entrypoints to which something has happened: another may stand there with zeros."""
+    return {name: tuple(each) for name, each in counters.items() if any(each)}
 
 
 def _brief(value: Any) -> Any:
