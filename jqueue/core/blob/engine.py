@@ -363,15 +363,7 @@ class CommitEngine(Engine):
         sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:
-            writing = self._spare.begin_write()
-            try:
-                etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
-            finally:
-                self._spare.end_write(writing)
-            if not etag:
-                raise StorageError(
-                    "the storage adapter returned no etag for a write: its write must return the new etag"
-                )
+            etag = await self._send(content)
             self.check_generation(generation)
             seconds = self.clock.monotonic() - started
             self.pacing.cycle.write(seconds)
@@ -402,6 +394,17 @@ class CommitEngine(Engine):
             self.segments.landed(self.draft, claimed)
         if self.draft.placed:  # the draft knows placed jobs only as encoded lines
             self._forget_content()
+
+    async def _send(self, content: bytes) -> str:
+        """Write the blob over the one that was read, and return its etag."""
+        writing = self._spare.begin_write()
+        try:
+            etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
+        finally:
+            self._spare.end_write(writing)
+        if not etag:
+            raise StorageError("the storage adapter returned no etag for a write: its write must return the new etag")
+        return etag
 
     def _new_name(self) -> str:
         """Return the name of a segment, or of a series of objects for the history."""
