@@ -17,7 +17,6 @@ from tests.servers.gcs_signed_urls import SigningCredentials
 @pytest.mark.wide
 class TestS3OnMoto(OnAServer, StorageContract):
     etag_names_the_write = False
-    increments = 3  # it runs in this very process, and answers one request after the other
 
 
 @on("seaweedfs")
