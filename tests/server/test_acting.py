@@ -110,15 +110,6 @@ async def test_jobs_are_cancelled_by_filters_except_those_that_changed_or_came_s
     assert {claimed.id, later.id, *others} == {job.id for job in (await queue.read_state()).jobs}
 
 
-async def test_a_cron_entry_is_removed_if_it_is_still_as_it_was_seen(queue, other, app):
-    await queue.schedule("nightly", "0 3 * * *", "report")
-    body = {"name": "nightly", "seen": ["0 3 * * *", "UTC", "report"]}
-    await other.schedule("nightly", "0 4 * * *", "report")
-    assert 409 == (await act(app, "unschedule", body)).status
-    assert {"done": 1} == (await act(app, "unschedule", {**body, "seen": ["0 4 * * *", "UTC", "report"]})).values
-    assert [] == await queue.schedules()
-
-
 async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):
     await queue.enqueue("mail", b"", job_id="a")
     before = await version(queue)

@@ -2,8 +2,7 @@
 
 import inspect
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 import pytest
@@ -14,16 +13,13 @@ from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
     InvalidURLError,
-    QueueClosedError,
     ResultTimeoutError,
     StorageError,
-    UnknownOutcomeError,
 )
 from jqueue.operations import Ack, Dequeue, Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Worker
-from tests.sync.programs import PATIENCE, SignallingQueue
 
 worker = Worker()
 
@@ -126,22 +122,6 @@ def test_an_iterator_of_many_jobs_is_consumed_in_the_thread_of_the_caller():
     assert {threading.current_thread()} == threads
 
 
-def test_closing_the_queue_ends_a_waiting_result_call():
-    broker = SignallingQueue(InMemoryStorage())
-    queue = SyncQueue(broker)
-    job = queue.enqueue("work", b"", keep_result=60)
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(queue.result, job)
-        assert broker.asked.wait(PATIENCE)
-        queue.close()
-        with pytest.raises(QueueClosedError):
-            waiting.result(PATIENCE)
-    with pytest.raises(QueueClosedError, match="closed"):
-        queue.enqueue("work", b"")
-    with queue:  # until it is entered again
-        assert 1 == len(queue.dequeue())
-
-
 def test_a_large_payload_is_read_in_pieces(tmp_path):
     file = tmp_path / "payload"
     file.write_bytes(bytes(range(256)) * 20_000)
@@ -168,16 +148,6 @@ def test_errors_are_those_of_the_async_queue(queue):
     storage.on_read(*[Fault.LOST_REQUEST] * 1000)
     with SyncQueue(storage) as broken, pytest.raises(StorageError):
         broken.read_state(deadline=0.05)
-
-
-def test_an_unknown_outcome_can_be_resolved():
-    storage = FaultyStorage(InMemoryStorage())
-    with SyncQueue(storage, call_timeout=0.2) as queue:
-        storage.on_write(Fault.HANGS_AFTER)
-        with pytest.raises(UnknownOutcomeError) as caught:
-            queue.enqueue("work", b"payload", deadline=0.1)
-        job: Any = queue.resolve(caught.value, timeout=timedelta(seconds=PATIENCE))
-        assert [job.id] == [claim.id for claim in queue.dequeue()]
 
 
 def test_a_sync_queue_is_made_of_a_path_a_url_a_storage_or_an_async_queue(tmp_path, queue):

@@ -110,15 +110,3 @@ def test_the_fixtures_work_in_async_tests(project, arguments, mark):
 def test_fixtures_of_a_project_override_ours_and_no_async_plugin_is_needed(project):
     said = project("-p", "no:asyncio", "-p", "no:anyio", conftest=OWN_FIXTURES, test_own=OWN_TESTS)
     assert "1 passed" in said
-
-
-def test_importing_the_plugin_imports_no_worker_and_no_other_test_tool():
-    program = """
-    import sys, jqueue
-    before = set(sys.modules)
-    import jqueue.testing.pytest_plugin
-    loaded = {name for name in set(sys.modules) - before if name.startswith("jqueue")}
-    assert loaded == {"jqueue.testing", "jqueue.testing.pytest_plugin"}, loaded
-    assert not {"pytest_asyncio", "anyio.pytest_plugin"} & sys.modules.keys()
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=600)

@@ -63,11 +63,6 @@ class WorkerProcess:
         """True if the worker has logged its start; from then on it handles signals."""
         return b" started: " in self.log.read_bytes()
 
-    @property
-    def has_ended(self) -> bool:
-        """True if the process has ended."""
-        return self._process.poll() is not None
-
     def kill(self) -> None:
         """Send SIGKILL."""
         self.killed = True

@@ -120,16 +120,6 @@ def is_alive(pid_file):
         return False
 
 
-async def test_a_worker_stops_despite_a_thread_that_never_returns_and_hands_its_job_back_uncharged(scene):
-    await scene.queue.enqueue_many([job_of("never returns")])
-    process = scene.start("bad")
-    await scene.until(lambda: scene.count(BEGINS), "it hangs")
-    process.stop()
-    assert 0 == process.end()
-    [job] = (await scene.jobs()).values()
-    assert ("queued", 1, 0) == (job.status, job.attempt, job.failures)
-
-
 async def test_a_handler_that_blocks_the_loop_loses_its_claim_and_its_job_is_acked_once(scene, monkeypatch):
     monkeypatch.setenv("JQUEUE_TEST_SHORT_CLAIMS", "1")
     await scene.queue.enqueue_many([job_of("never returns and blocks the loop", "blocks")])

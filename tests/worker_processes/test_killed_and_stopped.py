@@ -54,7 +54,6 @@ async def rage(scene, ends, rounds, **options):
     [
         pytest.param(["kill", "stop"], 6, {"max_attempts": 30}, id="killed and stopped"),
         pytest.param(["stop"], 4, {"max_attempts": 1}, id="stopped, which counts as no failure of any job"),
-        pytest.param(["kill", "stop"], 200, {"max_attempts": 30}, id="for long", marks=pytest.mark.full),
     ],
 )
 async def test_every_job_is_done_and_acked_once_however_its_workers_end(tmp_path, ends, rounds, options):

@@ -67,13 +67,6 @@ def ignores_cancellation_in_a_thread(ctx: Context) -> None:
             time.sleep(0.02)
 
 
-@worker.handler("never returns")
-def never_returns(ctx: Context) -> None:
-    with journalled(ctx):
-        while True:
-            time.sleep(3600)
-
-
 @worker.handler("never returns and blocks the loop")
 async def blocks_the_loop(ctx: Context) -> None:
     with journalled(ctx):
