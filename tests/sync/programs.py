@@ -48,7 +48,6 @@ class SignallingQueue(BrokerQueue):
     Attributes:
         entered: released whenever an enqueue or a dequeue begins.
         beaten: released whenever a heartbeat has been answered.
-        asked: set when a result is waited for.
         stopped: set when the queue has stopped.
     """
 
@@ -56,7 +55,6 @@ class SignallingQueue(BrokerQueue):
         super().__init__(*args, **options)
         self.entered = threading.Semaphore(0)
         self.beaten = threading.Semaphore(0)
-        self.asked = threading.Event()
         self.stopped = threading.Event()
 
     async def enqueue(self, *args, **options):
@@ -66,10 +64,6 @@ class SignallingQueue(BrokerQueue):
     async def dequeue(self, *args, **options):
         self.entered.release()
         return await super().dequeue(*args, **options)
-
-    async def result(self, *args, **options):
-        self.asked.set()
-        return await super().result(*args, **options)
 
     async def heartbeat_many(self, *args, **options):
         errors = await super().heartbeat_many(*args, **options)
