@@ -98,7 +98,7 @@ async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segmen
     with pytest.raises(JobsUnreadableError, match=name) as caught:
         async for each in queue.iterate_jobs():
             found.append(each.id)
-    assert ([job.id], [f".segments/{name}"]) == (found, list(caught.value.segments))
+    assert ([job.id], {f".segments/{name}": "it is missing"}) == (found, dict(caught.value.segments))
     view = await queue.view()
     assert job.id == (await view.find(job.id)).id
     with pytest.raises(JobsUnreadableError, match=name):

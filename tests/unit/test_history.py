@@ -8,7 +8,7 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.core.blob.history_mover import surplus
 from jqueue.domain.errors import HistoryDamagedError
-from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS
+from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
 from jqueue.domain.models import QueueSettings
 from jqueue.operations import Enqueue
 from jqueue.ports.storage import Listed
@@ -69,6 +69,22 @@ async def test_a_thousand_events_cost_one_more_request():
     assert len(calls(storage, "list_beside")) <= 2
     assert {"create_object", "list_beside"} == {name for name, _ in storage.object_calls}
     assert list(range(last, 0, -1)) == await numbers(queue_on(storage))
+
+
+@in_virtual_time
+async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their_own():
+    storage = faulty()
+    queue = queue_on(storage)
+    assert None is await header(queue)
+    await queue.configure(history=3600)
+    await asyncio.sleep(2 * OUTBOX_SECONDS)
+    assert (1, []) == (storage.writes, storage.object_calls)
+    storage.latency = 1.0
+    await queue.enqueue("t", b"")
+    await queue.aclose()
+    assert 1 == len(calls(storage, "create_object"))
+    assert 2 == storage.writes
+    assert [2, 1] == await numbers(queue_on(storage))
 
 
 @in_virtual_time

@@ -97,6 +97,7 @@ async def test_a_range_that_comes_back_is_whole_at_the_next_attempt():
         assert [(job_id, 2, 1) for job_id in ids[:5]] == [(job.id, job.attempt, job.failures) for job in jobs]
         await asyncio.sleep(200)
         assert [] == await queue.dequeue("none")  # a look at the queue, by which the silence of the claim counts
+        assert 5 == (await queue.stats()).totals.retried
         third = await claimed(queue, 9)
         assert [(3, 2)] * 5 == [(job.attempt, job.failures) for job in await jobs_of(queue, third)]
 
