@@ -63,6 +63,7 @@ async def test_a_batch_has_ranges_and_the_jobs_that_cannot_be_in_one_and_its_hol
         [claimed] = await queue.apply(batch())
         assert sorted(ids[:44] + ids[45:]) == sorted(await ids_of(queue, claimed)), "one job waits for its key"
         assert 30 < sum(each.rows for each in claimed if isinstance(each, RangeClaim))
+        assert {"me/1": len(ids) - 1} == (await queue.stats()).holders
         jobs, ranges = await queue.apply(HeldBy("me/"), RangesHeldBy("me/"))
         assert {each.claim for each in claimed} == {each.claim for each in [*jobs, *ranges]}
         version = (await queue.read_state()).version
