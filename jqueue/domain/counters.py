@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from typing import NamedTuple
 
-from jqueue.domain.fields import Count, Finite, Seconds
+from jqueue.domain.fields import Bucket, Count, Finite, Seconds
 
 OTHERS = ""
 """The name under which the counters of idle entrypoints are added up."""
@@ -50,7 +50,7 @@ class Durations(NamedTuple):
 
     seconds: Seconds = 0.0
     """Sum of all durations."""
-    first: Count = 0
+    first: Bucket = 0
     """The first bucket that holds any."""
     counts: tuple[Count, ...] = ()
     """Number of durations in each bucket from the first on."""

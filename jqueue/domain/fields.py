@@ -83,6 +83,7 @@ Payload = Annotated[bytes, BeforeValidator(_to_payload), PlainSerializer(_encode
 Timestamp = Annotated[datetime, BeforeValidator(_to_utc)]
 Headers = Annotated[Mapping[str, str], PlainValidator(_to_headers)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Bucket = Annotated[int, Field(ge=0, le=1000)]  # a far one would make a histogram of as many numbers
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 JobId = Annotated[str, Field(min_length=1)]

@@ -151,7 +151,7 @@ schedules = st.builds(
     fired=spans,
 )
 numbers = st.lists(counts, max_size=12).map(tuple)
-durations = st.builds(Durations, seconds, counts, numbers)
+durations = st.builds(Durations, seconds, st.integers(0, 1000), numbers)
 counters = st.builds(
     Counters, numbers, durations, durations, st.lists(st.builds(Window, counts, numbers, numbers)).map(tuple), seconds
 )

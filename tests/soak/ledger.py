@@ -200,8 +200,8 @@ class Ledger:
                 finished = attempt
         if is_present and record.is_cancelled:
             yield f"{job_id} is still there, though it was cancelled"
-        if record.is_cancelled and (done or record.claims):
-            yield f"{job_id} was cancelled while it waited, and also handed out"
+        if record.is_cancelled and done:
+            yield f"{job_id} was cancelled, and also acked"
         if is_present and (done or finished is not None):
             yield f"{job_id} is still there, though attempt {done or finished} acked it"
         if finished is not None and finished not in (*done, *perhaps):

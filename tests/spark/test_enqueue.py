@@ -294,8 +294,10 @@ def test_a_stream_is_known_by_its_query_or_by_its_txn_app_id(url, caplog):
     for number in (5, 3):
         sink.commit(number, sink.stage(number, b"%d" % number))
     assert b"5" == texts_of(url)[-1]
-    [said] = caplog.messages
-    assert said.startswith("Batch 3 of spark-stream:one was skipped, and 1 row was not written: the queue has its bat")
+    [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith(
+        "Batch 3 of spark-stream:one was skipped, and 1 row was not written: the queue has its bat"
+    )
     with pytest.raises(InvalidJobError, match="which query they belong to: give the option txnAppId"):
         Sink(url, query=None).stage(0, b"a")
 

@@ -1,6 +1,7 @@
 """Counters, figures and warnings: what has happened to the jobs of a queue, how full it is, and why its jobs wait."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +10,7 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.core.blob import codec
 from jqueue.domain.counters import KINDS, OTHERS, Counters, Durations, Window, merged
+from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.stats import UNCLAIMED, why_waiting
@@ -182,3 +184,16 @@ async def test_the_reason_why_jobs_wait_is_a_pause_a_limit_or_a_missing_worker()
     assert reasons | {"idle": "no worker that has the handler"} == why_waiting(state, lost, now)
     await queue.ack((await queue.dequeue("open"))[0])  # by a program without a worker
     assert "open" not in why_waiting(await queue.read_state(), await queue.stats(), datetime.now(UTC))
+
+
+async def test_a_histogram_that_begins_at_a_far_bucket_is_damage_and_fills_no_memory():
+    storage = InMemoryStorage()
+    queue = DirectQueue(storage)
+    await queue.enqueue("work")
+    await queue.dequeue()
+    blob, etag = await storage.read()
+    content = json.loads(blob)
+    content["counters"]["work"][1][1] = 2**40
+    await storage.write(json.dumps(content).encode(), etag)
+    with pytest.raises(InvalidBlobError, match=r"counters\.work"):
+        await DirectQueue(storage).enqueue("other")
