@@ -98,7 +98,7 @@ def _tell_groups(items):
 
 
 SECONDS, SECONDS_OF_FULL = 300, 1800
-"""Time limits of a test, and of one that is marked `full`."""
+"""Seconds that a test may take, and a test that is marked `full`."""
 
 
 def _limit(items):

@@ -42,7 +42,7 @@ BY_FILTERS = {
 
 
 def fields(queue):
-    """What a command may change of each job."""
+    """Return the fields of each job that a command may change."""
     return {job.id: (job.status, job.run_at, job.priority, job.cancel_requested) for job in queue.jobs().values()}
 
 

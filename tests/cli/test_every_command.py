@@ -1,4 +1,4 @@
-"""What holds for every command: errors for people, nothing raw from a blob, widths, help, older formats."""
+"""Promises of every command: errors for people, nothing raw from a blob, widths, help, older formats."""
 
 import asyncio
 import os
@@ -143,7 +143,7 @@ def test_a_wrong_argument_is_refused_in_one_line_and_changes_nothing(tmp_path):
     assert before == path.read_bytes()
 
 
-# What a queue holds
+# Contents of queues
 
 
 def test_nothing_of_a_blob_commands_the_terminal_or_forges_a_line(tmp_path):

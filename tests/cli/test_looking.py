@@ -205,7 +205,7 @@ def test_a_queue_without_a_history_says_how_to_switch_it_on(path, queue):
 
 
 def read_until(descriptor, part, seen=b""):
-    """What the terminal shows, as soon as a part is in it."""
+    """Return the output of the terminal up to now, once it has a part."""
     end = time.monotonic() + PATIENCE
     while part not in seen and time.monotonic() < end:
         ready, _, _ = select.select([descriptor], [], [], 1)

@@ -23,7 +23,7 @@ def blocks(text, language):
 
 
 def python(folder, *arguments, **options):
-    """What a program prints. Its errors are among it."""
+    """Return the output of a program, with its errors."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, *arguments],

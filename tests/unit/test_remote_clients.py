@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jqueue import S3Storage, StorageError
+from tests.unit.test_etag_style import Body
 from tests.virtual_world import in_virtual_time, now
 
 ROOT = Path(__file__).parents[2]
@@ -80,20 +81,6 @@ class Client:
         assert not self.closed
         headers = {} if self.session.date is None else {"date": self.session.date}
         return {"Body": Body(self.name.encode()), "ETag": '"1"', "ResponseMetadata": {"HTTPHeaders": headers}}
-
-
-class Body:
-    def __init__(self, content):
-        self.content = content
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
-
-    async def read(self):
-        return self.content
 
 
 def storage_of(session):

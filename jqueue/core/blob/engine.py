@@ -396,7 +396,7 @@ class CommitEngine(Engine):
             self._forget_content()
 
     async def _send(self, content: bytes) -> str:
-        """Write the blob over the one that was read, and return its etag."""
+        """Write the blob if the object is as it was read, and return the new etag."""
         writing = self._spare.begin_write()
         try:
             etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
