@@ -2,12 +2,10 @@
 
 import asyncio
 import ctypes
-import importlib
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections import Counter
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
 from jqueue.worker import Context, Worker
 from tests.spark.imitated_session import Session
@@ -104,12 +103,14 @@ def test_jobs_that_a_dead_process_had_begun_are_done_again_alone_and_all_others_
 def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_alone_charged(url, hang):
     worker = Worker(concurrency=3, cancel_grace=0.05)
 
-    @worker.handler("work", timeout=0.1)
-    async def work(payload: bytes) -> None:
-        if payload == b"slow":
-            hang()
+    @worker.handler("work", timeout=600)
+    async def work() -> None: ...
 
-    enqueue(url, works(b"0", b"1", b"slow", b"3", b"4"))
+    @worker.handler("slow", timeout=0.1)
+    async def slow() -> None:
+        hang()
+
+    enqueue(url, [*works(0, 1), Enqueue("slow", b"slow"), *works(3, 4)])
     report = run(url, worker)
     assert (4, 1) == (report.done, report.retried)
     [(payload, job)] = left_in(url).items()
@@ -118,15 +119,18 @@ def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_al
 
 
 def test_a_handler_without_a_timeout_has_that_of_the_batch_and_one_that_stops_in_time_keeps_its_process(url, diary):
-    worker = Worker(concurrency=5)
+    worker = Worker(concurrency=5, cancel_grace=600)
 
-    @worker.handler("work")
-    async def work(payload: bytes) -> None:
+    @worker.handler("work", timeout=600)
+    async def work() -> None:
         diary.note(os.getpid())
-        if payload == b"slow":
-            await asyncio.Event().wait()
 
-    enqueue(url, works(b"slow", *range(9)))
+    @worker.handler("slow")
+    async def slow() -> None:
+        diary.note(os.getpid())
+        await asyncio.Event().wait()
+
+    enqueue(url, [Enqueue("slow", b"slow"), *works(*range(9))])
     report = run(url, worker, timeout=0.2)
     assert (9, 1) == (report.done, report.retried)
     assert "timed out after 0.2 s" == left_in(url)[b"slow"].error
@@ -236,68 +240,37 @@ def test_without_fork_handlers_run_in_the_task(url, diary, monkeypatch):
 # A worker on its way to executors
 
 
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """A module with a worker that cannot be pickled, in a folder on the import path."""
-    (tmp_path / "batch_app.py").write_text(
-        textwrap.dedent(
-            """
-            import threading
-            from jqueue.worker import Worker
-
-            worker, lock = Worker(), threading.Lock()
-
-            @worker.handler("work")
-            async def work(payload: bytes) -> None:
-                with lock:
-                    pass
-            """
-        )
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield importlib.import_module("batch_app")
-    del sys.modules["batch_app"]
+worker = Worker()
 
 
-def test_a_worker_in_a_module_is_imported_by_its_name_and_must_be_there(url, module):
-    enqueue(url, works(b"1"))
-    assert 1 == run(url, module.worker).done
-    enqueue(url, works(b"2"))
-    worker, session = module.worker, Session(lambda number: delattr(module, "worker"))
-    with pytest.raises(BatchFailedError, match="the module batch_app has no worker 'worker' on executors"):
+@worker.handler("work")
+async def nothing() -> None: ...
+
+
+def test_a_worker_in_a_module_is_imported_by_its_name_and_must_be_there(url, monkeypatch):
+    enqueue(url, works(1))
+    assert 1 == run(url, worker).done
+    enqueue(url, works(2))
+    session: object = Session(lambda number: monkeypatch.delattr(sys.modules[__name__], "worker"))
+    with pytest.raises(BatchFailedError, match=f"the module {__name__} has no worker 'worker' on executors"):
         run_batch(session, url, worker, partitions=1)  # type: ignore[arg-type]
 
 
-def with_handler(worker: Worker) -> None:
-    lock = threading.Lock()
+def test_a_part_of_a_worker_that_cannot_be_sent_is_named_before_any_claim(url):
+    local, lock = Worker(), threading.Lock()
 
-    @worker.handler("bad")
+    @local.handler("work")
+    async def good(payload: bytes, ctx: Context) -> None: ...
+
+    @local.handler("bad")
     async def bad() -> None:
         lock.acquire()
 
-
-def with_lifespan(worker):
-    lock = threading.Lock()
-
-    @worker.lifespan
-    @asynccontextmanager
-    async def lifespan():
-        yield lock
-
-
-@pytest.mark.parametrize(("spoil", "named"), [(with_handler, "the handler 'bad'"), (with_lifespan, "the lifespan")])
-def test_a_part_of_a_worker_that_cannot_be_sent_is_named_before_any_claim(url, spoil, named):
-    worker = Worker()
-
-    @worker.handler("work")
-    async def good(payload: bytes, ctx: Context) -> None: ...
-
-    spoil(worker)
     enqueue(url, works(b"1"))
     with pytest.raises(InvalidJobError) as caught:
-        run(url, worker)
-    said = str(caught.value)
-    assert said.startswith(f"the worker cannot be sent to executors: {named} holds an object that cannot be pickled")
-    assert "lock" in said
-    assert "\n" not in said
+        run(url, local)
+    line = str(caught.value)
+    assert line.startswith("the worker cannot be sent to executors: the handler 'bad' holds an object that cannot be ")
+    assert "lock" in line
+    assert "\n" not in line
     assert 0 == left_in(url)[b"1"].attempt
