@@ -34,7 +34,6 @@ class Stream:
         commits: the numbers of the finished batches in the checkpoint.
         batches: the ids that the sink has kept of each batch. It ignores a batch that it already has.
         offered: the number and the ids of each write to the sink, in order.
-        progress: what the source has told of its backlog.
         by_others: ids of jobs that other workers have done.
     """
 
@@ -44,7 +43,6 @@ class Stream:
         self.commits: set[int] = set()
         self.batches: dict[int, list[str]] = {}
         self.offered: list[tuple[int, list[str]]] = []
-        self.progress: list[Any] = []
         self.by_others: set[str] = set()
 
     @property
@@ -124,7 +122,6 @@ class Stream:
     def _construct(self, reader: Any, limit: Any, batch: int, available: str | None, step: Any) -> str:
         start = json.dumps(reader.initialOffset()) if available is None else available
         end = json.dumps(reader.latestOffset(json.loads(start), limit))
-        self.progress.append(reader.reportLatestOffset())
         step("claimed")
         if end != available:
             self.offsets[batch] = end
