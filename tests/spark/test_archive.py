@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 import pytest
 
-from jqueue import BrokerQueue, Limits, connect
+from jqueue import Limits
 from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError, StorageFatalError
 from jqueue.operations import Enqueue
 from jqueue.spark import lake as lakes
@@ -173,27 +173,6 @@ def test_histories_of_several_queues_are_in_one_lake_and_queues_without_one_are_
     archive(f"{tmp_path}/q0.json", lake)
     assert 3 == archive(f"{tmp_path}/q*.json", lake).queues
     assert [event for number in range(3) for event in history_of(f"{tmp_path}/q{number}.json")] == seen_in(lake)
-
-
-def test_unusual_entrypoints_and_events_of_many_jobs_are_kept(url, lake):
-    names = ["a/b", "日本", "x=y%20", "__HIVE_DEFAULT_PARTITION__", "{*}[?]", "2026-01-01", ".", "e" * 180]
-
-    async def fill():
-        async with connect(url, BrokerQueue, limits=Limits(batch_size=100, hot_bytes=1)) as queue:
-            await work(queue)
-            for name in names:
-                await queue.enqueue(name, b"\x00payload")
-            await queue.enqueue_many([Enqueue("many", b"x" * 100)] * 600)
-            claim = await queue.claim_range("many", 300)
-            assert claim is not None
-            await queue.end_range(claim)
-
-    asyncio.run(fill())
-    archive(url, lake)
-    found = seen_in(lake)
-    assert [event[2:] for event in history_of(url)] == [event[2:] for event in found]
-    assert {("dequeue", 300), ("ack", 300)} <= {(event[5], event[9]) for event in found}
-    assert set(names) - {"__HIVE_DEFAULT_PARTITION__"} <= {event[0] for event in found}
 
 
 def test_after_a_restored_backup_the_lake_follows_the_history(queue, lake, tmp_path):

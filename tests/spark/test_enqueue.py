@@ -5,7 +5,7 @@ import json
 from functools import partial
 
 import pytest
-from pyspark.sql.types import BinaryType, DoubleType, StringType
+from pyspark.sql.types import BinaryType, DoubleType
 
 from jqueue import BrokerQueue, CASConflictError, connect
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, InvalidURLError, StorageError, UnknownOutcomeError
@@ -205,14 +205,6 @@ def test_a_store_that_refuses_rows_fails_the_task_in_one_line_and_another_attemp
     assert MANY == texts_of(url)
 
 
-def test_a_task_that_fails_at_a_row_leaves_nothing(url, tmp_path):
-    columns = schema(payload=BinaryType(), entrypoint=StringType())
-    bulk = Write(url, columns, entrypoint=None)
-    with pytest.raises(InvalidJobError, match="row 1 of partition 4: entrypoint is null"):
-        bulk.stage([(b"a", "x"), (b"b", None)], partition=4)
-    assert [] == list(tmp_path.iterdir())
-
-
 # Rows and the queue
 
 
@@ -248,18 +240,6 @@ def test_rows_have_no_limit_of_bytes_and_a_payload_has_one_that_an_option_raises
         write(url, [large])
     write(url, [large], maxPayloadBytes=2 << 20)
     assert 1131 == len(jobs_of(url))
-
-
-def test_bad_rows_fail_the_write_or_are_left_out_counted_and_told_without_their_payload(url, tmp_path, caplog):
-    columns = schema(entrypoint=StringType(), payload=BinaryType())
-    rows = [("a", b"1"), (None, b"secret"), ("a", b"secret" * 99), ("b", b"2")]
-    bulk = Write(url, columns, entrypoint=None, onBadRow="skip", maxPayloadBytes=100, receiptPath=tmp_path / "receipt")
-    bulk.commit(bulk.stage(rows))
-    assert ([b"1", b"2"], 2) == (texts_of(url), json.loads((tmp_path / "receipt").read_text())["bad"])
-    assert ["2 rows cannot be jobs, and were left out. The first is row 1 of partition 0: entrypoint is null"] == [
-        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
-    ]
-    assert "secret" not in caplog.text
 
 
 def test_a_receipt_that_cannot_be_written_fails_no_write(url, tmp_path, caplog):
@@ -317,15 +297,10 @@ def test_an_abort_removes_the_rows_of_its_batch_alone(url):
     ("options", "words"),
     [
         ({"path": ""}, "the URL of the queue is missing"),
-        ({"path": "s3:/bucket/key"}, "the s3:// URL has no // after its scheme"),
-        ({"path": "memory://jobs"}, "a queue in memory:// is in one process, and Spark has many"),
         ({"URL": "s3://key:secret@b/k"}, "the option url names another queue than the path does"),
         ({"entryPiont": "a"}, "there is no option 'entrypiont'"),
-        ({"batchSize": "7"}, "there is no option 'batchsize': a write is one commit, whatever its rows: leave it out"),
-        ({"priority": "high"}, "option priority takes a whole number from "),
         ({"delay": "nan"}, "option delay takes a number of seconds, 0 or more, got 'nan'"),
         ({"onConflict": "replace"}, "option onConflict takes return or raise, got 'replace'"),
-        ({"entrypoint": "a\nb"}, "option entrypoint must be printable"),
         ({"entrypoint": None}, "the entrypoint is missing: add a column entrypoint, or the option entrypoint"),
         ({"txnAppId": "a"}, "give txnAppId and txnVersion together"),
     ],

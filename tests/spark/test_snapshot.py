@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from jqueue import BrokerQueue, Limits, connect
-from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError, StorageError
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError
 from jqueue.operations import Enqueue
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
 from tests.spark.step_stores import Fault, told
@@ -90,8 +90,6 @@ def test_every_field_of_every_job_is_in_its_column(url, deep, tasks):
     "options",
     [
         {"status": "in_progress"},
-        {"status": "QUEUED, dead"},
-        {"entrypoint": "mail"},
         {"entrypoint": "mail,other", "status": "queued"},
         {"status": "completed", "entrypoint": "resize"},
     ],
@@ -102,13 +100,7 @@ def test_a_snapshot_can_be_limited_to_entrypoints_and_statuses(url, deep, option
     assert shown(expected) == seen(snapshot(url, **options))
 
 
-def test_columns_can_be_chosen_in_any_order(url, deep):
-    rows = snapshot(url, columns("attempt", "id"))
-    assert [["attempt", "id"]] * len(deep) == [list(row) for row in rows]
-    assert {job.id: job.attempt for job in deep} == {row["id"]: row["attempt"] for row in rows}
-
-
-@pytest.mark.parametrize("options", [{}, {"status": "in_progress"}, {"entrypoint": "mail"}])
+@pytest.mark.parametrize("options", [{}, {"status": "in_progress"}])
 def test_entrypoints_and_statuses_are_counted_without_reading_a_segment(url, deep, options):
     for segment in Path(f"{url}.segments").iterdir():
         segment.unlink()
@@ -167,7 +159,7 @@ def test_lines_that_are_no_jobs_are_left_out_and_told(url, caplog):
 
 def test_a_payload_in_an_object_of_its_own_is_null(url):
     call(url, lambda queue: queue.enqueue("resize", bytes(2 << 20)), limits=Limits(payload_bytes=4 << 20))
-    assert [None] == [row["payload"] for row in snapshot(url)] or len(snapshot(url)[0]["payload"]) == 2 << 20
+    assert [None] == [row["payload"] for row in snapshot(url)]
 
 
 def test_a_queue_without_jobs_gives_no_rows_and_a_missing_one_is_named(url):
@@ -179,33 +171,20 @@ def test_a_queue_without_jobs_gives_no_rows_and_a_missing_one_is_named(url):
         snapshot(f"{url},{url[:-10]}none.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 3, "version": 1, "jobs": {\n}}\n'])
-def test_an_unreadable_queue_of_several_is_named_in_one_line(tmp_path, content):
+def test_an_unreadable_queue_of_several_is_named_in_one_line(tmp_path):
     enqueue(f"{tmp_path}/a.json", [Enqueue("resize", b"")])
-    (tmp_path / "b.json").write_bytes(content)
+    (tmp_path / "b.json").write_bytes(b"")
     with pytest.raises(InvalidBlobError) as caught:
         snapshot(f"{tmp_path}/*.json")
     assert str(caught.value).startswith(f"{tmp_path}/b.json: the queue's object ")
     assert "\n" not in str(caught.value)
 
 
-def test_a_read_that_fails_is_repeated_and_one_that_is_refused_is_not(url, steps):
-    enqueue(url, [Enqueue("resize", b"")])
-    with told(Fault("^read queue.json", "lost", times=2)):
-        assert 1 == len(snapshot(steps))
-    with told(fault := Fault("^read queue.json", "refused", times=9)), pytest.raises(StorageError, match="refused"):
-        snapshot(steps)
-    assert 8 == fault.left
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"batchSize": 7}, "there is no option 'batchsize': the options are entrypoint, numPartitions, status"),
-        ({"statsu": "dead"}, "there is no option 'statsu'"),
         ({"status": "scheduled"}, "option status takes some of queued, in_progress, dead, completed"),
-        ({"entrypoint": "a,,b"}, "option entrypoint takes names"),
-        ({"numPartitions": "many"}, "option numPartitions takes a whole number from 1"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(options, words):
@@ -218,7 +197,6 @@ def test_a_wrong_option_is_refused_in_one_line(options, words):
     ("field", "words"),
     [
         (StructField("size", LongType()), "no column 'size' here: there are id, entrypoint, "),
-        (StructField("queue", StringType()), "no column 'queue' here"),
         (StructField("priority", IntegerType()), "column priority is of type bigint, and not int"),
     ],
 )
