@@ -1,14 +1,12 @@
 """The real jqueue 1.0.0 and this version on one file: 1.0.0 refuses the new format, and the old format is read."""
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, JobNotFoundError, LocalFileSystemStorage, UnknownOutcomeError
-from jqueue.domain.errors import InvalidBlobError
+from jqueue import BrokerQueue, DirectQueue, JobNotFoundError, LocalFileSystemStorage
 from jqueue.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.wide
@@ -117,49 +115,3 @@ async def test_jobs_of_1_0_0_are_served_in_its_order_and_its_claims_once_they_ar
         for job in recovered:
             await queue.ack(job.id)
         assert () == (await queue.read_state()).jobs
-
-
-ENQUEUES_UNTIL_REFUSED = """
-import asyncio, random
-from jqueue import DirectQueue, LocalFileSystemStorage
-
-async def main():
-    q = DirectQueue(LocalFileSystemStorage("queue.json"))
-    while True:
-        try:
-            job = await q.enqueue("task", b"of 1.0.0")
-        except Exception as error:
-            print("refused", type(error).__name__, flush=True)
-            return
-        print(job.id, flush=True)
-        await asyncio.sleep(random.random() * 0.02)
-
-asyncio.run(main())
-"""
-
-
-async def converted_by(queue):
-    """Convert the queue. A read during a write of 1.0.0 finds the file empty or cut and fails, so it is repeated."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await queue.enqueue("task", b"of ours", job_id="ours")
-            except (InvalidBlobError, UnknownOutcomeError):
-                await asyncio.sleep(0.01)
-
-
-async def test_jobs_acknowledged_by_1_0_0_survive_a_conversion_and_its_later_calls_fail(real, queue, folder, path):
-    """A write of 1.0.0 during the conversion may be lost, which is why the docs say to stop 1.0.0 first."""
-    folder.mkdir()
-    writer = await asyncio.create_subprocess_exec(
-        *real.command(ENQUEUES_UNTIL_REFUSED), cwd=folder, env=real.environment, stdout=asyncio.subprocess.PIPE
-    )
-    assert writer.stdout is not None
-    acknowledged = [(await writer.stdout.readline()).decode().strip() for _ in range(10)]
-    ours = await converted_by(queue)
-    converted = path.read_bytes()
-    late, _ = await asyncio.wait_for(writer.communicate(), 60)
-    assert "refused ValidationError" == late.decode().splitlines()[-1]
-    assert converted == path.read_bytes()
-    kept = {job.id for job in (await queue.read_state()).jobs}
-    assert {*acknowledged, ours.id} <= kept

@@ -1,4 +1,4 @@
-"""jqueue and the real textqueue 1.0 and 1.1 on one file."""
+"""jqueue and the real textqueue 1.1 on one file, and files made by 1.0."""
 
 import os
 
@@ -26,14 +26,8 @@ def theirs(original, path):
         yield theirs
 
 
-@pytest.fixture
-def older(original, path):
-    with Original("textq", original("textqueue-1.0"), path) as older:
-        yield older
-
-
-def ours(path, options=""):
-    return connect(f"textq://{path}?fsync=false&settle=0.01{options}")
+def ours(path):
+    return connect(f"textq://{path}?fsync=false&settle=0.01")
 
 
 def test_1_1_finds_the_messages_in_a_file_that_jqueue_finds(theirs, tmp_path):
@@ -59,24 +53,21 @@ async def test_a_file_of_textqueue_is_read_and_finished_as_textqueue_does(versio
     assert [[text.decode() for text in texts[2:]], 0] == theirs.read_all(str(path))
 
 
-@pytest.mark.parametrize("single_lines", [False, True])
-async def test_a_file_written_by_jqueue_is_read_by_the_originals(theirs, older, path, single_lines):
-    texts = ["one", "", "  two  ", "-three", "grüß\u2028e\x00", *(["four\n\n five\n"] if not single_lines else [])]
-    async with ours(path, "&lines=single" if single_lines else "") as queue:
+async def test_a_file_written_by_jqueue_is_read_by_the_original(theirs, path):
+    texts = ["one", "", "  two  ", "-three", "grüß\u2028e\x00", "four\n\n five\n"]
+    async with ours(path) as queue:
         for text in texts:
             await queue.enqueue("work", text.encode(), headers={"ü": "\n"})
         await queue.ack((await queue.dequeue())[0])
     assert [texts[1:], 0] == theirs.read_all(str(path))
-    if single_lines:
-        assert [[f"{text}\n" for text in texts[1:]], 0] == older.read_all(str(path))
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(900, marks=pytest.mark.full)])
-async def test_random_turns_of_both_programs_lose_nothing_and_do_nothing_twice(theirs, older, path, rounds):
+async def test_random_turns_of_both_programs_lose_nothing_and_do_nothing_twice(theirs, path, rounds):
     def take(most):
         return [payload for _, payload in theirs.take(most)]
 
-    async with ours(path, "&lines=single") as queue, ours(path, "&lines=single") as other:
+    async with ours(path) as queue, ours(path) as other:
         await take_turns([queue, other], theirs.add, take, rounds, locks=False)
     assert path.read_bytes().startswith(BY_HAND)
-    assert [[], 0] == theirs.read_all(str(path)) == older.read_all(str(path))
+    assert [[], 0] == theirs.read_all(str(path))
