@@ -1,0 +1,74 @@
+"""What another program does between jqueue's read of an older format and its write: one wins, and nothing is lost."""
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jqueue.formats.queue import StoreQueue
+from tests.unit.formats.places import open_queue
+
+
+class Raced:
+    """A store that calls a function once, between its scan and the next changes."""
+
+    def __init__(self, store, race):
+        self._store, self._race = store, race
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def carry_out(self, changes, now):
+        race, self._race = self._race, lambda: None
+        race()
+        return self._store.carry_out(changes, now)
+
+
+@pytest.mark.parametrize("kind", ["simple", "elements"])
+async def test_of_two_queues_that_race_for_an_element_of_dirq_one_gets_it(kind, tmp_path):
+    winner, claimed = open_queue(kind, tmp_path), []
+    await winner.enqueue("work", b"payload")
+
+    def race():
+        with ThreadPoolExecutor(1) as thread:
+            claimed.extend(thread.submit(asyncio.run, open_queue(kind, tmp_path).dequeue()).result())
+
+    async with StoreQueue(Raced(open_queue(kind, tmp_path).store, race)) as loser:
+        assert [] == await loser.dequeue()
+    [job] = claimed
+    await winner.ack(job)
+    assert () == (await winner.read_state()).jobs
+
+
+def appended(path):
+    with open(path, "ab") as file:
+        file.write(b"-theirs\n")
+
+
+def saved_by_an_editor(path):
+    path.with_name("edited").write_bytes(b"# edited\n-theirs\n" + path.read_bytes())
+    os.replace(path.with_name("edited"), path)
+
+
+@pytest.mark.parametrize("edit", [appended, saved_by_an_editor])
+@pytest.mark.parametrize("write", ["write", "pwrite"])
+async def test_a_text_file_edited_between_the_read_and_the_write_of_a_change_loses_nothing(
+    write, edit, tmp_path, monkeypatch
+):
+    """The write is the append of a message, or the mark of one that is done."""
+    path, real, edits = tmp_path / "queue", getattr(os, write), [edit]
+
+    def meanwhile(descriptor, *arguments):
+        if edits and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            edits.pop()(path)
+        return real(descriptor, *arguments)
+
+    path.write_bytes(b"-held\n-waits\n")
+    async with open_queue("text", tmp_path) as queue, open_queue("text", tmp_path) as other:
+        [held] = await queue.dequeue(wait=60)
+        monkeypatch.setattr(os, write, meanwhile)
+        await (queue.enqueue("work", b"ours") if write == "write" else queue.ack(held))
+        left = [sorted(job.payload for job in (await each.read_state()).jobs) for each in (queue, other)]
+    assert [] == edits
+    assert [[b"held", b"ours", b"theirs", b"waits"] if write == "write" else [b"theirs", b"waits"]] * 2 == left
