@@ -1,12 +1,10 @@
 """The commands that look: `ls`, `show`, `dead`, `stats`, `workers`, `schedules`, `history`, `at` and `watch`."""
 
-import asyncio
 import fcntl
 import os
 import pty
 import re
 import select
-import shlex
 import signal
 import struct
 import subprocess
@@ -16,8 +14,6 @@ import time
 
 import pytest
 
-from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.domain.workers import WorkerRecord
 from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, text, values
 from tests.cli.hostile import HOSTILE, fill
 
@@ -55,13 +51,9 @@ def test_jobs_are_listed_with_everything_but_their_payloads(filled):
     ("options", "expected"),
     [
         (["--status", "running,dead"], ["running", "dead"]),
-        (["--status", "completed", "--status", "scheduled"], ["later", "done"]),
-        (["--newer-than", "1d", "--status", "ready"], ["ready", "last"]),
         (["--holder", f"holder-{HOSTILE}"], ["running"]),
-        (["--key", "UNIQUE"], ["ready"]),
         (["--error", "valueerror"], ["dead"]),
         (["--id", "l"], ["last", "later"]),
-        (["--sort", "id", "--limit", "2"], ["dead", "done"]),
         (["--sort", "priority", "--reverse", "--status", "running,dead,completed"], ["done", "dead", "running"]),
     ],
 )
@@ -109,18 +101,6 @@ def test_a_payload_and_a_result_are_shown_on_request_only(path, queue):
     assert '\nresult\n  | {"to": "ada"}' in run("show", path, "text", "--payload").stdout
 
 
-def test_dead_jobs_are_listed_with_errors_that_ids_can_be_pasted_from(path, queue):
-    queue.kill("boom-1", entrypoint="boom", error="KeyError: 'x'\nsecond line")
-    queue.kill("it has spaces", "a job with an id that is longer than a column of the table", error="long " * 99)
-    [job, *_] = values("dead", path)["dead"]
-    assert ("boom-1", "KeyError: 'x'\nsecond line") == (job["id"], job["error"])
-    shown = run("dead", path).stdout
-    assert "3 jobs are dead" in shown
-    for job_id in ("boom-1", *re.findall(r"^'[^']*'", shown, re.MULTILINE)):
-        text("redrive", path, *shlex.split(job_id))
-    assert "no job is dead" == text("dead", path)
-
-
 # Figures
 
 
@@ -147,34 +127,6 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     assert "mail: 2 ready jobs wait: paused" in text("stats", path)
 
 
-def test_stats_warn_about_unreadable_lines(path, queue):
-    queue.enqueue("mail", b"")
-    path.write_text(path.read_text().replace('"entrypoint": "mail"', '"entrypoint": 5'))
-    assert "warning: 1 line cannot be read as a job: " in text("stats", path)
-
-
-def test_workers_and_other_holders_are_listed_and_lost_workers_are_told_apart(path, queue):
-    async def work():
-        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
-            for age in (0, 121):
-
-                def describe(at, age=age):
-                    times = {"started": at - age - 60, "at": at - age}
-                    return WorkerRecord(name="mailer", host="web", pid=age, slots=4, entrypoints=("mail",), **times)
-
-                queue.attend(f"run {age}", describe)
-            await queue.enqueue("mail")
-            await queue.dequeue("mail", holder="mailer@web:0")
-
-    asyncio.run(work())
-    live, lost = (each for each in rows("workers", path) if each["worker"])
-    assert ("mailer@web:0", False, 1, 4, ["mail"]) == tuple(
-        live[name] for name in ("holder", "lost", "jobs", "slots", "entrypoints")
-    )
-    assert ("mailer@web:121", True) == (lost["holder"], lost["lost"])
-    assert "1 live worker, 1 lost" in text("stats", path)
-
-
 # The past
 
 
@@ -182,9 +134,7 @@ def test_workers_and_other_holders_are_listed_and_lost_workers_are_told_apart(pa
     ("options", "expected"),
     [
         ([], 12),
-        (["--limit", "2"], 2),
         (["--event", "nack,ack", "--event", "start"], 3),
-        (["--since", "1d ago", "--until", "1h"], 0),
         (["dead-"], 3),
     ],
 )
