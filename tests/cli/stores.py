@@ -88,16 +88,6 @@ class IgnoresConditions(Honest):
         pass
 
 
-class RefusesAndWrites(Honest):
-    async def write(self, content, if_match=None):
-        await self.arrive("write")
-        try:
-            self.check(if_match)
-        finally:
-            etag = self.land(content)
-        return etag
-
-
 class MatchesNothing(Honest):
     def check(self, if_match):
         if if_match is None or self.etag() is not None:
@@ -108,15 +98,6 @@ class MakesEtagsWeak(Honest):
     async def read(self):
         content, etag = await super().read()
         return content, None if etag is None else f"W/{etag}"
-
-
-class CreatesInTwoSteps(Honest):
-    async def write(self, content, if_match=None):
-        await self.arrive("write")
-        self.check(if_match)
-        if if_match is None:
-            await asyncio.sleep(WAY)
-        return self.land(content)
 
 
 class WritesInTwoSteps(Honest):
@@ -167,20 +148,6 @@ class Throttles(Honest):
             raise StorageThrottledError("429: slow down")
         super().check(if_match)
         self.last[self.name] = now
-
-
-class MostlyConflicts(Honest):
-    """Refuses most of the racing writes that would succeed, as if another writer had been faster."""
-
-    def __init__(self):
-        super().__init__()
-        self.right = [0]
-
-    def check(self, if_match):
-        super().check(if_match)
-        self.right[0] += self.name.endswith("-5")
-        if self.right[0] % 50 and self.name.endswith("-5"):
-            raise CASConflictError("the precondition failed")
 
 
 class FailsNowAndThen(Honest):

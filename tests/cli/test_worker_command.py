@@ -22,7 +22,7 @@ import time
 
 from jqueue.worker import Context, Worker
 
-worker = Worker(concurrency=4, grace=20)
+worker = Worker(concurrency=4, grace=60)
 idle = Worker()
 not_a_worker = 5
 
@@ -136,7 +136,7 @@ def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(folder, q
     process = start("queue.json")
     assert "began\n" == process.stdout.readline()
     process.send_signal(getattr(signal, name))
-    while "worker is stopping: waiting for 1 job, up to 20 s" not in process.stderr.readline():
+    while "worker is stopping: waiting for 1 job, up to 60 s" not in process.stderr.readline():
         pass
     (folder / "told").touch()
     assert "1 succeeded" in end(process)
@@ -194,13 +194,10 @@ def test_a_worker_under_nohup_goes_on_after_a_hang_up(folder, queue, start):
     ("target", "reason"),
     [
         ("program", "MODULE:NAME"),
-        ("program.py:worker", "not its file"),
         ("absent:worker", "the module 'absent' is neither"),
         ("program:absent", "has no 'absent'"),
-        ("program:not_a_worker", "has a 'not_a_worker' of type int"),
         ("program:idle", 'program:idle has no handlers: register one with @idle.handler("name")'),
         ("broken:worker", "SyntaxError"),
-        ("program:worker new/queue.json", "does not exist"),
         ("program:worker damaged.json", "cannot be used"),
     ],
 )
