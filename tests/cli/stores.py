@@ -114,17 +114,6 @@ class ChangesBytes(Honest):
         return super().land(content.replace(b"\r\n", b"\n").replace(b"\0", b""))
 
 
-class ChangesEtags(Honest):
-    """Changes etags like a compressing proxy, but accepts the changed ones in conditions."""
-
-    async def read(self):
-        content, etag = await super().read()
-        return content, None if etag is None else f"{etag}-gzip"
-
-    def check(self, if_match):
-        super().check(None if if_match is None else if_match.removesuffix("-gzip"))
-
-
 class AlwaysUnchanged(Honest):
     async def read_if_changed(self, etag):
         return None

@@ -21,7 +21,6 @@ LIES = {
 
 NOTES = {
     stores.Honest: {},
-    stores.ChangesEtags: {"round_trip": "another etag"},
     stores.LivesInThePast: {"clock": "600 s ahead"},
     stores.Throttles: {
         "racing_increments": "none lost: the store throttled",

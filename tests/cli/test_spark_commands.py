@@ -60,11 +60,8 @@ def shown(*arguments):
     ("arguments", "reason"),
     [
         ("enqueue nothing.csv queue.json", "there is no file or folder nothing.csv"),
-        ("enqueue program.py queue.json", "the format of program.py is unknown: add --format parquet, csv or json"),
         (f"enqueue jobs.csv s3://key:{SECRET}@bucket", "the s3:// URL names a bucket, but no object in it"),
         ("enqueue jobs.csv queue.json --txn-app-id x", "give --txn-app-id and --txn-version together"),
-        ("run program:worker nothing.json", "there is no queue at "),
-        ("run program:worker queue.json --py-files none.zip", "there is no file none.zip"),
         ("run program:worker queue.json --entrypoint other", "program:worker has no handler for 'other'"),
         ("snapshot queue.json jobs.csv", "jobs.csv already exists: add --mode append or overwrite"),
         ("snapshot queue.json --conf ui.enabled=true", "--conf takes a Spark setting as KEY="),

@@ -72,17 +72,13 @@ class Release:
         cache = ROOT / f".venv-{self.package}-{self.version}"
         version = "{}.{}".format(*sys.version_info)
         python = cache / version / "bin" / "python"
-        with _lock(cache / f"{version}.lock") as lock:
+        with _lock(cache / f"{version}.lock"):
             if not self._is_in(python):
-                _refuse_if_it_failed_already(lock)
                 try:
                     self._build(python)
                 except (OSError, subprocess.SubprocessError) as error:
-                    output = getattr(error, "stdout", None) or ""
                     what = f"{self.package} {self.version} could not be installed in {cache / version}"
-                    reason = f"{what}: {error}\n{output}"
-                    lock.write_text(f"{_run_id()}\n{reason}", encoding="utf-8")
-                    pytest.fail(reason, pytrace=False)
+                    pytest.fail(f"{what}: {error}\n{getattr(error, 'stdout', None) or ''}", pytrace=False)
         return Interpreter(python, clean_environment())
 
     def _build(self, python: Path) -> None:
@@ -128,20 +124,9 @@ def _call(*command: str) -> None:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[Path]:
+def _lock(path: Path) -> Iterator[None]:
     """Let one process build at a time, because a test run has several."""
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield path
-
-
-def _refuse_if_it_failed_already(lock: Path) -> None:
-    """Fail if another process of this test run has failed to build, instead of waiting minutes for the network."""
-    run_id, _, reason = lock.read_text(encoding="utf-8").partition("\n")
-    if run_id == _run_id():
-        pytest.fail(reason, pytrace=False)
-
-
-def _run_id() -> str:
-    return os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+        yield

@@ -1,4 +1,4 @@
-"""A batch that is killed between any two of its steps, and run again: `python -m tests.spark.batch_kills`.
+"""A batch that is killed between any two of its steps, and run again.
 
 A process of its own drives `run_batch` on an imitation of Spark, which forks a process for each task. First nothing is
 killed, which tells the steps: each request to the store by the driver and by tasks, some moments within handlers, and
@@ -13,13 +13,11 @@ one ack for each, each claim counts as an attempt, and the newest row of a job i
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import fcntl
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -217,20 +215,3 @@ def kills(mode: str, folder: Path, *, every: int, first: int = 0, with_results: 
         except AssertionError as error:
             raise AssertionError(f"{mode}, killed before step {at}, {steps[at - 1]}: {error}") from error
     return tally
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Kill, and print what happened."""
-    parser = argparse.ArgumentParser(prog="python -m tests.spark.batch_kills", description=__doc__.split("\n")[0])
-    parser.add_argument("--mode", choices=MODES, action="append", help="kind of the kills (default: every kind)")
-    parser.add_argument("--every", type=int, default=1, help="kill before every nth step (default: 1)")
-    parser.add_argument("--results", action="store_true", help="have results written, too")
-    chosen = parser.parse_args(arguments)
-    for mode in chosen.mode or MODES:
-        with tempfile.TemporaryDirectory() as folder:
-            print(mode, dict(kills(mode, Path(folder), every=chosen.every, with_results=chosen.results)), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

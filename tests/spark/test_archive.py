@@ -113,15 +113,6 @@ def test_each_run_adds_what_is_new_and_one_that_finds_nothing_writes_nothing(que
 
 
 @pytest.mark.wide
-def test_small_files_are_merged(queue, lake):
-    for _ in range(9):
-        call(queue, work)
-        archive(queue, lake)
-        assert history_of(queue) == seen_in(lake)
-    assert 8 > len([*lake.glob("day=*/entrypoint=mail/*")])
-
-
-@pytest.mark.wide
 def test_a_run_that_dies_at_any_request_loses_no_event_and_doubles_none(queue):
     archive(queue, "steps-memory://story/lake")
     for number in range(200):

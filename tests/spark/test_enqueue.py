@@ -196,15 +196,6 @@ def test_rows_that_are_gone_before_the_commit_fail_it_and_nothing_is_added(url, 
     assert ([], []) == (texts_of(url), litter_of(url))
 
 
-def test_a_store_that_refuses_rows_fails_the_task_in_one_line_and_another_attempt_may_follow(url, steps):
-    bulk = Write(steps)
-    with told(Fault("create_object", "refused")), pytest.raises(StorageError) as caught:
-        bulk.stage(MANY)
-    assert 1 == len(str(caught.value).splitlines())
-    bulk.commit(bulk.stage(MANY, attempt=1))
-    assert MANY == texts_of(url)
-
-
 # Rows and the queue
 
 

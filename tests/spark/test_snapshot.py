@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from jqueue import BrokerQueue, Limits, connect
-from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError
 from jqueue.operations import Enqueue
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
 from tests.spark.step_stores import Fault, told
@@ -205,13 +205,6 @@ def test_a_column_that_jobs_do_not_have_is_refused_in_one_line(url, field, words
     with pytest.raises(InvalidJobError, match=words) as caught:
         snapshot(url, StructType([field]))
     assert "\n" not in str(caught.value)
-
-
-def test_a_url_is_needed_that_other_processes_can_reach():
-    with pytest.raises(InvalidURLError, match="URL of the queue is missing"):
-        snapshot("")
-    with pytest.raises(InvalidURLError, match="only to its own process"):
-        snapshot("memory://name/queue")
 
 
 def test_a_partition_shows_no_payload_and_filters_are_left_to_spark(url):

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.operations import Enqueue
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, sent, version_of
 from tests.spark.step_stores import Fault, told
@@ -318,12 +318,3 @@ def test_an_unknown_column_and_the_checkpoint_of_another_source_are_refused_in_o
     for wrong in ({}, {"offset": 3}, [1], None, {"source": "a", "batch": "1", "claim": ""}):
         with pytest.raises(InvalidJobError, match=r"^the checkpoint holds an offset that is not of a queue.*$"):
             reader.latestOffset(wrong, TEN)
-
-
-def test_a_store_that_refuses_fails_the_query_in_one_line(steps, open_source):
-    reader, start = open_source(steps)
-    with (
-        told(Fault("^read", "refused", 9)),
-        pytest.raises(JQueueError, match=r"^the queue of the streaming query fail.*$"),
-    ):
-        reader.latestOffset(start, TEN)

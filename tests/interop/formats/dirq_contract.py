@@ -96,7 +96,7 @@ class DirqContract:
             await queue.nack(dead, dead=True, error="it failed")
             await queue.nack(again, error="not yet")
             await queue.ack(acked)
-            for ages in ((300, 600), (0, 0), (1, 10)):
+            for ages in ((300, 600), (0, 0), (1, 100)):
                 original.purge(*ages)
                 assert 6 == len(original.names())
             dead_ones = self.counted_dead if kind == "queue" else 0
