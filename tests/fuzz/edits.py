@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 from tests.fuzz.choices import Choices
 
@@ -156,37 +154,9 @@ def save_otherwise(blob: bytes, choices: Choices) -> bytes:
     )()
 
 
-def lay_out(blob: bytes, choices: Choices) -> bytes:
-    """Write the same JSON in another layout, where the jobs are not the last member."""
-    try:
-        return _laid_out(json.loads(blob), choices.below(6), choices) or blob
-    except (ValueError, RecursionError):
-        return blob
-
-
-def _laid_out(content: Any, layout: int, choices: Choices) -> bytes | None:
-    if not isinstance(content, dict) or layout == 0:
-        return json.dumps(content, indent=choices.below(4)).encode()
-    if layout == 1:
-        return json.dumps(content, separators=(",", ":")).encode()
-    if layout == 2:
-        return json.dumps(content, sort_keys=True, indent="\t").encode()
-    jobs = content.pop("jobs", None)
-    if layout == 3:
-        return json.dumps({"jobs": jobs, **content}, indent=1).encode()
-    if not isinstance(jobs, dict):
-        return None
-    if layout == 4:  # the jobs in our own layout, followed by header fields
-        lines = ",\n".join(json.dumps({name: job})[1:-1] for name, job in jobs.items())
-        rest = json.dumps({**content, "last": {"of": "all"}})[1:]
-        return f'{{"jobs": {{\n{lines}\n}}, {rest}\n'.encode()
-    head = json.dumps({**content, "jobs": {}})[:-2]  # one job over several lines, as an editor's formatter leaves it
-    return f"{head}\n{json.dumps(jobs, indent=choices.below(3))[1:-1].strip()}\n}}}}\n".encode()
-
-
 EDITS: tuple[Callable[[bytes, Choices], bytes], ...] = (
     *(change, change, change, change, rename, add_field, add_field, nest, set_header, edit_lines, edit_lines),
-    *(edit_lines, edit_a_job, edit_a_job, edit_a_job, join_lines, change_bytes, cut, save_otherwise, lay_out),
+    *(edit_lines, edit_a_job, edit_a_job, edit_a_job, join_lines, change_bytes, cut, save_otherwise),
 )
 
 

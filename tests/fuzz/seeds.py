@@ -70,6 +70,8 @@ def blobs() -> tuple[bytes, ...]:
         lone,
         _legacy(),
         b'{"jobs": [], "version": 0}',
+        json.dumps({"jobs": content["jobs"], **content}, indent=1).encode(),
+        own.replace(b"\n}}\n", b'\n}, "last": {"of": "all"}}\n'),
     )
 
 
