@@ -37,7 +37,7 @@ CHANGING = {
     "schedule": ["nightly", "--cron", "0 2 * * *", "--entrypoint", "mail"],
 }
 
-OTHERS = {"export": [], "metrics": [], "dashboard": []}
+OTHERS: dict[str, list[str]] = {"export": [], "metrics": [], "dashboard": []}
 COMMANDS = {**LOOKING, **CHANGING, **OTHERS}
 """All commands that need a queue."""
 

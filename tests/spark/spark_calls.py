@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -52,14 +53,19 @@ def record_batch(columns, rows):
     return pa.RecordBatch.from_pylist([dict(zip(columns.names, row, strict=True)) for row in cells], schema=arrow)
 
 
+class Task:
+    """The context of a task of Spark, which tells its partition, its attempt, and the query."""
+
+    def __init__(self, partition, attempt, properties):
+        self.partitionId = lambda: partition
+        self.taskAttemptId = lambda: attempt
+        self.getLocalProperty = properties.get
+
+
 def in_task(call, batches, partition=0, attempt=0, **properties):
-    """Call it in a task of Spark, which tells its partition, its attempt, and the query."""
-    context: Any = TaskContext._getOrCreate()  # PySpark's worker makes it in this way, and there is no other
-    context._partitionId, context._taskAttemptId, context._localProperties = partition, attempt, properties
-    try:
+    """Call it in a task of Spark."""
+    with patch.object(TaskContext, "get", return_value=Task(partition, attempt, properties)):
         return sent(call(iter(batches)))
-    finally:
-        TaskContext._taskContext = None
 
 
 class Write:
