@@ -12,7 +12,6 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.cron import next_after
 from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.operations import Dequeue, EnqueueStaged, Fence
-from jqueue.domain.rules import QueueSettings
 from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.whole_contract import WholeQueueContract
 from tests.two_methods import TwoMethods
@@ -25,13 +24,6 @@ class LastInFirstOut(DirectQueue):
     async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         LastInFirstOut.before += 1
         return await super().enqueue(entrypoint, payload, priority - LastInFirstOut.before, **options)
-
-
-class IgnoresOptions(DirectQueue):
-    """Ignores priority and options of an enqueue."""
-
-    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
-        return await super().enqueue(entrypoint, payload)
 
 
 class LogsPayloads(DirectQueue):
@@ -67,16 +59,6 @@ class WritesForNothing(DirectQueue):
         return await super().dequeue(*arguments, **options)
 
 
-class OneByOne(DirectQueue):
-    """The operations of one call are committed one by one."""
-
-    async def enqueue_many(self, jobs, **options):
-        return [result for job in jobs for result in await DirectQueue.apply(self, job)]
-
-    async def apply(self, *operations, **options):
-        return [result for operation in operations for result in await DirectQueue.apply(self, operation)]
-
-
 class FailsTogether(DirectQueue):
     """One lost claim of many fails the others."""
 
@@ -87,45 +69,6 @@ class FailsTogether(DirectQueue):
         except JQueueError as error:
             return [error]
         return []
-
-
-class ChargesAlways(DirectQueue):
-    async def nack(self, job_id, *, charge=True, **options):
-        await super().nack(job_id, **options)
-
-
-class CountsOneTooFew(DirectQueue):
-    """A ceiling is off by one."""
-
-    async def limit(self, entrypoint, *, running=None, **options):
-        await super().limit(entrypoint, running=running and running + 1, **options)
-
-
-class IgnoresPauses(DirectQueue):
-    """A dequeue from all entrypoints takes jobs of paused ones, too."""
-
-    async def dequeue(self, entrypoint=None, **options):
-        names = [name for name, rules in (await self.read_state()).entrypoints.items() if rules.paused]
-        for name in names if entrypoint is None else ():
-            await self.resume(name)
-        jobs = await super().dequeue(entrypoint, **options)
-        for name in names:
-            await self.pause(name)
-        return jobs
-
-
-class KeysOfEntrypoints(DirectQueue):
-    """A concurrency key holds for one entrypoint alone."""
-
-    async def enqueue(self, entrypoint, payload=b"", priority=0, *, concurrency_key=None, **options):
-        key = concurrency_key and f"{concurrency_key}/{entrypoint}"
-        return await super().enqueue(entrypoint, payload, priority, concurrency_key=key, **options)
-
-
-class NeverAges(DirectQueue):
-    async def configure(self, *, aging=None, **options):
-        settings = await super().configure(**options) if options else QueueSettings()
-        return settings.model_copy(update={"aging": aging})
 
 
 class FiresEveryMissedTime(DirectQueue):
@@ -177,21 +120,12 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
 @pytest.mark.parametrize(
     ("kind", "finder", "arguments"),
     [
-        (LastInFirstOut, "test_jobs_of_one_priority_are_served_in_commit_order", {}),
-        (IgnoresOptions, "test_a_lower_priority_is_served_first", {}),
-        (IgnoresOptions, "test_a_live_job_holds_its_key", {"state": "queued"}),
+        (LastInFirstOut, "test_commit_order_holds_across_enqueuers_whatever_their_clocks_say", {}),
         (LogsPayloads, "test_no_error_and_no_log_shows_a_payload", {}),
         (Unfenced, "test_a_revoked_claim_is_refused_and_changes_nothing", {"verb": "ack", "refer": lambda job: job}),
         (ForgetsClaims, "test_a_dequeue_cancelled_at_any_moment_leaves_no_job_claimed_by_nobody", {}),
         (WritesForNothing, "test_polling_a_queue_with_nothing_ready_never_writes", {}),
-        (OneByOne, "test_enqueue_many_is_one_commit", {}),
-        (OneByOne, "test_one_refusal_undoes_all_of_an_apply", {"place": 2}),
         (FailsTogether, "test_of_many_claims_each_stands_for_itself", {"verb": "ack_many"}),
-        (ChargesAlways, "test_a_job_handed_back_unharmed_keeps_its_place_and_its_failures", {}),
-        (CountsOneTooFew, "test_no_more_jobs_of_an_entrypoint_are_in_progress_than_its_ceiling", {"sought": None}),
-        (IgnoresPauses, "test_no_job_of_a_paused_entrypoint_is_claimed_until_it_is_resumed", {"sought": None}),
-        (KeysOfEntrypoints, "test_jobs_that_share_a_key_run_one_after_another_over_all_entrypoints", {}),
-        (NeverAges, "test_an_old_job_overtakes_an_urgent_one_that_came_much_later", {}),
         (FiresEveryMissedTime, "test_after_a_gap_the_last_time_missed_becomes_one_job", {}),
         (HidesCancellations, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
         (SkipsTakenKeysAlways, "test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all", {}),

@@ -5,37 +5,28 @@ tests of `jqueue.testing.queue_contract` alone.
 """
 
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.queue.ceilings import ConcurrencyContract, LimitsContract
-from tests.contract.queue.claims import ClaimsContract, HoldersContract, RetriesContract, StoppingContract
+from tests.contract.queue.claims import ClaimsContract, HoldersContract
 from tests.contract.queue.commits import ChangesContract, StagedContract, TogetherContract
 from tests.contract.queue.looks import ContentContract, HistoryContract, LookingContract
 from tests.contract.queue.ranges import RangesContract
-from tests.contract.queue.schedules import SchedulesContract
-from tests.contract.queue.serving import AgingContract, KeysContract, OrderContract, TimingContract
+from tests.contract.queue.times import SchedulesContract, TimingContract
 from tests.contract.queue.values import LargeValuesContract, ResultsContract
 from tests.contract.queue.wrong_calls import RefusedRulesContract
 
 
 class WholeQueueContract(
     QueueContract,
-    OrderContract,
     TimingContract,
     ClaimsContract,
-    RetriesContract,
-    KeysContract,
+    HoldersContract,
     TogetherContract,
-    LimitsContract,
-    ConcurrencyContract,
-    AgingContract,
+    ChangesContract,
+    StagedContract,
     SchedulesContract,
     ResultsContract,
     LargeValuesContract,
-    StoppingContract,
     RangesContract,
-    StagedContract,
-    HoldersContract,
     HistoryContract,
-    ChangesContract,
     RefusedRulesContract,
     LookingContract,
     ContentContract,

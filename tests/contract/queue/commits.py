@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
-from jqueue.domain.errors import (
-    ClaimLostError,
-    DuplicateJobError,
-    InvalidJobError,
-    JobNotFoundError,
-    JobStateError,
-)
-from jqueue.domain.models import JobStatus
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobNotFoundError, JobStateError
 from jqueue.domain.operations import (
-    Ack,
-    Cancel,
     Enqueue,
     EnqueueStaged,
     LastTransaction,
-    Nack,
     StagedJobs,
     StagedReceipt,
 )
 from jqueue.ports.queue import JobQueue
-from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
+from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
 
 
 class TogetherContract(QueueContractBase):
     """Operations of one call are done together. A cancelled call is done once or not at all."""
-
-    async def test_enqueue_many_is_one_commit(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["transactions", "priority"]) as [queue, other]:
-            await queue.enqueue("work", b"payload")
-            before = (await queue.read_state()).version
-            jobs = await queue.enqueue_many(Enqueue("many", b"%d" % number, -number) for number in range(20))
-            assert (await other.read_state()).version == before + 1
-            assert [job.payload for job in jobs] == [b"%d" % number for number in range(20)]
-            assert ids(jobs)[::-1] == ids(await other.dequeue("many", batch_size=99))
 
     async def test_an_async_iterable_that_fails_adds_nothing(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
@@ -77,89 +57,49 @@ class TogetherContract(QueueContractBase):
 
 
 class ChangesContract(QueueContractBase):
-    """A waiting job may get another time or priority. A dead job leaves when its retention is over."""
+    """What the state of a job does not allow is refused in words about that state, and changes nothing."""
 
-    async def test_a_job_put_off_may_be_brought_forward_to_its_place(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["reschedule", "delay"]) as [queue, operator]:
-            first = await queue.enqueue("work", b"payload", delay=HOUR)
-            second = await queue.enqueue("work", b"payload")
-            third = await queue.enqueue("work", b"payload", delay=HOUR)
-            past = await self.time(queue) - timedelta(seconds=5)  # past by any of the clocks
-            await operator.reschedule(third.id, run_at=past)
-            await operator.reschedule(first.id, delay=0)
-            assert ids([first, second, third]) == ids(await queue.dequeue("work", batch_size=9))
-
-    async def test_a_job_that_waits_may_get_another_priority_and_keeps_its_place_in_it(
-        self, make_queue: QueueFactory
-    ) -> None:
-        async with self.queues(make_queue, 2, ["reschedule", "priority"]) as [queue, operator]:
-            enqueued = [await queue.enqueue("work", b"payload", priority) for priority in (0, 0, 5, 0)]
-            after = await operator.reprioritise(enqueued[1].id, 7)
-            assert after == enqueued[1].evolve(priority=7) == await self.held(queue, after)
-            await operator.reprioritise(enqueued[2].id, 0)
-            await operator.reprioritise(enqueued[3].id, -1)
-            expected = [enqueued[number].id for number in (3, 0, 2, 1)]
-            assert expected == ids(await queue.dequeue(batch_size=9))
-
-    async def test_only_a_job_that_waits_can_be_changed(self, make_queue: QueueFactory) -> None:
+    async def test_only_a_job_that_waits_can_be_changed_or_cancelled(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["reschedule", "dead_letters"]) as [queue]:
             dead, claimed = await self.dead_job(queue), await self.one_job(queue)
+            verbs: list[Callable[[str], Awaitable[object]]] = [
+                queue.cancel,
+                lambda job_id: queue.reschedule(job_id, delay=5),
+                lambda job_id: queue.reprioritise(job_id, 5),
+            ]
             before = await self.fingerprint(queue)
-            for job, status in ((dead, "dead"), (claimed, "in_progress")):
-                for call in (queue.reschedule(job.id, delay=5), queue.reprioritise(job.id, 5)):
+            for verb in verbs:
+                for job, status in ((dead, "dead"), (claimed, "in_progress")):
                     with pytest.raises(JobStateError, match=status) as raised:
-                        await call
+                        await verb(job.id)
                     assert (raised.value.job_id, raised.value.status) == (job.id, status)
-            for call in (queue.reschedule("no-such-job", delay=5), queue.reprioritise("no-such-job", 5)):
                 with pytest.raises(JobNotFoundError, match="no-such-job"):
-                    await call
+                    await verb("no-such-job")
             assert before == await self.fingerprint(queue)
 
-    # Retention
+    @pytest.mark.parametrize("state", ["queued", "dead", "acked"])
+    async def test_an_id_that_is_taken_is_refused_if_asked(self, make_queue: QueueFactory, state: str) -> None:
+        async with self.queues(make_queue, 2, ["job_ids", "unique_keys", "dead_letters"]) as [queue, other]:
+            await queue.enqueue("work", b"payload", job_id="the-id")
+            if state != "queued":
+                [job] = await queue.dequeue()
+                await (queue.ack(job) if state == "acked" else queue.nack(job, dead=True))
+            before = await self.fingerprint(queue)
+            with pytest.raises(DuplicateJobError, match="Job id 'the-id' is taken: that job ") as raised:
+                await other.enqueue("work", b"another", job_id="the-id", on_conflict="raise")
+            assert (raised.value.unique_key, raised.value.job_id) == (None, "the-id")
+            with pytest.raises(DuplicateJobError):
+                await other.enqueue_many(
+                    [Enqueue("work", job_id=name, on_conflict="raise") for name in ("a", "the-id")]
+                )
+            assert before == await self.fingerprint(queue)
 
-    async def test_dead_jobs_leave_when_they_were_kept_for_long_enough(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["retention", "dead_letters"]) as [queue, operator]:
-            dead = await self.one_job(queue)
-            await queue.nack(dead, dead=True)
-            assert (
-                await operator.configure(dead_retention=timedelta(seconds=self.moment))
-            ).dead_retention == self.moment
-
-            async def is_gone() -> bool:
-                await queue.dequeue("work")
-                return await self.find(operator, dead) is None
-
-            await self.until(is_gone)
-            with pytest.raises(JobNotFoundError):
-                await operator.redrive(dead.id)
-
-    # Independent operations
-
-    async def test_of_several_things_each_is_done_or_refused_for_itself_and_in_order(
-        self, make_queue: QueueFactory
-    ) -> None:
-        async with self.queues(make_queue, 2, ["fencing"]) as [queue, operator]:
-            lost = await self.lost_claim(queue, operator)
-            assert len(await operator.dequeue()) == 1
-            acked, given_back = await self.one_job(queue), await self.one_job(queue)
-            wrong: Any = "text"
-            results = await queue.apply_each(
-                Ack(lost),
-                Enqueue("next", b"first"),
-                Enqueue("next", wrong),
-                Ack(acked),
-                Cancel("no-such-job"),
-                Nack(given_back),
-                Enqueue("next", b"second"),
-            )
-            refusals = {0: ClaimLostError, 2: InvalidJobError, 4: JobNotFoundError}
-            kinds = {place: type(result) for place, result in enumerate(results) if isinstance(result, Exception)}
-            assert kinds == refusals
-            assert [results[3], results[5]] == [None, None]
-            assert [results[1].payload, results[6].payload] == [b"first", b"second"]
-            assert ids([results[1], results[6]]) == ids(await queue.dequeue("next", batch_size=9))
-            assert await self.find(queue, acked) is None
-            assert (await self.held(queue, given_back)).status is JobStatus.QUEUED
+    async def test_of_several_things_an_invalid_one_is_refused_for_itself(self, make_queue: QueueFactory) -> None:
+        wrong: Any = "text"
+        async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
+            results = await queue.apply_each(Enqueue("work", b"1"), Enqueue("work", wrong), Enqueue("work", b"2"))
+            assert isinstance(results[1], InvalidJobError)
+            assert ids([results[0], results[2]]) == ids(await queue.dequeue("work", batch_size=9))
 
 
 NEEDS = ("staged", "transactions")
@@ -216,17 +156,6 @@ class StagedContract(QueueContractBase):
             assert await self.add(other, staged("b"), transaction=("app", 6)) == StagedReceipt(added=1, version=5)
             assert await self.add(queue, staged("c"), transaction=("other", 1)) == StagedReceipt(added=1)
             assert ids(await queue.dequeue(batch_size=9)) == ["a", "b", "c"]
-
-    async def test_of_many_who_add_the_same_transaction_at_once_one_does(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 4, NEEDS) as queues:
-            calls = [
-                self.add(queue, staged(f"{n}-a", f"{n}-b"), transaction=("app", 1)) for n, queue in enumerate(queues)
-            ]
-            receipts = await asyncio.gather(*calls)
-            assert sorted(receipt.added for receipt in receipts) == [0, 0, 0, 2]
-            assert sorted(receipt.repeated for receipt in receipts) == [False, True, True, True]
-            [winner] = {job.id.split("-")[0] for job in (await queues[0].read_state()).jobs}
-            assert receipts[int(winner)].added == 2
 
     async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, (*NEEDS, "unique_keys")) as [queue]:

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from jqueue.domain.errors import (
-    ClaimLostError,
     InvalidJobError,
     JobFailedError,
     JobNotFoundError,
     ObjectDamagedError,
     ObjectMissingError,
-    ResultNotKeptError,
     ResultTimeoutError,
 )
 from jqueue.domain.limits import Limits
@@ -29,37 +27,9 @@ from jqueue.ports.queue import JobQueue, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory
 
-RESULTS: list[Any] = [
-    None,
-    -1.5,
-    2**53,
-    "größe \n\0 日本 \u2028",
-    [1, [2, {"three": None}], "four"],
-    {"a": {"b": [1.25, False]}, "": "empty", "日本": '"}]},\n'},
-]
-
 
 class ResultsContract(QueueContractBase):
     """The result given to an ack is returned to every caller that asks, in any program, before or after the ack."""
-
-    @pytest.mark.parametrize("result", RESULTS, ids=lambda value: repr(value)[:30])
-    async def test_a_result_comes_back_as_it_was(self, make_queue: QueueFactory, result: object) -> None:
-        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
-            job = await self.one_job(queue, keep_result=HOUR)
-            await queue.ack(job, result=result)
-            for asked, reference in ((queue, job), (other, job.id)):
-                found = await asked.result(reference, timeout=self.patience)
-                assert (type(found), found) == (type(result), result)
-
-    async def test_a_result_kept_for_nobody_is_not_kept(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
-            job = await self.one_job(queue)
-            await queue.ack(job, result="done")
-            assert await self.find(queue, job) is None
-            for asked in (queue, other):
-                with pytest.raises(ResultNotKeptError) as raised:
-                    await asked.result(job)
-                assert raised.value.job_id == job.id
 
     async def test_a_wait_for_a_result_ends_when_it_is_over(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["results"]) as [queue]:
@@ -93,18 +63,6 @@ class ResultsContract(QueueContractBase):
             await queue.cancel(leaving.id)
             with pytest.raises(JobNotFoundError, match=leaving.id):
                 await waiting
-
-    async def test_an_ack_repeated_keeps_the_first_result(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["results", "fencing"]) as [queue, other]:
-            job = await self.one_job(queue, keep_result=HOUR)
-            await queue.ack(job, result="first")
-            before = await self.fingerprint(queue)
-            for asked in (queue, other):
-                await asked.ack(job, result="second")
-                with pytest.raises(ClaimLostError):
-                    await asked.nack(job)
-            assert before == await self.fingerprint(queue)
-            assert await other.result(job) == "first"
 
     async def test_a_result_that_is_too_large_or_no_json_is_refused_before_anything_happens(
         self, make_queue: QueueFactory

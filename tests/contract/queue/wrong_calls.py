@@ -11,7 +11,7 @@ import pytest
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Enqueue, EnqueueStaged, LastTransaction, SetLimits, SetSchedule
+from jqueue.domain.operations import Dequeue, Enqueue, EnqueueStaged, LastTransaction, SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 
@@ -241,39 +241,14 @@ class RefusalsContract(QueueContractBase):
             assert await self.refuse(queue, calls) == ""
             assert len(await queue.enqueue_many([good] * 3)) == 3
 
-    async def test_a_full_queue_takes_no_job_and_still_serves_those_it_has(self, make_queue: QueueFactory) -> None:
-        needs = ["size_limit", "heartbeat", "errors", "fencing", "schedules"]
-        async with self.queues(make_queue, 2, needs, limits=Limits(blob_bytes=20_000)) as [queue, other]:
-            enqueued = 0
-            with pytest.raises(QueueFullError, match="room"):
-                while True:
-                    await queue.enqueue("work", b"x" * 1000)
-                    enqueued += 1
-            assert 5 <= enqueued <= 17
-            before = await self.fingerprint(queue)
-            for full in (queue, other):
-                with pytest.raises(QueueFullError):
-                    await full.enqueue("work", b"x" * 1000)
-                with pytest.raises(QueueFullError):
-                    await full.enqueue_many([Enqueue("work", b"")] * 40)
-                with pytest.raises(QueueFullError):
-                    await full.schedule("the-name", "0 0 1 1 *", "work", b"x" * 2000)
-            assert before == await self.fingerprint(queue)
-            jobs = await other.dequeue(batch_size=99)
-            assert len(jobs) == enqueued
-            assert await other.heartbeat_many(jobs) == []
-            for job in jobs[1:3]:
-                await other.nack(job, error="x" * 5000)
-            [again] = await other.dequeue()
-            await other.ack_many([jobs[0], again, *jobs[3:]])
-            await queue.enqueue("work", b"x" * 1000)
-
     async def test_the_limit_that_a_queue_has_holds_for_every_writer(self, make_queue: QueueFactory) -> None:
-        needs = ["size_limit", "limits"]  # a set of queues has no settings of its own
+        needs = ["size_limit", "limits", "schedules"]  # a set of queues has no settings of its own
         async with self.queues(make_queue, 2, needs, limits=Limits(blob_bytes=20_000)) as [queue, other]:
             jobs = [Enqueue("work", b"x" * 1000)] * 30
             with pytest.raises(QueueFullError, match=r"of the 18000 bytes.*configure\(blob_bytes=\.\.\.\)"):
                 await other.enqueue_many(jobs)
+            with pytest.raises(QueueFullError, match="of the 18000 bytes"):
+                await other.schedule("the-name", "0 0 1 1 *", "work", b"x" * 18_000)
             assert (await queue.configure(blob_bytes=80_000)).blob_bytes == 80_000
             await other.enqueue_many(jobs)
             assert (await other.stats()).size_limit == 72_000
@@ -357,6 +332,7 @@ class RefusedRulesContract(RefusalsContract, QueueContractBase):
             good, wrong = SetLimits("work", running=3), "ack"
             bad: list[Any] = [SetLimits("work", rate=5), SetSchedule("the-name", "never", "work"), wrong]
             bad += [EnqueueStaged([], transaction=("app", -1)), LastTransaction("")]
+            bad += [Dequeue(holder=""), Dequeue(holder="a\nb"), Dequeue(through=-1)]
             calls = self.calls(lambda operation: queue.apply(good, operation), {}, {"operation": bad})
             calls += self.calls(lambda operation: queue.apply_each(good, operation), {}, {"operation": [wrong]})
             assert await self.refuse(queue, calls) == ""

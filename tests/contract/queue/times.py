@@ -1,0 +1,136 @@
+"""What happens in time: waits, claims that lapse, rates, and cron entries."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jqueue.domain.models import JobStatus
+from jqueue.ports.queue import JobQueue
+from jqueue.testing.queue_contract import HOUR, HOURLY, NOON, QueueContractBase, QueueFactory, occurrence
+
+
+class TimingContract(QueueContractBase):
+    """Jobs become ready on time, consumers wait for them, claims end when they are not confirmed, and rates hold."""
+
+    async def test_a_wait_ends_with_nothing_when_it_is_over(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["wait"]) as [queue]:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            assert await queue.dequeue("work", wait=timedelta(seconds=self.moment)) == []
+            assert loop.time() - began >= self.moment * 0.9, "the dequeue returned too early"
+
+    async def test_a_claim_that_is_confirmed_lasts(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["claim_timeout", "wait", "heartbeat"]) as [queue, other]:
+            timeout = 8 * self.moment
+            await queue.enqueue("work", b"payload")
+            [job] = await queue.dequeue("work", claim_timeout=timeout)
+            stealing = asyncio.create_task(other.dequeue("work", wait=timeout + 4 * self.moment))
+            while not stealing.done():
+                await queue.heartbeat(job)
+                await asyncio.wait([stealing], timeout=self.moment)
+            assert stealing.result() == [], "a claim was revoked although it was confirmed in time"
+            await queue.ack(job)
+
+    async def test_the_timeout_of_a_claim_is_its_own_and_not_that_of_who_looks(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["claim_timeout", "wait"]) as [queue]:
+            await queue.enqueue("work", b"payload")
+            [job] = await queue.dequeue("work", claim_timeout=HOUR)
+            assert await queue.dequeue("work", wait=4 * self.moment, claim_timeout=self.moment / 4) == []
+            await queue.ack(job)
+
+    async def test_a_job_whose_workers_vanish_is_dead_when_its_attempts_are_used_up(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["claim_timeout", "wait", "dead_letters"]) as [queue, other]:
+            enqueued = await queue.enqueue("work", b"payload", max_attempts=2)
+            for _ in range(2):
+                assert len(await other.dequeue("work", wait=self.patience, claim_timeout=self.moment)) == 1
+
+            async def is_dead() -> bool:
+                await queue.dequeue("work")
+                return (await self.held(queue, enqueued)).status is JobStatus.DEAD
+
+            await self.until(is_dead)
+            dead = await self.held(queue, enqueued)
+            assert (dead.attempt, dead.failures, bool(dead.error)) == (2, 2, True)
+
+    async def test_a_rate_is_not_passed_in_any_window_and_waiting_dequeues_wake(self, make_queue: QueueFactory) -> None:
+        rate, per = 3, timedelta(seconds=3 * self.moment)
+        async with self.queues(make_queue, 2, ["limits", "wait"]) as queues:
+            await queues[0].limit("work", rate=rate, per=per)
+            count = 4 * rate
+            await self.several(queues[0], count)
+            times: list[datetime] = []
+
+            async def work(queue: JobQueue, batch_size: int) -> None:
+                while len(times) < count:
+                    jobs = await queue.dequeue("work", batch_size=batch_size, wait=4 * per)
+                    times.extend(job.heartbeat_at for job in jobs if job.heartbeat_at is not None)
+                    for job in jobs:
+                        await queue.ack(job)
+
+            workers = [asyncio.create_task(work(queue, size)) for queue in queues for size in (1, 2)]
+            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            for worker in workers:  # the others would wait long for more jobs
+                worker.cancel()
+            for outcome in await asyncio.gather(*workers, return_exceptions=True):
+                assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
+            times.sort()
+            assert len(times) == count
+            for first, last in zip(times, times[rate:], strict=False):
+                assert last - first >= per, f"more than {rate} claims within {per}"
+
+
+class SchedulesContract(QueueContractBase):
+    """A due entry becomes a job at the next dequeue, in the same commit. All missed occurrences become one job."""
+
+    async def test_an_equal_entry_set_again_changes_nothing(self, make_queue: QueueFactory) -> None:
+        options: dict[str, Any] = {
+            "payload": b"payload",
+            "timezone": "America/New_York",
+            "priority": -3,
+            "headers": {"name": "text"},
+            "keep_result": timedelta(minutes=1),
+            "concurrency_key": "another",
+            "concurrency_limit": 4,
+        }
+        others = {"payload": b"other", "timezone": "UTC", "keep_result": 5, "concurrency_limit": 5}
+        async with self.queues(make_queue, 2, ["schedules", "priority", "limits", "results"]) as [queue, other]:
+            first = await queue.schedule("the-name", HOURLY, "work", **options)
+            before = await self.fingerprint(queue)
+            for asked in (queue, other):
+                assert first == await asked.schedule("the-name", HOURLY, "work", **options)
+            assert before == await self.fingerprint(queue)
+            for name, value in others.items():
+                after = await other.schedule("the-name", HOURLY, "work", **{**options, name: value})
+                assert after != first, f"a changed {name} was ignored"
+                assert first == await other.schedule("the-name", HOURLY, "work", **options)
+
+    async def test_after_a_gap_the_last_time_missed_becomes_one_job(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            await queue.schedule("the-name", HOURLY, "work")
+            clock.time = NOON + timedelta(days=3, hours=7, minutes=20)
+            [job] = await other.dequeue("work", batch_size=9)
+            assert occurrence(job) == NOON + timedelta(days=3, hours=7)
+            assert await queue.dequeue("work", batch_size=9) == []
+            [entry] = await queue.schedules()
+            assert entry.next_at == NOON + timedelta(days=3, hours=8)
+
+    async def test_an_entry_whose_job_is_still_there_with_its_key_is_skipped(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue) as (clock, [queue]):
+            if not queue.capabilities.unique_keys:
+                pytest.skip("this queue does not support unique_keys")
+            await queue.schedule("the-name", HOURLY, "work", unique_key="the-key")
+            clock.time = NOON
+            [job] = await queue.dequeue("work")
+            clock.time += timedelta(hours=1)
+            assert await queue.dequeue("work") == [], "a second job was added beside the first"
+            await queue.ack(job)
+            assert await queue.dequeue("work") == [], "a skipped time was made up for"
+            clock.time += timedelta(hours=1)
+            [job] = await queue.dequeue("work", batch_size=9)
+            assert occurrence(job) == NOON + timedelta(hours=2)
