@@ -1,14 +1,17 @@
 """Handlers that run in their own processes, where they are imported by the name of this module."""
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from pebble.pool.channel import WorkerChannel
 from pydantic import BaseModel
 
 from jqueue.worker import BatchContext, Context, Discard, Exponential, Retry, Snooze, Worker
@@ -37,6 +40,31 @@ def process_id() -> int:
 @worker.handler("end", process=True, max_attempts=1)
 def end(status: int) -> None:
     os._exit(status)
+
+
+class Breaking:
+    """A message that pebble cannot unpickle, so that it gives up its pool."""
+
+    def __reduce__(self) -> Any:
+        return int, (b"", "")
+
+
+@worker.handler("break_pool", process=True, max_attempts=1)
+def break_pool(pipe: str, ctx: Context) -> None:
+    """Break the pool at each attempt; at the first one, another handler is running in the pool."""
+    if ctx.attempt == 1:
+        Path(pipe).read_text()
+    [channel] = [each for each in gc.get_objects() if isinstance(each, WorkerChannel)]
+    channel.send(Breaking())
+    time.sleep(600)
+
+
+@worker.handler("beside", process=True, max_attempts=1, keep_result=60)
+def beside(pipe: str, ctx: Context) -> None:
+    """Run long at the first attempt, during which the pool breaks."""
+    if ctx.attempt == 1:
+        Path(pipe).write_text("here")
+        time.sleep(600)
 
 
 def start_another(port: int, code: str) -> "subprocess.Popen[bytes]":

@@ -131,6 +131,29 @@ async def test_a_worker_that_is_stopped_hands_back_a_batch_that_still_waits_for_
 
 
 @in_virtual_time
+async def test_a_batch_goes_on_without_a_job_that_is_lost_and_is_stopped_once_it_holds_none():
+    worker, stopped = Worker(claim_timeout=3), []
+
+    @worker.handler("work", batch=2)
+    async def work(payloads: list[bytes], ctx: BatchContext) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            stopped.append(ctx.is_cancelled)
+
+    async with broker() as queue, broker(queue.storage) as other:
+        await enqueue(queue, b"1", b"2")
+        async with working(worker, queue) as task:
+            for before in (0, 1):
+                await asyncio.sleep(10)
+                assert ([], 2 - before) == (stopped, len(held := (await other.read_state()).in_progress_jobs()))
+                await other.nack(held[0], delay=6000)
+            await asyncio.sleep(10)
+            assert [True] == stopped
+    assert RunReport(lost=2) == task.result()
+
+
+@in_virtual_time
 async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs_and_is_wrapped_once():
     worker, wrapped = Worker(), []
 

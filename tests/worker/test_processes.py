@@ -15,7 +15,7 @@ import pytest
 
 from jqueue.worker import RunReport
 from tests.worker import process_handlers
-from tests.worker.scenes import QUEUED, broker, only_job
+from tests.worker.scenes import COMPLETED, QUEUED, broker, only_job, working
 
 SECONDS = 60
 """Most that anything here may take: far more than it needs."""
@@ -77,6 +77,30 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
     assert "raise ERRORS[which]()" in caplog.text
     assert "TypeError: the handler returned a coroutine that was never awaited" in errors["hidden"]
     assert "a handler with process=True has no resources: the lifespan is opened in" in errors["resources"]
+
+
+@pytest.mark.wide
+async def test_an_idle_process_that_is_killed_fails_no_job_and_does_not_stop_the_worker():
+    async with broker() as queue, asyncio.timeout(4 * SECONDS), working(process_handlers.worker, queue):
+        for _ in range(3):
+            job = await process_handlers.process_id.enqueue(queue)
+            os.kill(await process_handlers.process_id.result(queue, job), signal.SIGKILL)
+        assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two processes side by side")
+async def test_a_pool_of_processes_that_breaks_charges_only_the_job_that_breaks_it_each_time(tmp_path):
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    async with broker() as queue:
+        culprit = await process_handlers.break_pool.enqueue(queue, pipe)
+        beside = await process_handlers.beside.enqueue(queue, pipe)
+        report = await processed(queue)
+        state = await queue.read_state()
+    assert (1, 1) == (report.succeeded, report.dead)
+    assert "ProcessDied: all handler processes ended, 3 times" in state.find(culprit.id).error
+    assert (COMPLETED, None) == (state.find(beside.id).status, state.find(beside.id).error)
 
 
 # The processes that a handler has started

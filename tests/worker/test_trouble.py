@@ -131,6 +131,25 @@ async def test_a_worker_waits_for_a_silent_store_logs_it_each_minute_and_tries_a
     assert any("the queue at memory answers again: claiming jobs succeeded after " in line for line in log())
 
 
+@in_virtual_time
+async def test_a_worker_whose_claims_were_lost_in_an_outage_goes_on_when_the_queue_is_back(log):
+    worker, _, done = counting(40, give_up_after=300, claim_timeout=30)
+    async with broker(kind=FailingQueue) as queue:
+        await queue.enqueue("work", b"7")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(1)
+            for verb in ("dequeue", "heartbeat_many"):
+                queue.fail(verb, GONE, until=60)
+            await asyncio.sleep(50)
+            assert any("is lost" in line for line in log("WARNING"))
+            await queue.pause("work")  # no claim, so no heartbeat says that the queue answers again
+            await asyncio.sleep(1000)
+            await queue.resume("work")
+            await until(lambda: done)
+            await asyncio.sleep(1)
+        assert RunReport(succeeded=1, lost=1) == task.result()
+
+
 @pytest.mark.parametrize(
     ("verb", "error"), [("dequeue", StorageFatalError("403")), ("apply_each", InvalidBlobError("!"))]
 )
