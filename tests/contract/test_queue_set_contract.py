@@ -12,7 +12,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.places import without_waiting
-from tests.contract.worker_contract import WorkerContract
+from tests.contract.worker_contract import HeartbeatsContract, WorkerContract
 
 
 class SetWithHomeQueue(QueueSet):
@@ -63,5 +63,5 @@ class TestASetOfBlobs(OfBlobs, QueueContract):
 
 
 @without_waiting
-class TestAWorkerOnASetOfBlobs(OfBlobs, WorkerContract):
+class TestAWorkerOnASetOfBlobs(OfBlobs, WorkerContract, HeartbeatsContract):
     pass

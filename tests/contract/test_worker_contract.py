@@ -7,11 +7,11 @@ from jqueue.core.direct import DirectQueue
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from tests.contract.places import InMemory, OnAFile, OnAServer, OnTwoMethods, on, without_waiting
-from tests.contract.worker_contract import WorkerContract
+from tests.contract.worker_contract import HeartbeatsContract, WorkerContract
 
 
 @without_waiting
-class InVirtualTime(InMemory, WorkerContract):
+class InVirtualTime(InMemory, WorkerContract, HeartbeatsContract):
     """The contract in memory, in virtual time."""
 
 

@@ -146,7 +146,8 @@ async def test_a_batch_goes_on_without_a_job_that_is_lost_and_is_stopped_once_it
         async with working(worker, queue) as task:
             for before in (0, 1):
                 await asyncio.sleep(10)
-                assert ([], 2 - before) == (stopped, len(held := (await other.read_state()).in_progress_jobs()))
+                held = (await other.read_state()).in_progress_jobs()
+                assert ([], 2 - before) == (stopped, len(held))
                 await other.nack(held[0], delay=6000)
             await asyncio.sleep(10)
             assert [True] == stopped

@@ -158,13 +158,20 @@ async def test_the_context_parameter_is_found_by_annotation_or_name_at_any_posit
 async def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotation, payload, error, caplog):
     caplog.set_level(logging.DEBUG)
     worker, _, got = handling(annotation, max_attempts=10)
+
+    @worker.handler("batch", batch=10, max_attempts=10)
+    async def batch(numbers: list[int]) -> None:
+        got.extend(numbers)
+
     async with broker() as queue:
-        await queue.enqueue("work", payload % SECRET.encode())
-        assert RunReport(dead=1) == await drained(worker, queue)
-        job = await only_job(queue)
-    assert ([], DEAD, True) == (got, job.status, job.error.startswith("the payload "))
-    assert error in job.error
-    assert SECRET not in job.error + caplog.text
+        await queue.enqueue_many([Enqueue(name, payload % SECRET.encode()) for name in ("work", "batch")])
+        await queue.enqueue("batch", b"7")
+        assert RunReport(succeeded=1, dead=2) == await drained(worker, queue)
+        jobs = (await queue.read_state()).jobs
+    assert ([7], {DEAD}) == (got, {job.status for job in jobs})
+    assert all(job.error.startswith("the payload ") for job in jobs)
+    assert error in jobs[0].error
+    assert SECRET not in f"{[job.error for job in jobs]} {caplog.text}"
 
 
 @pytest.mark.parametrize(

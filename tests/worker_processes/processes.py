@@ -63,6 +63,11 @@ class WorkerProcess:
         """True if the worker has logged its start; from then on it handles signals."""
         return b" started: " in self.log.read_bytes()
 
+    @property
+    def pid(self) -> int:
+        """The id of the process, which is in the name of the holder of its claims."""
+        return self._process.pid
+
     def kill(self) -> None:
         """Send SIGKILL."""
         self.killed = True
@@ -101,6 +106,13 @@ class Scene:
         """Start one more worker."""
         self.processes.append(WorkerProcess(self.folder, f"worker-{len(self.processes)}", program, *options))
         return self.processes[-1]
+
+    async def give_back_jobs_of(self, killed: WorkerProcess) -> None:
+        """Give back the jobs of a killed worker, as an operator can. To wait for its claims to end needs a clock."""
+        killed.end()
+        for job in (await self.queue.read_state()).in_progress_jobs():
+            if job.holder is not None and job.holder.endswith(f":{killed.pid}"):
+                await self.queue.nack(job)
 
     def lines(self) -> list[Line]:
         """Return the journal."""

@@ -40,6 +40,8 @@ async def rage(scene, ends, rounds, **options):
         victim = dice.choice([worker for worker in living if worker.has_started])
         living.remove(victim)
         getattr(victim, dice.choice(ends))()
+        if victim.killed:
+            await scene.give_back_jobs_of(victim)
         living.append(scene.start("load"))
     await scene.until_only(lambda jobs: all(job.entrypoint == "tick" for job in jobs.values()), "all jobs are done")
     for worker in living:

@@ -15,10 +15,7 @@ SOON = Exponential(base=0.01, cap=0.01)
 RELEASE = Path("release")
 """Handlers that cannot be ended otherwise run until this file exists."""
 
-CLAIM_TIMEOUT = 1.5 if "JQUEUE_TEST_SHORT_CLAIMS" in os.environ else 60
-"""Seconds: short in tests in which a claim becomes stale."""
-
-worker = Worker(concurrency=8, grace=0.2, cancel_grace=0.3, claim_timeout=CLAIM_TIMEOUT)
+worker = Worker(concurrency=8, grace=0.2, cancel_grace=0.3, claim_timeout=600)
 
 
 @worker.handler("good")

@@ -8,7 +8,7 @@ import time
 from jqueue.worker import Context, Worker
 from tests.worker_processes.journal import journalled
 
-worker = Worker(concurrency=4, grace=0.3, cancel_grace=20, claim_timeout=3)
+worker = Worker(concurrency=4, grace=0.3, cancel_grace=60, claim_timeout=600)
 
 FEW = 2
 """Number of jobs of "few" that may run at once, in all workers together."""
