@@ -159,10 +159,10 @@ async def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotati
     caplog.set_level(logging.DEBUG)
     worker, _, got = handling(annotation, max_attempts=10)
 
-    @worker.handler("batch", batch=10, max_attempts=10)
     async def batch(numbers: list[int]) -> None:
         got.extend(numbers)
 
+    worker.handler("batch", batch=10, max_attempts=10)(batch)
     async with broker() as queue:
         await queue.enqueue_many([Enqueue(name, payload % SECRET.encode()) for name in ("work", "batch")])
         await queue.enqueue("batch", b"7")
