@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from jqueue import DirectQueue
-from jqueue.core.blob.segment_writer import SegmentSizes
-from jqueue.core.blob.segments import Segments
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.enqueued_jobs import UUID_HEAD
 from jqueue.domain.limits import Limits
 from jqueue.ports.storage import ObjectStoragePort
+from jqueue.testing.tuning import Numbers, tune
 
-Queue = TypeVar("Queue")
+Queue = TypeVar("Queue", bound=BlobQueue)
 
-TINY = SegmentSizes(hot_bytes=0, fewest_rows=1, most_rows=64, chunk_rows=4, merged=100, holes=50)
-
-
-def segments_of(queue: Any) -> Segments:
-    """Return the parts of a queue that write, load and read its segments."""
-    segments = queue._engine.segments
-    assert isinstance(segments, Segments)
-    return segments
+TINY = Numbers(
+    hot_bytes=0, fewest_rows=1, most_rows=64, chunk_rows=4, merged=100, holes=50, rows_ahead=0, commits_ahead=0
+)
 
 
-def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **sizes: Any) -> DirectQueue:
+def tiny_queue(storage: ObjectStoragePort, limits: Limits | None = None, **numbers: Any) -> DirectQueue:
     """Return a queue that moves every waiting job to a segment.
 
     Args:
         storage: holds it.
         limits: of the queue.
-        sizes: fields of `SegmentSizes` that differ from `TINY`.
+        numbers: those of `jqueue.testing.tune` that differ from `TINY`.
     """
-    return in_segments(DirectQueue(storage, limits=limits or Limits()), **sizes)
+    return in_segments(DirectQueue(storage, limits=limits or Limits()), **numbers)
 
 
-def in_segments(queue: Queue, **sizes: Any) -> Queue:
-    """Let a queue move every waiting job to a segment, of these sizes, and load no rows ahead."""
-    segments = segments_of(queue)
-    segments.writer.sizes = replace(TINY, **sizes)
-    segments.loader.rows_ahead = segments.loader.commits_ahead = 0
-    return queue
+def in_segments(queue: Queue, **numbers: Any) -> Queue:
+    """Let a queue move every waiting job to a segment, and load no rows ahead."""
+    return tune(queue, **{**TINY, **numbers})
 
 
 async def spilled(queue: DirectQueue) -> None:

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from jqueue.testing.objects_contract import ObjectsContract
     from jqueue.testing.queue_contract import QueueContract, QueueFactory
     from jqueue.testing.storage_contract import StorageContract, StorageFactory
+    from jqueue.testing.tuning import Numbers, tune
     from jqueue.testing.work_report import Ran, RecordedError, RunawayError, WorkReport
     from jqueue.testing.worker_testing import WorkerTester
 
 __all__ = [
     "FakeClock",
     "LongestWaits",
+    "Numbers",
     "ObjectsContract",
     "QueueContract",
     "QueueFactory",
@@ -29,11 +31,13 @@ __all__ = [
     "StorageFactory",
     "WorkReport",
     "WorkerTester",
+    "tune",
 ]
 
 _HOMES = {
     "FakeClock": "jqueue.testing.fake_clock",
     "LongestWaits": "jqueue.testing.fake_clock",
+    "Numbers": "jqueue.testing.tuning",
     "ObjectsContract": "jqueue.testing.objects_contract",
     "QueueContract": "jqueue.testing.queue_contract",
     "QueueFactory": "jqueue.testing.queue_contract",
@@ -44,6 +48,7 @@ _HOMES = {
     "StorageFactory": "jqueue.testing.storage_contract",
     "WorkReport": "jqueue.testing.work_report",
     "WorkerTester": "jqueue.testing.worker_testing",
+    "tune": "jqueue.testing.tuning",
 }
 
 _TOOLS = ("pytest", "pytest_asyncio", "rich")

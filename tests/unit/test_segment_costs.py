@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ from jqueue.domain.limits import FINISHED_KEPT
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
+from jqueue.testing.tuning import tune
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments, segments_of
+from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
 HOT = 64 << 10
@@ -53,10 +53,7 @@ def storage():
 
 
 def queue_on(storage, **sizes):
-    queue = BrokerQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=HOT))
-    writer = segments_of(queue).writer
-    writer.sizes = replace(writer.sizes, **sizes)
-    return queue
+    return tune(BrokerQueue(storage, clock=VirtualClock(), limits=Limits(hot_bytes=HOT)), **sizes)
 
 
 async def rested(queue):

@@ -1,0 +1,95 @@
+"""The numbers at which a queue acts, for tests: what takes thousands of jobs or minutes happens after a few."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from jqueue.core.blob_queue import BlobQueue
+from jqueue.domain.segments import Retention
+
+Queue = TypeVar("Queue", bound=BlobQueue)
+
+
+class Numbers(TypedDict, total=False):
+    """What `tune` can set. Each number that is left out stays as it is."""
+
+    hot_bytes: int | None
+    """Bytes of waiting jobs in the queue's object above which the last of them move to segments; None for never."""
+    fewest_rows: int
+    """Number of jobs of one entrypoint below which none moves."""
+    most_rows: int
+    """Largest number of jobs in a segment."""
+    most_bytes: int
+    """Bytes of jobs at which a segment of a bulk enqueue is full, and that one merge reads at most."""
+    chunk_rows: int
+    """Number of jobs in a part of a segment that is read at once."""
+    merged: int
+    """Number of segments of about the same size that are merged into one."""
+    holes: int
+    """Number of gaps that claimed jobs have left, above which a segment is written anew."""
+    bulk_jobs: int | None
+    """Number of jobs of one enqueue above which they go to segments at once; None for `Limits.batch_size`."""
+    rows_kept: int
+    """Number of jobs of segments that are kept in memory."""
+    rows_ahead: int
+    """Number of jobs that are read before they are asked for."""
+    commits_ahead: int
+    """Number of commits for whose claims jobs are read before they are asked for."""
+    damage_kept: float
+    """Seconds after which a damaged segment is read again."""
+    segment_named_within: timedelta
+    """Longest time from the creation of a segment to the commit that names it."""
+    retention: Retention
+    """How long a segment stays after its last job has left."""
+    named_within: timedelta
+    """The same for the object of a large payload or result."""
+    staged_named_within: timedelta
+    """The same for a staged segment."""
+    kept_for: timedelta
+    """Time after which an object that nothing names is removed."""
+    staged_kept: timedelta
+    """The same for staged segments."""
+    interval: float
+    """Seconds between two searches for objects that nothing names."""
+    events_per_object: int
+    """Number of events of the history above which they move to an object of their own."""
+    versions_kept: int
+    """Number of versions for which the queue's object names its last writers."""
+
+
+def tune(queue: Queue, **numbers: Unpack[Numbers]) -> Queue:
+    """Let a queue act after other numbers of jobs, bytes and seconds, and return it.
+
+    `tune(queue, hot_bytes=0, fewest_rows=1, chunk_rows=4)` moves waiting jobs to small segments at once, and
+    `tune(queue, kept_for=timedelta(seconds=20), interval=5.0)` soon removes objects that nothing names. Queues with
+    different numbers may share a store.
+
+    Args:
+        queue: before its first call.
+        numbers: see `Numbers`. Those of segments and objects have no effect on a store that keeps no objects.
+    """
+    homes = _homes(queue)
+    for name, number in numbers.items():
+        part, attribute = homes[name]
+        if part is not None:
+            setattr(part, attribute, number)
+    return queue
+
+
+def _homes(queue: BlobQueue) -> dict[str, tuple[Any, str]]:
+    """Return the part of a queue that holds each number, None if it lacks the part, and the name of the attribute."""
+    engine, objects, collector = queue._engine, queue._objects, queue._collector  # noqa: SLF001 - what it is for
+    segments = engine.segments
+    writer, loader, sizes = (segments.writer, segments.loader, segments.writer.sizes) if segments else (None,) * 3
+    parts = [
+        (sizes, "hot_bytes fewest_rows most_rows most_bytes chunk_rows merged holes bulk_jobs"),
+        (loader, "rows_kept rows_ahead commits_ahead damage_kept"),
+        (engine, "retention versions_kept"),
+        (engine.history, "events_per_object"),
+        (objects, "named_within"),
+        (collector, "kept_for staged_kept interval"),
+        (queue, "staged_named_within"),
+    ]
+    found = {name: (part, name) for part, names in parts for name in names.split()}
+    return {**found, "segment_named_within": (writer, "named_within")}
