@@ -49,6 +49,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Callback:
         """As in asyncio."""
+        return self._call_soon(callback, args, context)
+
+    def _call_soon(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> Callback:
+        """Also what `call_soon_threadsafe` of asyncio calls."""
         handle = Callback(self, callback, args, context)
         self._ready.append(handle)
         return handle
@@ -97,7 +103,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return
         timers, ready = self._timers, self._ready
         if not ready:
-            while timers and timers[0][2]._cancelled:
+            while timers and timers[0][2].cancelled():
                 heapq.heappop(timers)
             if timers:
                 self._virtual_now = max(timers[0][0], self._virtual_now + RESOLUTION)
@@ -114,15 +120,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Run the first `count` callbacks that are ready, and none that they make ready."""
         ready = self._ready
         for _ in range(count):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+            ready.popleft().run()
 
 
 class Callback:
-    """A small `asyncio.Handle` and `asyncio.TimerHandle` in one: a simulation makes millions of them."""
+    """A small `asyncio.Handle` and `asyncio.TimerHandle` in one: a simulation makes millions of them.
 
-    __slots__ = ("__weakref__", "_args", "_callback", "_cancelled", "_context", "_loop", "_when")
+    Attributes:
+        context: the context in which it runs.
+    """
+
+    __slots__ = ("__weakref__", "_args", "_callback", "_cancelled", "_loop", "_when", "context")
 
     _source_traceback = None
 
@@ -137,7 +145,7 @@ class Callback:
         self._loop = loop
         self._callback = callback
         self._args = args
-        self._context = contextvars.copy_context() if context is None else context
+        self.context = contextvars.copy_context() if context is None else context
         self._when = when
         self._cancelled = False
 
@@ -157,9 +165,12 @@ class Callback:
         """Return the loop that runs the callback."""
         return self._loop
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run it, unless it was cancelled."""
+        if self._cancelled:
+            return
         try:
-            self._context.run(self._callback, *self._args)
+            self.context.run(self._callback, *self._args)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -169,6 +180,8 @@ class Callback:
                 "handle": self,
             }
             self._loop.call_exception_handler(details)
+
+    _run = run  # what asyncio's loop calls
 
 
 class _BoundedSelector(selectors.SelectSelector):

@@ -105,13 +105,11 @@ class SimulatedLoop(VirtualTimeLoop):
             raise Livelock(f"time has stood still for {MOST_TURNS} turns of the event loop")
         for _ in range(count):
             handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(CURRENT) if self.stopped else None
+            process = handle.context.get(CURRENT) if self.stopped else None
             if process is not None and process.paused:
                 process.keep(handle)
             else:
-                handle._run()
+                handle.run()
 
     def make_ready(self, callbacks: Iterable[Callback]) -> None:
         """Run these callbacks next, in their order."""
