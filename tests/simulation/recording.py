@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from jqueue.domain.operations import Fence, HandBack, Sweep
-from jqueue.ports.observer import AppliedCall, AppliedCalls, Observer
+from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
 from tests.simulation.history import CURRENT_CALL, Call
 
 
@@ -33,11 +33,19 @@ class Recorder(Observer):
     Args:
         process: name of the process.
         records: gets the records.
+
+    Attributes:
+        recognised: commits recognised after an answer that was not a clean success.
     """
 
     def __init__(self, process: str, records: list[Record]) -> None:
+        self.recognised = 0
         self._process = process
         self._records = records
+
+    def committed(self, commit: LandedCommit) -> None:
+        """See `Observer`."""
+        self.recognised += commit.recognised
 
     def applied(self, calls: AppliedCalls) -> None:
         """See `Observer`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, fields
 
 from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
+from jqueue.testing.tuning import tune
 from tests.simulation.actors import Consumer, Operator, Producer
 from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.calls import Calls, Violation
@@ -35,6 +37,7 @@ from tests.simulation.rangers import Ranger
 from tests.simulation.schedule import Schedule
 from tests.simulation.segments_audit import SegmentsAudit
 from tests.simulation.staging import Holder, Stager
+from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import Actor, Client, World
 
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -160,8 +163,9 @@ class Simulation:
         """
         loop = SimulatedLoop()  # without `asyncio.Runner`, which would search the tasks of all loops
         loop.set_exception_handler(lambda *_: None)
+        unreadable: set[str] = set()
         try:
-            with _quiet():
+            with _read_log(unreadable):
                 try:
                     left = loop.run_until_complete(self._main())
                     landings, calls = list(self.world.network.landings), list(self.world.history.calls)
@@ -177,7 +181,7 @@ class Simulation:
         store = self.world.network.store
         created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
         self.versions = read_chain(landings, created)
-        damaged = frozenset(self.world.unreadable)
+        damaged = frozenset(unreadable)
         if self.world.damage is not None:
             damaged |= self.world.damage.names
             self.report.events["segment damaged"] += len(self.world.damage.names)
@@ -279,7 +283,7 @@ class Simulation:
         dice = self.schedule.dice(f"actors of {process.name}")
         client = Client(self.world, process, dice.choice(LATENCIES))
         if self._short_table:
-            client.queue._engine.versions_kept = 0
+            tune(client.queue, versions_kept=0)
         self.clients.append(client)
         roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2])
         consumers = dice.choice([1, 2, 3])
@@ -359,21 +363,29 @@ class Simulation:
         report.operations = sum(call.operations for call in calls)
         report.requests = network.requests
         report.commits = len(network.landings)
-        report.recognised = sum(client.queue._engine.recognised for client in self.clients)
+        report.recognised = sum(client.recorder.recognised for client in self.clients)
         report.faults = network.fired
         report.outcomes = Counter(call.outcome for call in calls)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the queues' log: a store in trouble is expected here."""
-    logger = logging.getLogger("jqueue")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+def _read_log(unreadable: set[str]) -> Iterator[None]:
+    """Keep the queues' log to ourselves, and note the names of segments that it says cannot be read."""
+
+    class Reader(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if segment := re.match(rf"segment {FOLDER}(\S+) of the queue cannot be read", record.getMessage()):
+                unreadable.add(segment[1])
+
+    logger, reader = logging.getLogger("jqueue"), Reader()
+    before = logger.level, logger.propagate
+    logger.level, logger.propagate = logging.ERROR, False
+    logger.addHandler(reader)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.level, logger.propagate = before
+        logger.removeHandler(reader)
 
 
 def keeps_objects(store: HonestStore | ObjectStoragePort) -> bool:

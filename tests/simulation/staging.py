@@ -7,8 +7,6 @@ that it is done, sometimes with the very same jobs, sometimes with new jobs that
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
@@ -123,13 +121,17 @@ class Stager(Actor):
     async def _stage_segments(self, app: str, version: int) -> Content | None:
         """Store segments as the tasks of a write do. If the store fails, return None: the segments are litter."""
         dice, ids, keyed, tasks = self.dice, [], [], []
-        engine, objects = self.queue._engine, self.queue._objects
-        assert objects is not None
         began = asyncio.get_running_loop().time()
+        try:
+            place = await self.queue.staging_place()
+        except JQueueError:
+            return None
+        assert place is not None
+        assert place.created_at is not None
         moment = f"{STAGED}{self.moment}/{self.world.tag()}"
         for task in range(dice.choice([1, 1, 2, 3])):
             sizes = {"rows": dice.choice([1, 3, 100]), "chunk_rows": dice.choice([1, 2, 3])}
-            stager = SegmentStager(Limits(), engine.now(), "unused", queue=engine.draft.header.queue, **sizes)
+            stager = SegmentStager(Limits(), place.created_at, "unused", queue=place.queue, aging=place.aging, **sizes)
             for number in range(dice.choice([1, 2, 5])):
                 ids.append(f"{moment}-{task}-{number}")
                 details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}"}}
@@ -142,20 +144,27 @@ class Stager(Actor):
             new = []
             for encoded in (*stager.full(), *stager.rest()):
                 name = staged_name(app, version, f"{self.world.tag()}")
-                try:
-                    await objects.retried(
-                        partial(self._create, objects.storage, name, bytes(encoded.content)), DEADLINE
-                    )
-                except JQueueError:
+                if not await self._create(name, bytes(encoded.content)):
                     return None
                 new.append(NewSegment(name, stager.queue, encoded.entry, created_at=stager.created_at))
             tasks.append(StagedTask(stager.jobs, new, frozenset(stager.features)))
         return Content(tuple(tasks), tuple(ids), tuple(keyed), began)
 
-    async def _create(self, storage: SupportsObjects, name: str, content: bytes) -> None:
-        async with asyncio.timeout(CALL_TIMEOUT):
-            with suppress(CASConflictError):  # an earlier try has created it
-                await storage.create_object(FOLDER + name, content)
+    async def _create(self, name: str, content: bytes) -> bool:
+        """Store a segment. Return True if it is there: an earlier try may have created it."""
+        storage = self.queue.storage
+        assert isinstance(storage, SupportsObjects)
+        for _ in range(4):
+            try:
+                async with asyncio.timeout(CALL_TIMEOUT):
+                    await storage.create_object(FOLDER + name, content)
+            except CASConflictError:
+                return True
+            except (JQueueError, TimeoutError):
+                await asyncio.sleep(self.dice.random())
+            else:
+                return True
+        return False
 
     def _stage(self) -> Content:
         dice, ids, keyed, blocks = self.dice, [], [], []

@@ -12,8 +12,6 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from jqueue.core.blob.segment_writer import SegmentSizes
-from jqueue.core.blob.segments import Segments
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
@@ -21,6 +19,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import Retention
+from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.applications import Applications
 from tests.simulation.damage import Damage
@@ -119,20 +118,26 @@ class SimulatedClock:
 OBJECT_BYTES = 400
 """Bytes above which a payload gets an object of its own. Results stay below."""
 
-NAMED_WITHIN, KEPT_FOR, COLLECTED_EVERY = timedelta(seconds=15), timedelta(seconds=20), 5.0
-"""The times of the collection of objects, short enough to matter in a simulation."""
+KEPT_FOR, STAGED_KEPT = timedelta(seconds=20), timedelta(seconds=90)
+"""The times for which objects, and staged segments, are kept."""
 
-STAGED_NAMED_WITHIN, STAGED_KEPT = timedelta(seconds=80), timedelta(seconds=90)
-"""The times within which staged segments are named, and for which they are kept."""
+STAGED_NAMED_WITHIN = timedelta(seconds=80)
+"""The time within which staged segments are named."""
+
+SOON = Numbers(
+    named_within=timedelta(seconds=15),
+    kept_for=KEPT_FOR,
+    interval=5.0,
+    staged_named_within=STAGED_NAMED_WITHIN,
+    staged_kept=STAGED_KEPT,
+    segment_named_within=timedelta(seconds=10),
+    retention=Retention(seconds=10.0, young=2.0),
+    damage_kept=4.0,
+)
+"""The times of objects and segments, short enough to matter in a simulation."""
 
 READ_FOR = 8.0
-"""Seconds for which a segment is kept after its last naming: `KEPT_FOR`, less its age at that time."""
-
-RETENTION, SEGMENT_NAMED_WITHIN = Retention(seconds=10.0, young=2.0), timedelta(seconds=10)
-"""The times for which segments are kept."""
-
-DAMAGE_KEPT = 4.0
-"""Seconds after which a process tries a damaged segment again."""
+"""Seconds for which a segment is kept after its last naming: `kept_for`, less its age at that time."""
 
 WITH_OBJECTS = 0.85
 """Share of the processes whose store keeps objects beside the queue, where the history is kept."""
@@ -156,7 +161,6 @@ class World:
         overseen: True if operators act on what they have seen.
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
-        unreadable: names of the segments that a process could not read.
         ranged: True if some actors claim ranges.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
@@ -186,7 +190,6 @@ class World:
     overseen: bool = False
     segmented: bool = False
     damage: Damage | None = None
-    unreadable: set[str] = field(default_factory=set)
     ranged: bool = False
     crowded: bool = False
     left_ranges: list[tuple[RangeClaim, list[Any], list[Any]]] = field(default_factory=list)
@@ -244,18 +247,12 @@ class Client:
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
-        self.queue.observe(Recorder(process.name, world.records))
-        if abilities >= 3 and self.queue._objects is not None and self.queue._collector is not None:
-            self.queue._objects.named_within = NAMED_WITHIN
-            self.queue._collector.kept_for, self.queue._collector.interval = KEPT_FOR, COLLECTED_EVERY
-            self.queue._collector.staged_kept = STAGED_KEPT
-        self.queue.staged_named_within = STAGED_NAMED_WITHIN
-        self.queue._engine.history.events_per_object = world.events_per_object
-        self.queue._engine.retention = RETENTION
-        if (segments := self.queue._engine.segments) is not None:
-            segments.loader.reported = world.unreadable
-            if world.segmented:
-                make_small(segments, world.schedule.dice(f"segments of {process.name}"))
+        self.recorder = Recorder(process.name, world.records)
+        self.queue.observe(self.recorder)
+        tune(self.queue, **SOON)
+        tune(self.queue, events_per_object=world.events_per_object)
+        if world.segmented:
+            tune(self.queue, **small_segments(world.schedule.dice(f"segments of {process.name}")))
 
     async def live(self, actors: Sequence[Actor]) -> None:
         """Let the actors take their steps, then leave."""
@@ -281,20 +278,19 @@ class Client:
         return dice.uniform(0.0, 12.0) if early else None
 
 
-def make_small(segments: Segments, dice: random.Random) -> None:
-    """Give one process small segments, of sizes of its own. Some processes write none."""
-    segments.writer.named_within = SEGMENT_NAMED_WITHIN
-    segments.writer.sizes = SegmentSizes(
+def small_segments(dice: random.Random) -> Numbers:
+    """Return the sizes of small segments for one process. Some processes write none."""
+    return Numbers(
         hot_bytes=dice.choice([None, 1, 1, 1, 600]),
         fewest_rows=dice.choice([1, 1, 2, 4]),
         most_rows=dice.choice([2, 5, 50]),
         chunk_rows=dice.choice([1, 2, 3]),
         merged=dice.choice([2, 3]),
         holes=dice.choice([0, 1, 3]),
+        rows_kept=dice.choice([0, 3, 100]),
+        rows_ahead=dice.choice([0, 2, 20]),
+        bulk_jobs=dice.choice([None, 0, 2]),
     )
-    segments.loader.damage_kept = DAMAGE_KEPT
-    segments.loader.rows_kept, segments.loader.rows_ahead = dice.choice([0, 3, 100]), dice.choice([0, 2, 20])
-    segments.writer.sizes.bulk_jobs = dice.choice([None, 0, 2])
 
 
 class Actor:
