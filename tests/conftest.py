@@ -94,7 +94,7 @@ def _tell_groups(items):
     for item in items:
         group = item.get_closest_marker("xdist_group")
         if group is not None and hasattr(item, "id") and not item.nodeid.endswith(f"@{group.args[0]}"):
-            item._id = type(item.id).parse(f"{item.nodeid}@{group.args[0]}")
+            item._id = type(item.id).parse(f"{item.nodeid}@{group.args[0]}")  # noqa: SLF001 - as xdist does
 
 
 SECONDS, SECONDS_OF_FULL = 300, 1800

@@ -263,7 +263,7 @@ def _judge(session: pytest.Session, number: int, items: list[pytest.Item]) -> in
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if failures:
-                session._setupstate.teardown_exact(None)
+                session._setupstate.teardown_exact(None)  # noqa: SLF001 - pytest has no other way
                 break
     except BaseException:
         os._exit(1)

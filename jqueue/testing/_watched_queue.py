@@ -116,7 +116,7 @@ class WatchedQueue:
         __tracebackhide__ = True
         contexts = [ctx] if isinstance(ctx, Context) else list(ctx)
         for each in (ctx, *contexts):
-            each._queue = self._queue  # handlers use the queue itself
+            each._queue = self._queue  # noqa: SLF001 - handlers use the queue itself
         try:
             value = await call_next()
             results = [value] if ctx is contexts[0] else results_of(value, len(contexts))

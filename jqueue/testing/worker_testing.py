@@ -105,7 +105,7 @@ class WorkerTester:
         """Run the worker with the watching middleware outside all others, and with or without its cron entries."""
         async with AsyncExitStack() as stack:
             await open_queue(self.queue, stack, tuple(worker.handlers))
-            middlewares, crons = worker._middlewares, worker.crons
+            middlewares, crons = worker._middlewares, worker.crons  # noqa: SLF001 - the watching one goes first
             if not with_crons:
                 for cron in crons if self.queue.capabilities.schedules else ():
                     await self.queue.unschedule(cron.name)

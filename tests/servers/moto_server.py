@@ -35,7 +35,7 @@ class MotoS3:
         self._undo.close()
 
     def _close(self) -> None:
-        listener = self._server._server
+        listener = self._server._server  # noqa: SLF001 - its `stop` leaves the socket open
         self._server.stop()
         if listener is not None:
             listener.server_close()
