@@ -23,8 +23,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
-from tests.simulation.applications import DRAWN, STAGED
-from tests.simulation.workload import BLOB_BYTES, DEADLINE, OBJECT_BYTES, OVERSIZED, Actor
+from tests.simulation.workload import BLOB_BYTES, DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
 
 LARGER = 50
 """Number of times that a payload is repeated to make it a large one."""

@@ -18,9 +18,8 @@ from jqueue.domain.models import Claim
 from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
-from tests.simulation.calls import Violation
 from tests.simulation.chain import IN_PROGRESS, NOTHING, Created, Timeline, Version, attempt_of, status_of
-from tests.simulation.history import NEVER, Call, is_of_the_store
+from tests.simulation.history import NEVER, Call, Violation, is_of_the_store
 from tests.simulation.model_audit import Answer, ModelAudit, claims_told
 from tests.simulation.punctuality import Exits
 from tests.simulation.stored_segments import FOLDER

@@ -22,13 +22,12 @@ from tests.simulation.stored_segments import FOLDER, StoredSegment
 Fields = dict[str, Any]
 
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
-TABLES = frozenset(
-    (
-        *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
-        *("attempt_floor", "last_sequence", "settings", "entrypoints", "recent", "schedules", "transactions"),
-        *("counters", "history", "segments", "retired", "ranges"),
-    )
-)
+HEADER = {
+    **{"evicted_through": "forgotten", "attempt_floor": "floor", "entrypoints": "rules"},
+    **{name: name for name in ("queue", "holds", "settings", "schedules", "transactions", "counters", "history")},
+    **{name: name for name in ("segments", "retired", "ranges", "finished", "last_sequence", "recent")},
+}
+"""The fields of a header that a version has as they are, with its own names for them."""
 
 Created = Mapping[str, tuple[float, bytes]]
 """Time of creation and content of objects, by suffix."""
@@ -54,7 +53,6 @@ class Version:
         jobs: fields of each job, by id, wherever it is.
         rows: the place of each job that is the waiting row of a segment, by its id.
         ranged: the range of each job that is in progress as a part of one, by its id.
-        leading: ids of the first job of each range.
         ranges: the claims of ranges, by id.
         broken: entries among the jobs that cannot be read as jobs, by id.
         notes: fields of the header that the queue does not know.
@@ -82,7 +80,6 @@ class Version:
         finished: attempts of the jobs that were acked a short while ago, by id.
         last_sequence: last sequence number that was given to a job.
         recent: claims that count for rate limits.
-        old: True if it has the format of jqueue 1.0.0.
     """
 
     index: int = -1
@@ -93,7 +90,6 @@ class Version:
     broken: dict[str, Any] = field(default_factory=dict)
     notes: Fields = field(default_factory=dict)
     forgotten: int = 0
-    old: bool = False
     queue: str = ""
     floor: int = 0
     holds: Fields = field(default_factory=dict)
@@ -105,7 +101,6 @@ class Version:
     history: Fields = field(default_factory=dict)
     rows: dict[str, Place] = field(default_factory=dict)
     ranged: dict[str, str] = field(default_factory=dict)
-    leading: set[str] = field(default_factory=set)
     ranges: dict[str, Fields] = field(default_factory=dict)
     segments: dict[str, Fields] = field(default_factory=dict)
     retired: dict[str, float] = field(default_factory=dict)
@@ -125,12 +120,6 @@ class Version:
     def hot(self) -> set[str]:
         """The ids of the jobs in the blob."""
         return self.jobs.keys() - self.rows.keys() - self.ranged.keys()
-
-    def total(self, entrypoint: str, kind: int) -> int:
-        """Return one counter of an entrypoint."""
-        counters = self.counters.get(entrypoint)
-        count: int = counters[0][kind] if counters else 0
-        return count
 
 
 NOTHING = Version()
@@ -269,7 +258,6 @@ class _ChainReader:
             doubles |= version.jobs.keys() & known[1].keys()
             version.jobs.update(known[1])
             version.ranged.update(dict.fromkeys(known[1], range_id))
-            version.leading.update(list(known[1])[:1])
         version.doubles = frozenset(doubles)
 
     def segment(self, name: str) -> StoredSegment | None:
@@ -353,25 +341,16 @@ def _moment(text: str) -> str:
 
 
 def _read_header(version: Version, content: Fields) -> None:
-    version.forgotten = content.get("evicted_through", 0)
-    version.old = isinstance(content["jobs"], list)
-    version.queue, version.floor = content.get("queue", ""), content.get("attempt_floor", 0)
-    version.holds = content.get("holds", {})
-    version.settings, version.rules = content.get("settings", {}), content.get("entrypoints", {})
-    version.transactions = content.get("transactions", {})
-    version.schedules, version.counters = content.get("schedules", {}), content.get("counters", {})
-    version.history = content.get("history", {})
-    version.segments, version.retired = content.get("segments", {}), content.get("retired", {})
-    version.ranges = content.get("ranges", {})
-    version.finished, version.last_sequence = content.get("finished", {}), content.get("last_sequence", 0)
-    version.recent = content.get("recent", {})
+    for name, attribute in HEADER.items():
+        if name in content:
+            setattr(version, attribute, content[name])
     made = [(writer, record[0]) for writer, record in content.get("commits", {}).items() if record[1] == version.number]
     version.commit = made[0] if len(made) == 1 else None
     records = content.get("commits", {}).values()
     version.clock = max((record[2] for record in records if record[1] == version.number), default=0.0)
     version.last_clock = max((record[2] for record in records), default=0.0)
-    if not content.keys() <= TABLES | {"jobs"}:
-        version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
+    known = HEADER.keys() | {"format", "version", "critical", "commits", "jobs"}
+    version.notes = {name: value for name, value in content.items() if name not in known}
 
 
 def _fields_of(job: Any) -> Fields:
@@ -402,11 +381,6 @@ def failures_of(job: Fields) -> int:
     return max(failures, 1) if status_of(job) == IN_PROGRESS else failures
 
 
-def is_ready(job: Fields, entrypoint: str | None = None) -> bool:
-    """True if a dequeue of the entrypoint can claim the job at any time: it is queued, without delay or expiry."""
-    return (
-        status_of(job) == QUEUED
-        and job.get("run_at") is None
-        and job.get("expires_at") is None
-        and entrypoint in (None, job["entrypoint"])
-    )
+def seconds(moment: str) -> float:
+    """Return a time of the blob as seconds since 1970."""
+    return datetime.fromisoformat(moment).timestamp()

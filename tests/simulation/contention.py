@@ -7,10 +7,8 @@ import itertools
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobNotFoundError
-from tests.simulation.calls import Violation
-from tests.simulation.history import Call
+from tests.simulation.history import Call, Recorder, Violation
 from tests.simulation.loop import SimulatedLoop, SimulatedProcess
-from tests.simulation.recording import Recorder
 from tests.simulation.workload import SeededEntropy, SimulatedClock, World
 
 FAST, SLOW = 0.04, 0.2

@@ -22,10 +22,9 @@ from tests.simulation.chain import (
     read_chain,
     status_of,
 )
-from tests.simulation.history import Call
+from tests.simulation.history import Call, Recorder
 from tests.simulation.network import HonestStore
 from tests.simulation.orders import held_for, lift_everything
-from tests.simulation.recording import Recorder
 from tests.simulation.workload import SeededEntropy, World
 
 DRAIN_SECONDS = 45.0

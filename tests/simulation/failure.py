@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.calls import Violation
 from tests.simulation.chain import Fields, Version
-from tests.simulation.history import NEVER
+from tests.simulation.history import NEVER, Violation
 from tests.simulation.runner import Settings, Simulation
 
 MOST_TRIES = 400

@@ -1,15 +1,19 @@
-"""The history: one record for each call of a process, with its arguments and its outcome."""
+"""The history: each call of a process with its outcome, what was applied for it, and the error for a broken rule."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, StorageError, UnknownOutcomeError
 from jqueue.domain.models import Claim
+from jqueue.domain.operations import Fence, HandBack, Sweep
+from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
+from tests.simulation.chain import Version
 
 NEVER = float("inf")
 MOST_SHOWN = 2
@@ -126,3 +130,85 @@ class History:
 def is_of_the_store(error: BaseException | None) -> bool:
     """True for an error that any call may end with while the store is in trouble."""
     return isinstance(error, UnknownOutcomeError | DeadlineExceededError | QueueClosedError)
+
+
+class Violation(AssertionError):
+    """A rule was broken.
+
+    Attributes:
+        rule: number of the rule in docs/reference/protocol.md; 0 for liveness, 13 for lines that stand there twice, 15
+            for counters, 16 for the history, 17 for objects, 19 for segments, 20 if a version or an answer is not what
+            the model makes of the operations.
+        index: place in the chain of the version that shows the violation; None if no version shows it.
+        call: the call concerned; None if no single call is.
+    """
+
+    def __init__(self, rule: int, what: str, *, version: Version | None = None, call: Call | None = None) -> None:
+        where = f" (version {version.number})" if version is not None else ""
+        who = f"{call} by {call.process}: " if call is not None else ""
+        super().__init__(f"{'liveness' if rule == 0 else f'rule {rule}'}: {who}{what}{where}")
+        self.rule = rule
+        self.index = version.index if version is not None else None
+        self.call = call
+
+
+class Calls:
+    """The calls of a history, indexed by verb, and the heartbeats by claim."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self.all = list(calls)
+        self.beating: dict[Claim, list[Call]] = defaultdict(list)
+        self.by_verb: dict[str, list[Call]] = defaultdict(list)
+        for call in self.all:
+            self.by_verb[call.verb].append(call)
+            if call.verb in ("heartbeat", "heartbeat_many", "beat_range"):
+                for claim in call.claims:
+                    self.beating[claim].append(call)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """Calls that one process has applied together.
+
+    Attributes:
+        process: its name.
+        at: the time, in seconds of the simulation.
+        applied: the operations with their outcomes.
+        calls: the call to which each belongs; None for what the queue object does by itself.
+    """
+
+    process: str
+    at: float
+    applied: AppliedCalls
+    calls: tuple[Call | None, ...]
+
+
+class Recorder(Observer):
+    """Records what one queue object applies.
+
+    Args:
+        process: name of the process.
+        records: gets the records.
+
+    Attributes:
+        recognised: commits recognised after an answer that was not a clean success.
+    """
+
+    def __init__(self, process: str, records: list[Record]) -> None:
+        self.recognised = 0
+        self._process = process
+        self._records = records
+
+    def committed(self, commit: LandedCommit) -> None:
+        """See `Observer`."""
+        self.recognised += commit.recognised
+
+    def applied(self, calls: AppliedCalls) -> None:
+        """See `Observer`."""
+        made = tuple(map(_call_of, calls.calls))
+        self._records.append(Record(self._process, asyncio.get_running_loop().time(), calls, made))
+
+
+def _call_of(applied: AppliedCall) -> Call | None:
+    by_itself = all(isinstance(operation, Fence | HandBack | Sweep) for operation in applied.operations)
+    return None if by_itself or applied.context is None else applied.context.get(CURRENT_CALL)

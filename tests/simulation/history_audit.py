@@ -13,8 +13,8 @@ from jqueue.domain.history import START
 from jqueue.domain.models import Job
 from jqueue.domain.replay import Replay
 from jqueue.domain.replay import Row as ReplayRow
-from tests.simulation.calls import Violation
 from tests.simulation.chain import IN_PROGRESS, NOTHING, Fields, Version, attempt_of, status_of
+from tests.simulation.history import Violation
 from tests.simulation.overseers import MARK
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.stored_segments import StoredRow, StoredSegment

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from tests.simulation.calls import Violation
 from tests.simulation.failure import describe, shorten
+from tests.simulation.history import Violation
 from tests.simulation.runner import Report, Settings, run_seed
 
 SEEDS_AT_ONCE = 50

@@ -26,12 +26,10 @@ from jqueue.domain.operations import (
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
 from tests.property.plain_queue import EXPIRED, REMOVED
-from tests.simulation.calls import Calls, Violation
 from tests.simulation.chain import COMPLETED, NO_OBJECTS, NOTHING, Created, Version, status_of
-from tests.simulation.history import Call
+from tests.simulation.history import Call, Calls, Record, Violation
 from tests.simulation.modelled import Model, Shown, differences, load
 from tests.simulation.people import OLD_PROGRAM
-from tests.simulation.recording import Record
 from tests.simulation.replay import Difference, Replay
 
 MODEL = 20

@@ -1,4 +1,4 @@
-"""The actors of a queue with limits, cron entries and results: one gives orders, one waits for results."""
+"""The actors of a queue with limits, cron entries, results and a history: one gives orders, one waits for results."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.simulation.workload import CRONS, DEADLINE, Actor
 
 NAMES = ("cron 1", "cron 2")
 GONE = (JobNotFoundError, JobStateError)
+HISTORY_KEPT = 365 * 86400.0
+"""Seconds for which events are kept: no object is removed for its age."""
 
 
 class Ruler(Actor):
@@ -134,6 +136,17 @@ class Waiter(Actor):
                 await call
         except TimeoutError:
             return
+
+
+class Historian(Actor):
+    """Switches the history on, and sometimes off and on again."""
+
+    async def step(self) -> None:
+        """Set the history."""
+        kept = None if self.dice.random() < 0.1 else HISTORY_KEPT
+        if kept is not None and not self.queue.capabilities.history:
+            return
+        await self.call("configure", self.queue.configure(history=kept))
 
 
 async def lift_everything(queue: Any, record: Any) -> None:

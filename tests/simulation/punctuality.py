@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
-from tests.simulation.calls import Violation
-from tests.simulation.chain import COMPLETED, Timeline, status_of
-from tests.simulation.history import NEVER, Call
+from tests.simulation.chain import COMPLETED, IN_PROGRESS, QUEUED, Fields, Timeline, Version, status_of
+from tests.simulation.history import NEVER, Call, Violation
 from tests.simulation.model_audit import ModelAudit
-from tests.simulation.serving_order import is_free
 from tests.simulation.workload import DEADLINE
 
 Pauses = Mapping[str, list[tuple[float, float]]]
@@ -136,7 +134,7 @@ class Punctuality:
         if call.result:
             seen = seen[:-1]
         if seen:
-            free = ({i for i, job in v.jobs.items() if is_free(job, v, call.entrypoint)} - v.unsure for v in seen)
+            free = ({i for i, job in v.jobs.items() if _is_free(job, v, call.entrypoint)} - v.unsure for v in seen)
             always = set.intersection(*free)
             if always:
                 raise Violation(0, f"waited, although {min(always)} was ready", call=call)
@@ -185,3 +183,19 @@ class Punctuality:
                     raise Violation(6, "went on, although a claim was lost", call=call)
         if call.ended - confirmed > call.timeout + LATE + self._paused(call.process, confirmed, call.ended):
             raise Violation(6, "went on without a confirmation for longer than its claims last", call=call)
+
+
+def _is_free(job: Fields, version: Version, entrypoint: str | None) -> bool:
+    """True if a dequeue of the entrypoint can certainly claim a job: it is ready, and nothing may hold it back.
+
+    Every job with a rate limit counts as held.
+    """
+    rules = version.rules.get(job["entrypoint"], {})
+    is_waiting = status_of(job) == QUEUED and job.get("run_at") is None and job.get("expires_at") is None
+    if not is_waiting or entrypoint not in (None, job["entrypoint"]) or rules.get("paused") or rules.get("rate"):
+        return False
+    claimed = [each for each in version.jobs.values() if status_of(each) == IN_PROGRESS]
+    running = sum(each["entrypoint"] == job["entrypoint"] for each in claimed)
+    key, most = job.get("concurrency_key"), rules.get("max_running")
+    with_key = sum(each.get("concurrency_key") == key for each in claimed)
+    return (most is None or running < most) and (key is None or with_key < (job.get("concurrency_limit") or 1))

@@ -16,26 +16,23 @@ from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.testing.tuning import tune
 from tests.simulation.actors import Consumer, Operator, Producer
 from tests.simulation.answers_audit import AnswersAudit
-from tests.simulation.calls import Calls, Violation
 from tests.simulation.chain import NO_OBJECTS, Version, read_chain
 from tests.simulation.contention import contend
 from tests.simulation.crowds import Crowd, count_runs
 from tests.simulation.damage import Damage, note_damage
 from tests.simulation.drain import DRAIN_SECONDS, drain
-from tests.simulation.historians import SOON, Historian
-from tests.simulation.history import Call
+from tests.simulation.history import Call, Calls, Violation
 from tests.simulation.history_audit import HistoryAudit
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
-from tests.simulation.objects_audit import check_objects
-from tests.simulation.orders import Ruler, Waiter
+from tests.simulation.orders import Historian, Ruler, Waiter
 from tests.simulation.overseers import Overseer
 from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from tests.simulation.punctuality import Punctuality
 from tests.simulation.rangers import Ranger
 from tests.simulation.schedule import Schedule
-from tests.simulation.segments_audit import SegmentsAudit
+from tests.simulation.segments_audit import SegmentsAudit, check_objects
 from tests.simulation.staging import Holder, Stager
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import Actor, Client, World
@@ -300,7 +297,7 @@ class Simulation:
         actors: list[Actor] = []
         for number, role in enumerate(roles, 1):
             steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
-            moment = SOON if role is Historian else pause
+            moment = 0.05 if role is Historian else pause  # the history begins before most jobs are there
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
         if self.world.ranged:
             steps = self.schedule.dice(f"ranger of {process.name}").randint(1, 2 * self.settings.steps)

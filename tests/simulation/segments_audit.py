@@ -14,14 +14,17 @@ from hashlib import sha256
 from zlib import crc32
 
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.calls import Violation
 from tests.simulation.chain import NOTHING, QUEUED, Fields, Version, status_of
-from tests.simulation.network import HonestStore
-from tests.simulation.stored_segments import FOLDER, StoredRow, StoredSegment
+from tests.simulation.history import Violation
+from tests.simulation.network import HonestStore, Landing
+from tests.simulation.stored_segments import FOLDER, NAMED, StoredRow, StoredSegment
 from tests.simulation.workload import KEPT_FOR, READ_FOR, STAGED_KEPT
 
 SEGMENT = 19
 """Number of the rule: a job is in one place, and the manifest is true."""
+
+OBJECTS = 17
+"""Number of the rule: what a commit names is there."""
 
 CHANGING = frozenset({"next", "taken", "head", "oldest", "tried"})
 """Facts of a manifest's entry that change while its rows are taken."""
@@ -211,7 +214,30 @@ def _order(key: Sequence[float], entry: Fields) -> tuple[float, ...]:
     return (priority if aging is None else priority * aging + since), sequence
 
 
-def named_in(version: Version) -> Iterable[tuple[bytes, bytes, bytes]]:
+def check_objects(landings: Sequence[Landing], versions: Sequence[Version], store: HonestStore) -> int:
+    """Check every version. Return the number of names that were checked.
+
+    Raises:
+        Violation: an object was not there, not whole, or removed too early.
+    """
+    named = 0
+    following = [*landings[1:], None][: len(landings)]
+    for landing, version, after in zip(landings, versions, following, strict=True):
+        replaced = float("inf") if after is None else after.at
+        for suffix, size, digest in (*NAMED.findall(landing.content), *_named_in(version)):
+            named += 1
+            name = suffix.decode()
+            if name not in store.created or store.created[name][0] > landing.at:
+                raise Violation(OBJECTS, f"the object {name} was named before it was there", version=version)
+            content = store.created[name][1]
+            if (len(content), sha256(content).hexdigest()) != (int(size), digest.decode()):
+                raise Violation(OBJECTS, f"the object {name} is not whole", version=version)
+            if store.removed.get(name, float("inf")) < replaced:
+                raise Violation(OBJECTS, f"the object {name} was removed while a job named it", version=version)
+    return named
+
+
+def _named_in(version: Version) -> Iterable[tuple[bytes, bytes, bytes]]:
     """Yield the name, the size and the digest of each object that a waiting row of a version names."""
     for segment in version.stored.values():
         if segment.said["objects"]:

@@ -27,9 +27,8 @@ from jqueue.domain.operations import (
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.actors import CLAIM_TIMEOUTS, Consumer
-from tests.simulation.applications import APPS, KEYED, STAGED, Content
 from tests.simulation.history import NEVER
-from tests.simulation.workload import CALL_TIMEOUT, DEADLINE, STAGED_NAMED_WITHIN, Actor
+from tests.simulation.workload import APPS, CALL_TIMEOUT, DEADLINE, KEYED, STAGED, STAGED_NAMED_WITHIN, Actor, Content
 
 HOLDERS = ("holder 1", "holder 2")
 

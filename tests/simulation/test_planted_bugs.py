@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.simulation.calls import Violation
 from tests.simulation.failure import shorten
+from tests.simulation.history import Violation
 from tests.simulation.many import run_seeds
 from tests.simulation.planted_bugs import PLANTED, no_commit_id
 from tests.simulation.runner import Settings, Simulation, run_seed

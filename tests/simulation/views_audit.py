@@ -8,7 +8,6 @@ from collections.abc import Callable, Set
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.stats import EntrypointStats
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.calls import Violation
 from tests.simulation.chain import (
     COMPLETED,
     DEAD,
@@ -18,10 +17,10 @@ from tests.simulation.chain import (
     Timeline,
     Version,
     attempt_of,
+    seconds,
     status_of,
 )
-from tests.simulation.history import Call
-from tests.simulation.serving_order import seconds
+from tests.simulation.history import Call, Violation
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import READ_FOR
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,21 +13,21 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
+from jqueue.domain.operations import StagedJobs
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import Retention
 from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.applications import Applications
 from tests.simulation.damage import Damage
-from tests.simulation.history import NEVER, Call, History
+from tests.simulation.history import NEVER, Call, History, Record, Recorder
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import Network
-from tests.simulation.recording import Record, Recorder
 from tests.simulation.schedule import Schedule
 
 ENTRYPOINTS = ("a", "b")
@@ -79,36 +80,19 @@ class SeededEntropy:
 
 
 class SimulatedClock:
-    """The clock of one process: the loop's time plus a skew. It can be set wrong."""
+    """The clock of one process: the loop's time plus a skew. It can be set wrong.
+
+    Attributes:
+        skew: seconds by which it is ahead.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, skew: float) -> None:
         self.monotonic = loop.time
-        self._skews = [(0.0, skew)]
-
-    @property
-    def skew(self) -> float:
-        """Seconds by which it is ahead."""
-        return self._skews[-1][1]
-
-    @skew.setter
-    def skew(self, seconds: float) -> None:
-        self._skews.append((self.monotonic(), seconds))
+        self.skew = skew
 
     def set_back(self, seconds: float) -> None:
         """Set the clock back, to undo a jump."""
         self.skew -= seconds
-
-    def least_since(self, moment: float) -> float:
-        """Return the earliest time that it has shown since a moment, in seconds since 1970."""
-        return EPOCH.timestamp() + moment + min(self._skews_since(moment))
-
-    def most_since(self, moment: float) -> float:
-        """Return the latest time that it has shown since a moment, in seconds since 1970."""
-        return EPOCH.timestamp() + self.monotonic() + max(self._skews_since(moment))
-
-    def _skews_since(self, moment: float) -> list[float]:
-        began = [place for place, (at, _) in enumerate(self._skews) if at <= moment]
-        return [skew for _, skew in self._skews[began[-1] :]]
 
     def now(self) -> datetime:
         """Return the time of the wall clock, in UTC."""
@@ -141,6 +125,52 @@ READ_FOR = 8.0
 
 WITH_OBJECTS = 0.85
 """Share of the processes whose store keeps objects beside the queue, where the history is kept."""
+
+
+APPS = ("app 1", "app 2")
+STAGED = "staged:"
+"""Prefix of the ids of staged jobs. No other actor makes such ids."""
+
+DRAWN = "process "
+"""Prefix of the ids that queue objects draw. The only jobs with such ids are staged jobs with a key."""
+
+KEYED = b"keyed "
+"""Prefix of the payloads of staged jobs with a unique key, whose ids are unknown until they are added."""
+
+
+@dataclass
+class Content:
+    """Jobs staged for one version of an application.
+
+    Attributes:
+        staged: the staged jobs, as they were read back; or those of each task, in segments that exist.
+        ids: ids of the jobs without a key.
+        keyed: a mark that identifies each job with a key.
+        staged_at: the time at which their staging began, on the clock of the event loop.
+    """
+
+    staged: tuple[StagedJobs, ...] | tuple[StagedTask, ...]
+    ids: tuple[str, ...]
+    keyed: tuple[str, ...]
+    staged_at: float = 0.0
+
+    @property
+    def tasks(self) -> tuple[StagedTask, ...]:
+        """The tasks, if the jobs are in segments; otherwise nothing."""
+        return tuple(each for each in self.staged if isinstance(each, StagedTask))
+
+
+@dataclass
+class Applications:
+    """State of the applications, which outlives the processes.
+
+    Attributes:
+        versions: current version of each application.
+        contents: jobs staged for each version of each application.
+    """
+
+    versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(APPS, 1))
+    contents: dict[tuple[str, int], list[Content]] = field(default_factory=lambda: defaultdict(list))
 
 
 @dataclass
