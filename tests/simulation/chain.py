@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from tests.simulation.network import Landing
+from tests.simulation.network import Landing, Network
 from tests.simulation.stored_segments import FOLDER, StoredSegment
 
 Fields = dict[str, Any]
@@ -158,6 +158,11 @@ def read_chain(landings: Iterable[Landing], objects: Created = NO_OBJECTS) -> li
     """
     reader = _ChainReader(objects)
     return [reader.read(index, landing) for index, landing in enumerate(landings)]
+
+
+def last_version(network: Network) -> Version:
+    """Return the present version."""
+    return next(iter(read_chain(network.landings[-1:], network.created)), NOTHING)
 
 
 @dataclass(slots=True)

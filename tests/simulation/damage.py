@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 from datetime import datetime
 
 from jqueue.domain.errors import StorageError, StorageFatalError
-from tests.simulation.chain import NOTHING, Version, read_chain
+from tests.simulation.chain import Version, last_version
 from tests.simulation.network import HonestStore, Network
 from tests.simulation.schedule import Schedule
 from tests.simulation.stored_segments import FOLDER
@@ -62,7 +62,7 @@ class Damage:
         self._store.unreadable.clear()
 
     def _damage(self) -> None:
-        version = next(iter(read_chain(self._network.landings[-1:], self._store.created)), NOTHING)
+        version = last_version(self._network)
         names = sorted(name for name in version.segments if FOLDER + name in self._store.objects)
         if not names:
             return

@@ -12,18 +12,8 @@ from typing import Any
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
 from jqueue.testing.virtual_time import VirtualClock
-from tests.simulation.chain import (
-    COMPLETED,
-    DEAD,
-    NO_OBJECTS,
-    NOTHING,
-    Fields,
-    Version,
-    read_chain,
-    status_of,
-)
+from tests.simulation.chain import COMPLETED, DEAD, Fields, Version, last_version, status_of
 from tests.simulation.history import Call, Recorder
-from tests.simulation.network import HonestStore
 from tests.simulation.orders import held_for, lift_everything
 from tests.simulation.workload import SeededEntropy, World
 
@@ -54,7 +44,7 @@ async def drain(world: World) -> list[str]:
         until, wait = loop.time() + DRAIN_SECONDS, 0.0
         if world.modern:
             await lift_everything(queue, record)
-            slow = held_for(await queue.read_state(), _last(world))
+            slow = held_for(await queue.read_state(), last_version(world.network))
             until, wait = until + slow, BETWEEN_LOOKS if slow else 0.0
         while loop.time() < until:
             tag = 300 + world.tag() / 10_000
@@ -64,7 +54,7 @@ async def drain(world: World) -> list[str]:
                 claims = tuple(job.claim for job in jobs)
                 await record("ack_many", queue.ack_many(jobs), claims=claims, operations=len(jobs))
                 continue
-            left = _left(_last(world))
+            left = _left(last_version(world.network))
             if not left:
                 break
             await asyncio.sleep(BETWEEN_LOOKS - wait)
@@ -74,12 +64,6 @@ async def drain(world: World) -> list[str]:
                 async for event in queue.history():
                     world.read_events.append(event)
     return left
-
-
-def _last(world: World) -> Version:
-    """Return the last version."""
-    store, landings = world.network.store, world.network.landings[-1:]
-    return next(iter(read_chain(landings, store.created if isinstance(store, HonestStore) else NO_OBJECTS)), NOTHING)
 
 
 def _left(version: Version) -> list[str]:

@@ -85,18 +85,11 @@ def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
 def _changes(before: Version, after: Version) -> list[str]:
     """Return the changes of one version: limits, the times of cron entries, and each job. Payloads are not shown."""
     decided = [f"settings: {after.settings}"] if before.settings != after.settings else []
-    for name in sorted(after.transactions):
-        if before.transactions.get(name) != after.transactions[name]:
-            decided.append(f"transaction of {name}: {after.transactions[name]}")
-    for name in sorted(before.rules.keys() | after.rules.keys()):
-        if before.rules.get(name) != after.rules.get(name):
-            decided.append(f"rules of {name}: {after.rules.get(name, 'none')}")
-    for name in sorted(before.schedules.keys() | after.schedules.keys()):
-        if before.schedules.get(name) != after.schedules.get(name):
-            decided.append(f"{name}: due {after.schedules.get(name, {}).get('next_at', 'never')}")
-    for name in sorted(before.segments.keys() | after.segments.keys()):
-        if before.segments.get(name) != after.segments.get(name):
-            decided.append(f"segment {name}: {_brief_of(name, after)}")
+    for table in ("transactions", "rules", "schedules", "segments"):
+        old, new = getattr(before, table), getattr(after, table)
+        for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
+            is_rows = table == "segments" and name in new
+            decided.append(f"{table} {name}: {_brief_of(name, after) if is_rows else new.get(name, 'gone')}")
     changed = [job_id for job_id, job in after.jobs.items() if before.jobs.get(job_id) != job]
     gone = [f"{job_id}: gone" for job_id in before.jobs.keys() - after.jobs.keys()]
     return decided + [f"{job_id}: {_brief(after.jobs[job_id])}" for job_id in changed] + sorted(gone)
@@ -104,8 +97,6 @@ def _changes(before: Version, after: Version) -> list[str]:
 
 def _brief_of(name: str, version: Version) -> str:
     """Return the rows of a segment in short: the ids of those that wait."""
-    if name not in version.segments:
-        return "gone"
     ids = [job_id for job_id, (segment, _) in version.rows.items() if segment == name]
     return f"{len(ids)} of {version.segments[name]['rows']} rows wait: {', '.join(ids)}"
 

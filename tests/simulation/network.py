@@ -136,7 +136,8 @@ class HonestStore:
         return sorted(each for each in listed if each.suffix.startswith(prefix))
 
 
-KINDS_OF_READS = tuple(kind for kind in FaultKind if kind not in (FaultKind.DUPLICATED, FaultKind.RESENT))
+KINDS = tuple(FaultKind)
+KINDS_OF_READS = tuple(kind for kind in KINDS if kind not in (FaultKind.DUPLICATED, FaultKind.RESENT))
 
 
 @dataclass
@@ -147,7 +148,6 @@ class Network:
         store: the working store; a storage adapter of your own will do.
         schedule: the schedule of the seed.
         rate: share of requests with a fault, from 0 to 1; it can be changed.
-        kinds: faults that may happen.
         fired: number of times that each fault happened.
         landings: every version, in order.
         requests: number of requests sent.
@@ -156,7 +156,6 @@ class Network:
     store: HonestStore | ObjectStoragePort
     schedule: Schedule
     rate: float
-    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     fired: Counter[str] = field(default_factory=Counter)
     landings: list[Landing] = field(default_factory=list)
     requests: int = 0
@@ -166,7 +165,11 @@ class Network:
         self.server = contextvars.Context()
         self.down_until = 0.0
         self.calm = self.rate == 0.0
-        self.kinds_of_reads = tuple(kind for kind in self.kinds if kind in KINDS_OF_READS)
+
+    @property
+    def created(self) -> dict[str, tuple[float, bytes]]:
+        """The time and the content of each object that was ever created beside the queue's; none in a real store."""
+        return self.store.created if isinstance(self.store, HonestStore) else {}
 
     def client(self, process: str, latency: float, abilities: int = 0) -> SimulatedStorage:
         """Return the storage object of one process.
@@ -258,18 +261,7 @@ class SimulatedStorage:
         network.requests += 1
         self.sent += 1
         there, back = (self.latency * (0.2 + 1.6 * dice.random()) for _ in range(2))
-        fault = self._fault(request.changes)
-        if fault is not None:
-            self._send_badly(fault, there, back, request, answer)
-            return answer
-
-        def arrive() -> None:
-            network.serve(request, self.process, reply)
-
-        def reply(result: Any) -> None:
-            network.later(back, _tell, answer, result)
-
-        network.later(there, arrive)
+        self._deliver(self._fault(request.changes), there, back, request, answer)
         return answer
 
     def _fault(self, write: bool) -> FaultKind | None:
@@ -281,10 +273,8 @@ class SimulatedStorage:
             return FaultKind.DOWN
         if dice.random() >= network.rate:
             return None
-        kinds = network.kinds if write else network.kinds_of_reads
-        kind = dice.choice(kinds) if kinds else None
-        how_long = dice.random()
-        if kind is None or (kind is FaultKind.DOWN and how_long < 0.8):
+        kind, how_long = dice.choice(KINDS if write else KINDS_OF_READS), dice.random()
+        if kind is FaultKind.DOWN and how_long < 0.8:
             return None
         if not network.schedule.takes_place(f"request {self.sent} of {self.process}: {kind.value}"):
             return None
@@ -293,8 +283,8 @@ class SimulatedStorage:
         network.fired[kind.name] += 1
         return kind
 
-    def _send_badly(
-        self, fault: FaultKind, there: float, back: float, request: Request, answer: asyncio.Future[Any]
+    def _deliver(
+        self, fault: FaultKind | None, there: float, back: float, request: Request, answer: asyncio.Future[Any]
     ) -> None:
         network, dice = self.network, self._dice
 

@@ -52,15 +52,11 @@ class Overseer(Actor):
     async def step(self) -> None:
         """Give one order. The first is often to create the queue."""
         if self.moment.endswith(".1") and self.dice.random() < 0.2:
-            await self.call("create", self._one(CreateQueue()), expected=(InvalidJobError,))
+            await self.call("create", self.one(CreateQueue()), expected=(InvalidJobError,))
             return
         await self.pick(
             (20, self._cancel), (8, self._cancel_many), (44, self._edit), (12, self._purge), (16, self._run)
         )()
-
-    async def _one(self, operation: Operation) -> Any:
-        [result] = await self.queue.apply(operation)
-        return result
 
     async def _look(self) -> QueueState | None:
         """Read the queue, and think."""
@@ -82,7 +78,7 @@ class Overseer(Actor):
 
     async def _order(self, verb: str, job: Job, operation: Operation) -> None:
         guard = self._guard(job)
-        work = self._one(operation if guard is None else Guarded(guard, operation))
+        work = self.one(operation if guard is None else Guarded(guard, operation))
         await self.call(verb, work, job_ids=(job.id,), expected=REFUSED)
 
     async def _cancel(self) -> None:
@@ -118,7 +114,7 @@ class Overseer(Actor):
         changes["headers"] = {**job.headers, MARK: tag}
         options = {**{name: getattr(job, name) for name in AMENDABLE}, **changes}
         payload = tag.encode() if self.dice.random() < 0.3 else None
-        work = self._one(Guarded(JobAsSeen(job), Amend(job.id, options, payload)))
+        work = self.one(Guarded(JobAsSeen(job), Amend(job.id, options, payload)))
         await self.call("edit", work, job_ids=(job.id,), expected=(*REFUSED, DuplicateJobError))
 
     def _changes(self, job: Job) -> dict[str, Any]:
@@ -150,7 +146,7 @@ class Overseer(Actor):
         if self.dice.random() < 0.5:
             operation = Guarded(ScheduleAsSeen(entry), operation)
         expected = (ChangedMeanwhileError, DuplicateJobError, InvalidJobError)
-        await self.call("run_now", self._one(operation), expected=expected)
+        await self.call("run_now", self.one(operation), expected=expected)
 
 
 def _choice(job: Job) -> Selection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
@@ -12,36 +11,17 @@ from jqueue.domain.models import Claim
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from tests.simulation.actors import CLAIM_TIMEOUTS, LOST
 from tests.simulation.chain import jobs_of_range
-from tests.simulation.network import HonestStore
 from tests.simulation.workload import DEADLINE, Actor
 
 LEFT = 0.25
 """Share of the ranges whose claims become stale. Some are ended when another actor has claimed their rows again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeJob:
-    """A job of a range.
-
-    Attributes:
-        id: its id.
-        attempt: attempt of the job under the claim of its range.
-    """
-
-    id: str
-    attempt: int
-
-    @property
-    def claim(self) -> Claim:
-        """The claim on the job."""
-        return Claim(self.id, self.attempt)
-
-
 class Ranger(Actor):
     """Claims a range, keeps its claim alive for some time, and ends it."""
 
     held: RangeClaim
-    _places: dict[RangeJob, int]
+    _places: dict[Claim, int]
 
     async def step(self) -> None:
         """Claim one range, and end it. If its claim becomes stale, claim its jobs again."""
@@ -57,7 +37,7 @@ class Ranger(Actor):
             entrypoint = self.held.held.entrypoint
             await asyncio.sleep(1.1 * self.held.held.claim_timeout)
 
-    async def _try(self, entrypoint: str) -> list[RangeJob]:
+    async def _try(self, entrypoint: str) -> list[Claim]:
         """Claim a range, and return its jobs; none if the next job is not in a segment, or the call failed."""
         dice, rows = self.dice, self.dice.choice([1, 2, 5, 50])
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
@@ -65,12 +45,12 @@ class Ranger(Actor):
         jobs = await self.call("claim_range", work, entrypoint=entrypoint)
         return jobs if isinstance(jobs, list) else []
 
-    async def _leaves(self, jobs: list[RangeJob]) -> bool:
+    async def _leaves(self, jobs: list[Claim]) -> bool:
         """Work on the jobs of the claimed range. Return True if the claim on them was left to become stale."""
         dice, tag = self.dice, self.held.held.claim_timeout
         held, jobs, unread = await self._readable(jobs)
-        claims = tuple(job.claim for job in [*jobs, *unread])
-        self.world.claimed += [job.id for job in jobs]
+        claims = (*jobs, *unread)
+        self.world.claimed += [job.job_id for job in jobs]
         for _ in range(dice.choice([0, 0, 1, 3])):
             await asyncio.sleep(dice.choice([0.1, 0.5, 1.5]) * tag / 3)
             await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=claims)
@@ -82,7 +62,7 @@ class Ranger(Actor):
             if not await self._end(held, jobs[:first], first, unread=among):
                 return False  # perhaps it was not done: an end of the range would end these jobs otherwise
             await asyncio.sleep(dice.choice([0.0, 0.5, 1.5]) * tag / 3)
-            rest = tuple(job.claim for job in [*jobs[first:], *unread])
+            rest = (*jobs[first:], *unread)
             await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=rest)
         if dice.random() > LEFT:
             await self._end(held, jobs[first:], unread=unread)
@@ -98,15 +78,14 @@ class Ranger(Actor):
             claim, jobs, unread = each
             await self._end(claim, jobs, unread=unread)
 
-    async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[RangeJob]:
+    async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[Claim]:
         found = await self.queue.claim_range(entrypoint, rows, claim_timeout=tag)
         if found is None:
             return []
-        self.held, store = found, self.world.network.store
-        assert isinstance(store, HonestStore)
-        return [RangeJob(*each) for each in jobs_of_range(found.held.model_dump(), store.created)]
+        self.held = found
+        return [Claim(*each) for each in jobs_of_range(found.held.model_dump(), self.world.network.created)]
 
-    async def _readable(self, jobs: list[RangeJob]) -> tuple[RangeClaim, list[RangeJob], list[RangeJob]]:
+    async def _readable(self, jobs: list[Claim]) -> tuple[RangeClaim, list[Claim], list[Claim]]:
         """Read the jobs of the claimed range, if its segment was ever damaged.
 
         Returns:
@@ -119,7 +98,7 @@ class Ranger(Actor):
         found = await self.call("read_range", self._read(), limit=10 * DEADLINE)
         if not isinstance(found, set):
             return self.held, jobs, []
-        return self.held, [job for job in jobs if job.id in found], [job for job in jobs if job.id not in found]
+        return self.held, [job for job in jobs if job.job_id in found], [job for job in jobs if job.job_id not in found]
 
     async def _read(self) -> set[str]:
         """Return the ids of the jobs of the claimed range that can be read. From now on, the claim is on these."""
@@ -132,7 +111,7 @@ class Ranger(Actor):
         return found
 
     async def _end(
-        self, held: RangeClaim, jobs: list[RangeJob], first: int | None = None, unread: Sequence[RangeJob] = ()
+        self, held: RangeClaim, jobs: list[Claim], first: int | None = None, unread: Sequence[Claim] = ()
     ) -> bool:
         """End the claim: most jobs are done, some have failed, some are given back, and some are kept for a moment.
 
@@ -151,10 +130,10 @@ class Ranger(Actor):
         chosen = [self.pick((70, "done"), (18, "failed"), (8, "returned"), (4, "kept")) for _ in jobs]
         nothing = dice.random() < 0.15
         ends = {job: "returned" if nothing and end == "done" else end for job, end in zip(jobs, chosen, strict=True)}
-        failed = {job.id: failure for job, end in ends.items() if end == "failed"}
-        back = tuple(job.id for job, end in ends.items() if end == "returned")
+        failed = {job.job_id: failure for job, end in ends.items() if end == "failed"}
+        back = tuple(job.job_id for job, end in ends.items() if end == "returned")
         kept = [job for job, end in ends.items() if end == "kept"]
-        ended = tuple(job.claim for job in [*jobs, *unread] if job not in kept)
+        ended = tuple(job for job in [*jobs, *unread] if job not in kept)
         details: dict[str, Any] = {"claims": ended, "operations": len(jobs)}
         answered = False
         for _ in range(dice.choice([1, 2] if first else [1, 1, 1, 2])):  # repeating it changes nothing
@@ -162,12 +141,12 @@ class Ranger(Actor):
                 held,
                 failed=failed,
                 returned=() if nothing else back,
-                kept=[job.id for job in kept],
+                kept=[job.job_id for job in kept],
                 nothing_done=nothing,
                 jobs=first,
             )
             error = await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)
             answered = answered or not isinstance(error, Exception)
         for job in kept if answered else ():
-            await self.call("ack", self.queue.ack(job.claim), claims=(job.claim,), expected=LOST)
+            await self.call("ack", self.queue.ack(job), claims=(job,), expected=LOST)
         return answered

@@ -25,7 +25,7 @@ from tests.simulation.history import Call, Calls, Violation
 from tests.simulation.history_audit import HistoryAudit
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from tests.simulation.model_audit import ModelAudit
-from tests.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
+from tests.simulation.network import LONGEST_DELAY, HonestStore, Network
 from tests.simulation.orders import Historian, Ruler, Waiter
 from tests.simulation.overseers import Overseer
 from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
@@ -57,7 +57,6 @@ class Settings:
         rate: share of requests with a fault; None draws one for each seed.
         steps: largest number of steps of each actor.
         processes: largest number of processes at first.
-        kinds: faults that may happen.
         disturbances: True to crash and pause processes, to set their clocks wrong, and to edit the object by hand.
         old_format: share of seeds that begin with an object of jqueue 1.0.0.
         contention: share of seeds in which a fast writer and a slow writer write without a pause, and nothing else.
@@ -80,7 +79,6 @@ class Settings:
     rate: float | None = None
     steps: int = 3
     processes: int = 3
-    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     disturbances: bool = True
     old_format: float = 0.1
     contention: float = 0.0005
@@ -211,7 +209,7 @@ class Simulation:
         assert isinstance(loop, SimulatedLoop)
         settings, dice = self.settings, self.dice
         rate = dice.choice(RATES) if settings.rate is None else settings.rate
-        network = Network(settings.make_storage(), self.schedule, rate, settings.kinds)
+        network = Network(settings.make_storage(), self.schedule, rate)
         self.world = World(network, self.schedule, tells_time=dice.random() < 0.5)
         use = self.schedule.dice("what is made use of")
         self.world.modern, self.world.keyed = use.random() < settings.modern, use.choice([0.2, 0.5, 0.95])

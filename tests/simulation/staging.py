@@ -86,12 +86,7 @@ class Stager(Actor):
 
     async def _ask(self) -> None:
         app = self.dice.choice(APPS)
-        await self.call("last_transaction", self._last(app))
-
-    async def _last(self, app: str) -> int | None:
-        [last] = await self.queue.apply(LastTransaction(app))
-        version: int | None = last
-        return version
+        await self.call("last_transaction", self.one(LastTransaction(app)))
 
     async def _enqueue(self, content: Content, transaction: tuple[str, int] | None) -> StagedReceipt | None:
         raises = self.dice.random() < 0.2
@@ -220,15 +215,10 @@ class Holder(Consumer):
         entrypoint, batch = dice.choice(["a", "b", None]), dice.choice([1, 4, 12])
         bound = None if through == NEVER else int(through)
         operation = Dequeue(entrypoint, batch_size=batch, claim_timeout=tag, holder=name, through=bound)
-        jobs = await self.call("dequeue", self._jobs_of(operation), entrypoint=entrypoint)
+        jobs = await self.call("dequeue", self.one(operation), entrypoint=entrypoint)
         if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # otherwise left to another holder of the name
             await self._finish(jobs)
 
     async def _chain(self, job: Job) -> None:
         """Ack alone: another holder of the name may have acked, and the next job would be added without an ack."""
         await self._ack(job)
-
-    async def _jobs_of(self, operation: Dequeue) -> list[Job]:
-        [jobs] = await self.queue.apply(operation)
-        found: list[Job] = jobs
-        return found

@@ -19,7 +19,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import StagedJobs
+from jqueue.domain.operations import Operation, StagedJobs
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import Retention
 from jqueue.testing.tuning import Numbers, tune
@@ -362,6 +362,11 @@ class Actor:
         details.setdefault("limit", DEADLINE)
         call = Call(self.client.process.name, verb, **details)
         return await self.world.history.record(call, work)
+
+    async def one(self, operation: Operation) -> Any:
+        """Apply one operation, and return its result."""
+        [result] = await self.queue.apply(operation)
+        return result
 
     def pick(self, *chances: tuple[int, Any]) -> Any:
         """Return one of several things, drawn by weight."""
