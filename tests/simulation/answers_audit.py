@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +17,9 @@ from jqueue.domain.models import Claim
 from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
-from tests.simulation.chain import IN_PROGRESS, NOTHING, Created, Timeline, Version, attempt_of, status_of
-from tests.simulation.history import NEVER, Call, Violation, is_of_the_store
+from tests.simulation.chain import IN_PROGRESS, NOTHING, Version, attempt_of, status_of
+from tests.simulation.history import NEVER, Call, Evidence, Violation, is_of_the_store
 from tests.simulation.model_audit import Answer, ModelAudit, claims_told
-from tests.simulation.punctuality import Exits
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.views_audit import ViewsAudit
 from tests.simulation.workload import DEADLINE
@@ -37,24 +35,15 @@ class AnswersAudit:
     """Checks every call.
 
     Args:
+        evidence: of the seed.
         audit: has checked the chain of versions.
-        exits: times at which each process left.
-        objects: every object that was ever created beside the queue's.
-        damaged: names of the segments that were damaged.
-        tells_time: True if the store tells its time.
     """
 
-    def __init__(
-        self, audit: ModelAudit, exits: Exits, objects: Created, damaged: Set[str], *, tells_time: bool
-    ) -> None:
+    def __init__(self, evidence: Evidence, audit: ModelAudit) -> None:
+        self._seed = evidence
         self._audit = audit
-        self._calls = audit.calls
-        self._exits = exits
-        self._objects = objects
-        self._damaged = damaged
-        self._timeline = Timeline(list(audit.versions))
-        self._views = ViewsAudit(self._timeline, damaged, tells_time=tells_time).checks()
-        self._until = {before.index: after.at for before, after in pairwise([NOTHING, *audit.versions])}
+        self._views = ViewsAudit(evidence).checks()
+        self._until = {before.index: after.at for before, after in pairwise([NOTHING, *evidence.versions])}
 
     def check(self) -> None:
         """Check every call, and that no process left with a claim that it had not returned to a caller.
@@ -62,7 +51,7 @@ class AnswersAudit:
         Raises:
             Violation: a rule is broken.
         """
-        for call in self._calls.all:
+        for call in self._seed.calls.all:
             self._check_error(call)
             if call.verb in self._views:
                 self._views[call.verb](call)
@@ -70,7 +59,7 @@ class AnswersAudit:
                 self._check_resolved(call)
             elif call.verb not in OF_ITS_OWN and call.operations:
                 self._check_told(call)
-        for process, (left, gone) in self._exits.items():
+        for process, (left, gone) in self._seed.exits.items():
             if gone - left < DEADLINE - 1.0:
                 self._check_exit(process, gone)
 
@@ -80,7 +69,7 @@ class AnswersAudit:
             raise Violation(8, "should have been refused", call=call)
         if error is None or not isinstance(error, Exception):
             return
-        if isinstance(error, SegmentDamagedError) and error.suffix.removeprefix(FOLDER) in self._damaged:
+        if isinstance(error, SegmentDamagedError) and error.suffix.removeprefix(FOLDER) in self._seed.damaged:
             return
         if isinstance(error, ObjectMissingError) and call.aged:
             return
@@ -148,14 +137,14 @@ class AnswersAudit:
         )
 
     def _result_in(self, job: Job) -> Any:
-        return job.result if job.result_object is None else from_json(self._objects[job.result_object.suffix][1])
+        return job.result if job.result_object is None else from_json(self._seed.objects[job.result_object.suffix][1])
 
     def _check_resolved(self, call: Call) -> None:
         """Check what a caller was told later, whose call had ended with an unknown outcome."""
         verb = "enqueue" if call.verb == "resolve" else "enqueue_staged"
         before = [
             each
-            for each in self._calls.by_verb[verb]
+            for each in self._seed.calls.by_verb[verb]
             if each.process == call.process and each.job_ids == call.job_ids and each.ended <= call.started
         ]
         answers = self._audit.answers.get(before[-1], [])
@@ -167,8 +156,8 @@ class AnswersAudit:
 
     def _check_exit(self, process: str, gone: float) -> None:
         """Check that a process that left in peace kept no claim that it had not returned to a caller."""
-        last = self._timeline.at(gone)
-        for call in self._calls.by_verb["dequeue"]:
+        last = self._seed.timeline.at(gone)
+        for call in self._seed.calls.by_verb["dequeue"]:
             if call.process != process:
                 continue
             told = claims_told(call) if call.succeeded else set()
@@ -179,7 +168,7 @@ class AnswersAudit:
 
     def _during(self, call: Call) -> list[Version]:
         """Return the versions that were current at some moment of the call."""
-        return self._timeline.between(call.started, call.ended)
+        return self._seed.timeline.between(call.started, call.ended)
 
 
 def has_effect(answer: Answer) -> bool:

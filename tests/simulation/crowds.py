@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError
-from jqueue.domain.models import Job
+from jqueue.domain.models import Claim, Job
 from tests.simulation.actors import CLAIM_TIMEOUTS, LOST
+from tests.simulation.chain import Version
+from tests.simulation.history import Call, Evidence
 from tests.simulation.workload import CHOSEN_ID, Actor
-
-if TYPE_CHECKING:
-    from tests.simulation.model_audit import ModelAudit
 
 IMPATIENT = 0.06
 """Share of the callers that leave before their dequeue is answered."""
@@ -111,16 +110,16 @@ def _is_certain(error: BaseException) -> bool:
     return not isinstance(error, UnknownOutcomeError)
 
 
-def count_runs(audit: ModelAudit) -> Counter[str]:
+def count_runs(evidence: Evidence, made: Mapping[Call, Sequence[tuple[Claim, Version]]]) -> Counter[str]:
     """Return how often one commit answered several callers of a crowd, by what they got."""
     seen: Counter[str] = Counter()
-    for call in audit.calls.by_verb["dequeue"]:
+    for call in evidence.calls.by_verb["dequeue"]:
         if call.operations > 1:
             together: dict[int, list[str]] = defaultdict(list)
-            for claim, version in audit.made.get(call, ()):
+            for claim, version in made.get(call, ()):
                 together[version.index].append(claim.job_id)
             for place, job_ids in together.items():
-                before = audit.versions[place - 1].rows if place else {}
+                before = evidence.versions[place - 1].rows if place else {}
                 seen["jobs claimed together"] += len(job_ids) > 1
                 seen["rows claimed together"] += len(before.keys() & job_ids) > 1
     return seen

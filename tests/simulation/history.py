@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosed
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Fence, HandBack, Sweep
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
-from tests.simulation.chain import Version
+from tests.simulation.chain import Created, Timeline, Version
 
 NEVER = float("inf")
 MOST_SHOWN = 2
@@ -212,3 +212,38 @@ class Recorder(Observer):
 def _call_of(applied: AppliedCall) -> Call | None:
     by_itself = all(isinstance(operation, Fence | HandBack | Sweep) for operation in applied.operations)
     return None if by_itself or applied.context is None else applied.context.get(CURRENT_CALL)
+
+
+@dataclass
+class Evidence:
+    """What the audits of one seed go by.
+
+    Attributes:
+        versions: the chain.
+        calls: the history.
+        records: what the processes have applied.
+        objects: every object that was ever created beside the queue's.
+        damaged: names of the segments that were damaged, or could not be read.
+        tells_time: True if the store tells its time. If not, clocks that are wrong decide how long segments are kept
+            for readers, which rows of a range are due, how old jobs are, and whether a process may name what another
+            has just staged.
+        pauses: start and end of each pause of each process.
+        exits: times at which each process began to leave, and had left.
+        calm: True if nothing was wrong with the store or with a process.
+        jumped: processes whose clock has jumped, if the store does not tell the time. An object that such a process has
+            just stored may be too old to be named.
+    """
+
+    versions: Sequence[Version]
+    calls: Calls
+    records: Sequence[Record]
+    objects: Created
+    damaged: frozenset[str]
+    tells_time: bool
+    pauses: Mapping[str, list[tuple[float, float]]]
+    exits: Mapping[str, tuple[float, float]]
+    calm: bool
+    jumped: frozenset[str]
+
+    def __post_init__(self) -> None:
+        self.timeline = Timeline(list(self.versions))

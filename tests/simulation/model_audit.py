@@ -6,7 +6,6 @@ The model is loaded anew from a version that a person or jqueue 1.0.0 has made.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jqueue.domain.models import Claim
@@ -26,8 +25,8 @@ from jqueue.domain.operations import (
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
 from tests.property.plain_queue import EXPIRED, REMOVED
-from tests.simulation.chain import COMPLETED, NO_OBJECTS, NOTHING, Created, Version, status_of
-from tests.simulation.history import Call, Calls, Record, Violation
+from tests.simulation.chain import COMPLETED, NOTHING, Version, status_of
+from tests.simulation.history import Call, Evidence, Record, Violation
 from tests.simulation.modelled import Model, Shown, differences, load
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.replay import Difference, Replay
@@ -58,12 +57,7 @@ class ModelAudit:
     """Checks every version, and every look at one.
 
     Args:
-        versions: the chain.
-        records: what the processes have applied.
-        calls: the history.
-        objects: every object that was ever created beside the queue's.
-        damaged: names of segments that were damaged.
-        tells_time: True if the store tells its time.
+        evidence: of the seed.
 
     Attributes:
         answers: the outcomes of each call.
@@ -72,30 +66,20 @@ class ModelAudit:
         seen: number of times that something happened, by name.
     """
 
-    def __init__(
-        self,
-        versions: Sequence[Version],
-        records: Sequence[Record],
-        calls: Calls,
-        objects: Created = NO_OBJECTS,
-        damaged: frozenset[str] = frozenset(),
-        *,
-        tells_time: bool,
-    ) -> None:
-        self.versions = versions
-        self.calls = calls
+    def __init__(self, evidence: Evidence) -> None:
+        self._versions = evidence.versions
         self.answers: dict[Call, list[Answer]] = defaultdict(list)
         self.made: dict[Call, list[tuple[Claim, Version]]] = defaultdict(list)
         self.moved: dict[Claim, float] = {}
         self.seen: Counter[str] = Counter()
         self._maker: dict[Claim, Call] = {}
         self._model, self._shown = Model(), Shown()
-        self._replay = Replay(self._model, objects, damaged, tells_time=tells_time)
+        self._replay = Replay(self._model, evidence)
         self._writes: dict[tuple[str, int], Record] = {}
         self._looks: dict[int, list[Record]] = defaultdict(list)
         self._carried: set[int] = set()
         self._edited = False
-        for record in records:
+        for record in evidence.records:
             commit = record.applied.commit
             if commit is not None:
                 self._writes[commit.writer, commit.sequence] = record
@@ -111,7 +95,7 @@ class ModelAudit:
         """
         before = NOTHING
         self._check_looks(NOTHING)
-        for after in self.versions:
+        for after in self._versions:
             if after.by is None or after.by == OLD_PROGRAM:
                 load(self._model, after, self._shown)
                 self._edited = True

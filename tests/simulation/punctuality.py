@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
-from tests.simulation.chain import COMPLETED, IN_PROGRESS, QUEUED, Fields, Timeline, Version, status_of
-from tests.simulation.history import NEVER, Call, Violation
-from tests.simulation.model_audit import ModelAudit
+from jqueue.domain.models import Claim
+from tests.simulation.chain import COMPLETED, IN_PROGRESS, QUEUED, Fields, Version, status_of
+from tests.simulation.history import NEVER, Call, Evidence, Violation
 from tests.simulation.workload import DEADLINE
-
-Pauses = Mapping[str, list[tuple[float, float]]]
-"""Start and end of each pause of each process."""
-
-Exits = Mapping[str, tuple[float, float]]
-"""Times at which each process began to leave, and had left."""
 
 LOOKING = ("stats", "read_state", "schedules", "iterate", "read_range")
 """Verbs that need no queue that is open."""
@@ -31,35 +25,14 @@ class Punctuality:
     """Checks the duration of every call, and the time that every process took to leave.
 
     Args:
-        audit: has checked the chain of versions.
-        pauses: pauses of each process.
-        exits: times at which each process left.
-        calm: True if nothing was wrong with the store or with a process.
-        jumped: processes whose clock has jumped, if the store does not tell the time. An object that such a process has
-            just stored may be too old to be named.
-        tells_time: True if the store tells the time. Otherwise segments that one process has just staged may be too
-            old for another, whose clock is ahead.
+        evidence: of the seed.
+        made: the claims that each call made, with the version.
     """
 
-    def __init__(
-        self,
-        audit: ModelAudit,
-        pauses: Pauses,
-        exits: Exits,
-        *,
-        calm: bool,
-        jumped: Set[str] = frozenset(),
-        tells_time: bool = True,
-    ) -> None:
-        self._audit = audit
-        self.calls = audit.calls
-        self.pauses = pauses
-        self.exits = exits
-        self.calm = calm
-        self.jumped = jumped
-        self.tells_time = tells_time
-        self._timeline = Timeline(list(audit.versions))
-        self._segmented = any(version.segments for version in audit.versions)
+    def __init__(self, evidence: Evidence, made: Mapping[Call, Sequence[tuple[Claim, Version]]]) -> None:
+        self._seed = evidence
+        self._made = made
+        self._segmented = any(version.segments for version in evidence.versions)
 
     def check(self) -> None:
         """Check every call and every exit.
@@ -67,10 +40,10 @@ class Punctuality:
         Raises:
             Violation: something was early or late, or hung.
         """
-        for process, (left, gone) in self.exits.items():
+        for process, (left, gone) in self._seed.exits.items():
             if gone != NEVER:
                 self._check_leaving(process, left, gone)
-        for call in self.calls.all:
+        for call in self._seed.calls.all:
             self._check_length(call)
             self._check_haste(call)
             if call.verb == "dequeue" and call.succeeded:
@@ -81,10 +54,10 @@ class Punctuality:
                 self._check_result(call)
 
     def _check_leaving(self, process: str, left: float, gone: float) -> None:
-        limit = CALM_LEAVING if self.calm and not self._segmented else DEADLINE
+        limit = CALM_LEAVING if self._seed.calm and not self._segmented else DEADLINE
         if gone - left > limit + LEAVING + LATE + self._paused(process, left, gone):
             raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
-        for call in self.calls.all:
+        for call in self._seed.calls.all:
             late = call.process == process and call.started < gone and call.ended > gone + LATE
             if late and call.verb not in ("work", "resolve", "resolve_staged", *LOOKING):
                 raise Violation(0, "was not answered when its queue had been left", call=call)
@@ -98,23 +71,23 @@ class Punctuality:
 
     def _paused(self, process: str, start: float, end: float) -> float:
         """Return the seconds between two moments in which nothing of a process ran."""
-        pauses = self.pauses.get(process, ())
+        pauses = self._seed.pauses.get(process, ())
         return sum(max(0.0, min(end, until) - max(start, since)) for since, until in pauses)
 
     def _leaving(self, call: Call) -> bool:
         """True if the process left before the call ended."""
-        return call.process in self.exits and self.exits[call.process][0] <= call.ended
+        return call.process in self._seed.exits and self._seed.exits[call.process][0] <= call.ended
 
     def _check_haste(self, call: Call) -> None:
         """Check that no call gives up before the time that its caller allowed."""
         took = call.ended - call.started
-        if self._leaving(call) or call.process == "drain" or call.process in self.jumped:
+        if self._leaving(call) or call.process == "drain" or call.process in self._seed.jumped:
             return
         if (
             isinstance(call.error, DeadlineExceededError)
             and not call.verb.startswith("resolve")
             and call.verb not in ("iterate", "read_range")  # the deadline is that of each request
-            and (self.tells_time or call.verb != "enqueue_staged")
+            and (self._seed.tells_time or call.verb != "enqueue_staged")
             and not call.aged
             and took < call.limit - EARLY
         ):
@@ -124,13 +97,13 @@ class Punctuality:
 
     def _check_patience(self, call: Call) -> None:
         """Check that a waiting dequeue gets a job soon after it is ready, if nothing is wrong with the store."""
-        if not self.calm or not call.wait or call.process == "drain":
+        if not self._seed.calm or not call.wait or call.process == "drain":
             return
-        until = min([version.at for _, version in self._audit.made.get(call, ())], default=call.ended)
+        until = min([version.at for _, version in self._made.get(call, ())], default=call.ended)
         since = until - LONGEST_POLL - LATE - 2.0
         if since <= call.started:
             return
-        seen = self._timeline.between(since, until)
+        seen = self._seed.timeline.between(since, until)
         if call.result:
             seen = seen[:-1]
         if seen:
@@ -146,9 +119,9 @@ class Punctuality:
         is_late = isinstance(call.error, ResultTimeoutError)
         if is_late and took < timeout - EARLY and not self._leaving(call):
             raise Violation(0, f"gave up after {took:.1f} s of {timeout:.1f} s", call=call)
-        if not self.calm or not (call.succeeded or is_late):
+        if not self._seed.calm or not (call.succeeded or is_late):
             return
-        seen = self._timeline.between(call.started, call.ended)
+        seen = self._seed.timeline.between(call.started, call.ended)
         done = [version.at for version in seen if status_of(version.jobs.get(job_id, {})) == COMPLETED]
         if done and call.ended > max(done[0], call.started) + LONGEST_POLL + 2.0 + LATE:
             raise Violation(0, f"waited, although {job_id} had finished", call=call)
@@ -160,7 +133,7 @@ class Punctuality:
         beats = [
             beat
             for claim in call.claims[:1]
-            for beat in self.calls.beating[claim]
+            for beat in self._seed.calls.beating[claim]
             if beat.process == call.process
             and beat.verb == "heartbeat_many"
             and call.started <= beat.started < call.ended

@@ -32,7 +32,8 @@ from jqueue.ports.observer import AppliedCall
 from tests.property.plain_ranges import may_be_in_a_range
 from tests.property.plain_values import JobFields, Refused
 from tests.simulation.actors import Mistake
-from tests.simulation.chain import NO_OBJECTS, Created, Version, read_segments
+from tests.simulation.chain import Version, read_segments
+from tests.simulation.history import Evidence
 from tests.simulation.modelled import Model, is_whole, job_of
 
 OPTIONS = (
@@ -52,22 +53,16 @@ class Replay:
 
     Args:
         model: the model.
-        objects: every object that was ever created beside the queue's.
-        damaged: names of segments that were damaged. Their rows need not be found.
-        tells_time: True if the store tells its time. If not, the rows of a range may be due by another clock.
+        evidence: of the seed. The rows of damaged segments need not be found.
 
     Attributes:
         compares: False to apply operations, and to compare no outcomes.
     """
 
-    def __init__(
-        self, model: Model, objects: Created = NO_OBJECTS, damaged: frozenset[str] = frozenset(), *, tells_time: bool
-    ) -> None:
+    def __init__(self, model: Model, evidence: Evidence) -> None:
         self.model = model
-        self._objects = objects
-        self._segments = read_segments(objects)
-        self._damaged = damaged
-        self._tells_time = tells_time
+        self._seed = evidence
+        self._segments = read_segments(evidence.objects)
         self.compares = True
         self._unsure: frozenset[str] = frozenset()
         self._aged: frozenset[str] = frozenset()
@@ -94,7 +89,7 @@ class Replay:
         old = {name for name, entry in before.segments.items() if 0 < entry.get("at", 0) < edge}
         self._aged = frozenset(job_id for job_id, (name, _) in before.rows.items() if name in old)
         self.model.stuck = frozenset(
-            range_id for range_id, held in before.ranges.items() if held["segment"] in self._damaged
+            range_id for range_id, held in before.ranges.items() if held["segment"] in self._seed.damaged
         ) & frozenset(after.ranges)
 
     def _last_place(self, ids: Iterable[str]) -> int:
@@ -181,7 +176,7 @@ class Replay:
             case Purge():
                 return self.model.purge(operation, self._aged, self._unsure & self._after.jobs.keys())
             case Ack() if operation.result_object is not None:
-                content = from_json(self._objects[operation.result_object.suffix][1])
+                content = from_json(self._seed.objects[operation.result_object.suffix][1])
                 found = Ack(operation.job, content, keep_result=operation.keep_result)
                 return self.model.perform(found, [operation.job], "", 0.0)
         claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
@@ -195,7 +190,7 @@ class Replay:
 
     def _asked(self, values: Any, job_id: str | None, on_conflict: Any, delay: float | None = None) -> Enqueue:
         stored = values.get("payload_object")
-        payload = values["payload"] if stored is None else self._objects[stored.suffix][1]
+        payload = values["payload"] if stored is None else self._seed.objects[stored.suffix][1]
         options = {name: values[name] for name in OPTIONS if values.get(name) is not None}
         options |= {} if delay is None else {"delay": delay}
         options |= {} if job_id is None else {"job_id": job_id}
@@ -289,7 +284,7 @@ class Replay:
         if len(jobs) < len(ids) or len(ids) > model.claims_allowed(asked.entrypoint, running, asked.rows):
             raise Difference(f"a range has {len(ids)} jobs, and {len(jobs)} may be claimed")
         for job in jobs:
-            is_due = job["run_at"] is None or job["run_at"] <= model.now or not self._tells_time
+            is_due = job["run_at"] is None or job["run_at"] <= model.now or not self._seed.tells_time
             is_fit = job["status"] == "queued" and job["entrypoint"] == asked.entrypoint and may_be_in_a_range(job)
             if not (is_due and is_fit):
                 raise Difference(f"{job['id']} was claimed in a range, and must not be")
@@ -305,7 +300,7 @@ class Replay:
             behind = [row for row in rows if row not in unread][asked.jobs - 1]
             ended = set(self._ids_in(claim.segment, [row for row in rows if row <= behind]))
         lost = set(self._ids_in(claim.segment, unread))
-        if claim.segment in self._damaged:  # what can be noted with no row is given back
+        if claim.segment in self._seed.damaged:  # what can be noted with no row is given back
             lost |= {job_id for job_id in (*asked.failed, *asked.kept) if job_id in self._after.rows}
         self.model.end_range(asked, ended, lost, not claim.entry.own_ids)
 

@@ -16,16 +16,16 @@ from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.testing.tuning import tune
 from tests.simulation.actors import Consumer, Operator, Producer
 from tests.simulation.answers_audit import AnswersAudit
-from tests.simulation.chain import NO_OBJECTS, Version, read_chain
+from tests.simulation.chain import Version, read_chain
 from tests.simulation.contention import contend
 from tests.simulation.crowds import Crowd, count_runs
 from tests.simulation.damage import Damage, note_damage
 from tests.simulation.drain import DRAIN_SECONDS, drain
-from tests.simulation.history import Call, Calls, Violation
+from tests.simulation.history import Call, Calls, Evidence, Violation
 from tests.simulation.history_audit import HistoryAudit
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from tests.simulation.model_audit import ModelAudit
-from tests.simulation.network import LONGEST_DELAY, HonestStore, Network
+from tests.simulation.network import LONGEST_DELAY, HonestStore, Landing, Network
 from tests.simulation.orders import Historian, Ruler, Waiter
 from tests.simulation.overseers import Overseer
 from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
@@ -173,35 +173,46 @@ class Simulation:
             loop.close()
         for error in self.world.errors:
             raise Violation(0, f"an error left a process: {error!r}") from error
-        store = self.world.network.store
-        created = store.created if isinstance(store, HonestStore) else NO_OBJECTS
-        self.versions = read_chain(landings, created)
-        damaged = frozenset(unreadable)
-        if self.world.damage is not None:
-            damaged |= self.world.damage.names
-            self.report.events["segment damaged"] += len(self.world.damage.names)
-        note_damage(self.versions, damaged)
-        if isinstance(store, HonestStore):
-            self.report.events["object named in a version"] += check_objects(landings, self.versions, store)
-            segments = SegmentsAudit(store, tells_time=self.world.tells_time)
-            segments.check(self.versions)
-            self.report.events += segments.seen
-        tells_time, exits = self.world.tells_time, self.world.exits
-        audit = ModelAudit(self.versions, self.world.records, Calls(calls), created, damaged, tells_time=tells_time)
-        audit.check()
-        AnswersAudit(audit, exits, created, damaged, tells_time=tells_time).check()
-        history = HistoryAudit()
-        history.check(self.versions)
-        history.check_end(self.world.read_events, self.versions)
-        pauses = {client.process.name: client.process.pauses for client in self.clients}
-        calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
-        jumped = frozenset() if tells_time else frozenset(self._jumped)
-        Punctuality(audit, pauses, exits, calm=calm, jumped=jumped, tells_time=tells_time).check()
+        self._audit(landings, Calls(calls), unreadable)
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
-        self.report.events += +audit.seen + history.seen + count_runs(audit)
         return self.report
+
+    def _audit(self, landings: list[Landing], calls: Calls, unreadable: set[str]) -> None:
+        """Check every rule."""
+        world, events = self.world, self.report.events
+        store, objects = world.network.store, world.network.created
+        self.versions = read_chain(landings, objects)
+        spoilt = world.damage.names if world.damage is not None else set()
+        events["segment damaged"] += len(spoilt)
+        damaged = frozenset(unreadable | spoilt)
+        note_damage(self.versions, damaged)
+        evidence = Evidence(
+            self.versions,
+            calls,
+            world.records,
+            objects,
+            damaged,
+            world.tells_time,
+            pauses={client.process.name: client.process.pauses for client in self.clients},
+            exits=world.exits,
+            calm=world.network.calm and not events["pause"] + events["crash"],
+            jumped=frozenset(() if world.tells_time else self._jumped),
+        )
+        if isinstance(store, HonestStore):
+            events["object named in a version"] += check_objects(landings, self.versions, store)
+            segments = SegmentsAudit(store, evidence)
+            segments.check()
+            self.report.events += segments.seen
+        audit = ModelAudit(evidence)
+        audit.check()
+        AnswersAudit(evidence, audit).check()
+        history = HistoryAudit()
+        history.check(self.versions)
+        history.check_end(world.read_events, self.versions)
+        Punctuality(evidence, audit.made).check()
+        self.report.events += +audit.seen + history.seen + count_runs(evidence, audit.made)
 
     async def _main(self) -> list[str]:
         """Run the world to its end. Return the ids of the jobs that were left."""

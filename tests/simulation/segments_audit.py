@@ -15,7 +15,7 @@ from zlib import crc32
 
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.chain import NOTHING, QUEUED, Fields, Version, status_of
-from tests.simulation.history import Violation
+from tests.simulation.history import Evidence, Violation
 from tests.simulation.network import HonestStore, Landing
 from tests.simulation.stored_segments import FOLDER, NAMED, StoredRow, StoredSegment
 from tests.simulation.workload import KEPT_FOR, READ_FOR, STAGED_KEPT
@@ -39,26 +39,25 @@ class SegmentsAudit:
 
     Args:
         store: the store at the end.
-        tells_time: True if the store tells its time. If not, clocks that are wrong decide how long a segment is kept
-            that has left the manifest.
+        evidence: of the seed.
 
     Attributes:
         seen: number of times that something happened, by name.
     """
 
-    def __init__(self, store: HonestStore, *, tells_time: bool = True) -> None:
+    def __init__(self, store: HonestStore, evidence: Evidence) -> None:
         self.seen: Counter[str] = Counter()
         self._store = store
-        self._tells_time = tells_time
+        self._seed = evidence
         self._dropped: dict[str, Version] = {}
 
-    def check(self, versions: Sequence[Version]) -> None:
+    def check(self) -> None:
         """Check the chain, and the removal of objects.
 
         Raises:
             Violation: the rule is broken.
         """
-        before = NOTHING
+        before, versions = NOTHING, self._seed.versions
         for after, following in zip(versions, [*versions[1:], None][: len(versions)], strict=True):
             if after.segments or before.segments:
                 self._check_step(before, after)
@@ -162,7 +161,7 @@ class SegmentsAudit:
             version = self._dropped.get(suffix.removeprefix(FOLDER)) if suffix.startswith(FOLDER) else None
             if version is not None:
                 self.seen["segment removed"] += 1
-                if self._tells_time and EPOCH.timestamp() + removed < version.clock + READ_FOR:
+                if self._seed.tells_time and EPOCH.timestamp() + removed < version.clock + READ_FOR:
                     what = f"the segment {suffix} was removed {READ_FOR:.0f} s or less after it was named last"
                     raise Violation(SEGMENT, what, version=version)
 

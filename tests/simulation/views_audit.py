@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable
 
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.stats import EntrypointStats
@@ -14,13 +14,12 @@ from tests.simulation.chain import (
     IN_PROGRESS,
     QUEUED,
     Fields,
-    Timeline,
     Version,
     attempt_of,
     seconds,
     status_of,
 )
-from tests.simulation.history import Call, Violation
+from tests.simulation.history import Call, Evidence, Violation
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import READ_FOR
 
@@ -32,16 +31,11 @@ class ViewsAudit:
     """Checks the calls that show the whole queue.
 
     Args:
-        timeline: the chain.
-        damaged: names of the segments that were damaged.
-        tells_time: True if the store tells its time. If not, clocks that are wrong decide how long segments are kept
-            for readers, and how old jobs are.
+        evidence: of the seed.
     """
 
-    def __init__(self, timeline: Timeline, damaged: Set[str], *, tells_time: bool) -> None:
-        self._timeline = timeline
-        self._damaged = damaged
-        self._tells_time = tells_time
+    def __init__(self, evidence: Evidence) -> None:
+        self._seed = evidence
 
     def checks(self) -> dict[str, Callable[[Call], None]]:
         """Return the check for each verb."""
@@ -55,7 +49,7 @@ class ViewsAudit:
     def check_state(self, call: Call) -> None:
         """Check that the jobs in the blob are those of the version that is shown."""
         if call.succeeded:
-            seen = [v for v in self._timeline.between(call.started, call.ended) if v.number == call.result.version]
+            seen = [v for v in self._seed.timeline.between(call.started, call.ended) if v.number == call.result.version]
             told = {job.id: (str(job.status), job.attempt) for job in call.result.jobs}
             if told not in [{i: (status_of(v.jobs[i]), attempt_of(v.jobs[i])) for i in v.hot} for v in seen]:
                 raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
@@ -64,7 +58,7 @@ class ViewsAudit:
         """Check that the list is that of a version current during the call."""
         if call.succeeded:
             told = {entry.name: entry.cron for entry in call.result}
-            seen = self._timeline.between(call.started, call.ended)
+            seen = self._seed.timeline.between(call.started, call.ended)
             if told not in [{name: entry["cron"] for name, entry in v.schedules.items()} for v in seen]:
                 raise Violation(3, "showed cron entries that were not there", call=call)
 
@@ -72,12 +66,12 @@ class ViewsAudit:
         """Check that an iteration has shown the jobs of one version, each once."""
         if isinstance(call.error, JobsUnreadableError):
             unread = {suffix.removeprefix(FOLDER) for suffix in call.error.segments}
-            if self._tells_time and not unread & self._damaged and call.ended - call.started < READ_FOR:
+            if self._seed.tells_time and not unread & self._seed.damaged and call.ended - call.started < READ_FOR:
                 raise Violation(3, f"could not read {', '.join(sorted(unread))}, which were whole", call=call)
         if not call.succeeded:
             return
         told = Counter((job.id, str(job.status), job.attempt) for job in call.result)
-        seen = self._timeline.between(call.started, call.ended)
+        seen = self._seed.timeline.between(call.started, call.ended)
         if all(told != Counter((i, status_of(job), attempt_of(job)) for i, job in v.jobs.items()) for v in seen):
             raise Violation(3, "showed jobs that no version had", call=call)
 
@@ -85,7 +79,7 @@ class ViewsAudit:
         """Check that statistics count the jobs of the version that they name."""
         if not call.succeeded:
             return
-        seen = [v for v in self._timeline.between(call.started, call.ended) if v.number == call.result.version]
+        seen = [v for v in self._seed.timeline.between(call.started, call.ended) if v.number == call.result.version]
         if not any(self._fits(call, version) for version in seen):
             raise Violation(3, f"told wrong numbers of version {call.result.version}", call=call)
 
@@ -105,7 +99,7 @@ class ViewsAudit:
         expiring = sum(status_of(job) == QUEUED and "expires_at" in job for job in jobs)  # some may have expired
         if not there[QUEUED] - expiring <= told.ready + told.scheduled <= there[QUEUED]:
             return False
-        if expiring or not version.segments or version.unsure or not self._tells_time:
+        if expiring or not version.segments or version.unsure or not self._seed.tells_time:
             return True
         if not all("created_at" in job for job in jobs):  # a person has added one
             return True
