@@ -12,17 +12,38 @@ from typing import Any
 from pydantic_core import from_json
 
 from jqueue import ClaimLostError, InvalidJobError, Job, JQueueError, QueueMissingError, StorageError
-from jqueue.domain.errors import DeadlineExceededError, ObjectMissingError, SegmentDamagedError, StorageFatalError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    JobsUnreadableError,
+    ObjectMissingError,
+    SegmentDamagedError,
+    StorageFatalError,
+)
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
 from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.domain.stats import EntrypointStats
 from jqueue.operations import ClaimRange, Configure, Dequeue
-from tests.simulation.chain import IN_PROGRESS, NOTHING, Version, attempt_of, status_of
+from jqueue.testing.virtual_time import EPOCH
+from tests.simulation.chain import (
+    COMPLETED,
+    DEAD,
+    IN_PROGRESS,
+    NOTHING,
+    QUEUED,
+    Fields,
+    Version,
+    attempt_of,
+    seconds,
+    status_of,
+)
 from tests.simulation.history import NEVER, Call, Evidence, Violation, is_of_the_store
 from tests.simulation.model_audit import Answer, ModelAudit, claims_told
 from tests.simulation.stored_segments import FOLDER
-from tests.simulation.views_audit import ViewsAudit
-from tests.simulation.workload import DEADLINE
+from tests.simulation.workload import DEADLINE, READ_FOR
+
+ROUNDED = 0.01
+"""Seconds by which two readings of one moment may differ."""
 
 OF_ITS_OWN = ("stats", "read_state", "iterate", "schedules", "read_range", "work", "resolve", "resolve_staged")
 """Verbs whose answers come from no commit."""
@@ -42,7 +63,12 @@ class AnswersAudit:
     def __init__(self, evidence: Evidence, audit: ModelAudit) -> None:
         self._seed = evidence
         self._audit = audit
-        self._views = ViewsAudit(evidence).checks()
+        self._views = {
+            "iterate": self._check_iteration,
+            "stats": self._check_stats,
+            "read_state": self._check_state,
+            "schedules": self._check_schedules,
+        }
         self._until = {before.index: after.at for before, after in pairwise([NOTHING, *evidence.versions])}
 
     def check(self) -> None:
@@ -170,6 +196,73 @@ class AnswersAudit:
         """Return the versions that were current at some moment of the call."""
         return self._seed.timeline.between(call.started, call.ended)
 
+    # Views of the whole queue, wherever its jobs are
+
+    def _check_state(self, call: Call) -> None:
+        """Check that the jobs in the blob are those of the version that is shown."""
+        if call.succeeded:
+            seen = [v for v in self._during(call) if v.number == call.result.version]
+            told = {job.id: (str(job.status), job.attempt) for job in call.result.jobs}
+            if told not in [{i: (status_of(v.jobs[i]), attempt_of(v.jobs[i])) for i in v.hot} for v in seen]:
+                raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
+
+    def _check_schedules(self, call: Call) -> None:
+        """Check that the list is that of a version current during the call."""
+        if call.succeeded:
+            told = {entry.name: entry.cron for entry in call.result}
+            seen = self._during(call)
+            if told not in [{name: entry["cron"] for name, entry in v.schedules.items()} for v in seen]:
+                raise Violation(3, "showed cron entries that were not there", call=call)
+
+    def _check_iteration(self, call: Call) -> None:
+        """Check that an iteration has shown the jobs of one version, each once."""
+        if isinstance(call.error, JobsUnreadableError):
+            unread = {suffix.removeprefix(FOLDER) for suffix in call.error.segments}
+            if self._seed.tells_time and not unread & self._seed.damaged and call.ended - call.started < READ_FOR:
+                raise Violation(3, f"could not read {', '.join(sorted(unread))}, which were whole", call=call)
+        if not call.succeeded:
+            return
+        told = Counter((job.id, str(job.status), job.attempt) for job in call.result)
+        seen = self._during(call)
+        if all(told != Counter((i, status_of(job), attempt_of(job)) for i, job in v.jobs.items()) for v in seen):
+            raise Violation(3, "showed jobs that no version had", call=call)
+
+    def _check_stats(self, call: Call) -> None:
+        """Check that statistics count the jobs of the version that they name."""
+        if not call.succeeded:
+            return
+        seen = [v for v in self._during(call) if v.number == call.result.version]
+        if not any(self._fits(call, version) for version in seen):
+            raise Violation(3, f"told wrong numbers of version {call.result.version}", call=call)
+
+    def _fits(self, call: Call, version: Version) -> bool:
+        parts = call.result.entrypoints or {}
+        names = {job["entrypoint"] for job in version.jobs.values()}
+        return all(
+            self._fits_part(call, parts.get(name, EntrypointStats()), version, name) for name in names | parts.keys()
+        )
+
+    def _fits_part(self, call: Call, told: EntrypointStats, version: Version, name: str) -> bool:
+        jobs = [job for job in version.jobs.values() if job["entrypoint"] == name]
+        there = Counter(status_of(job) for job in jobs)
+        numbers = {IN_PROGRESS: told.in_progress, DEAD: told.dead, COMPLETED: told.completed}
+        if any(there[status] != number for status, number in numbers.items()):
+            return False
+        expiring = sum(status_of(job) == QUEUED and "expires_at" in job for job in jobs)  # some may have expired
+        if not there[QUEUED] - expiring <= told.ready + told.scheduled <= there[QUEUED]:
+            return False
+        if expiring or not version.segments or version.unsure or not self._seed.tells_time:
+            return True
+        if not all("created_at" in job for job in jobs):  # a person has added one
+            return True
+        early, late = (EPOCH.timestamp() + moment for moment in (call.started - ROUNDED, call.ended + ROUNDED))
+        ready, at_end = _ready(jobs, early), _ready(jobs, late)
+        if not len(ready) <= told.ready <= len(at_end):
+            return False
+        if not ready or told.oldest_ready_age is None:
+            return not ready
+        return early - min(ready) <= told.oldest_ready_age.total_seconds() <= max(0.0, late - min(at_end))
+
 
 def has_effect(answer: Answer) -> bool:
     """True if operations have done something: they were not refused, and have not just looked."""
@@ -216,3 +309,10 @@ def _is_of_store(atom: Any) -> bool:
 def _holds(version: Version, claim: Claim) -> bool:
     job = version.jobs.get(claim.job_id)
     return job is not None and status_of(job) == IN_PROGRESS and attempt_of(job) == claim.attempt
+
+
+def _ready(jobs: list[Fields], now: float) -> list[float]:
+    """Return the times since which the ready jobs are ready."""
+    queued = [job for job in jobs if status_of(job) == QUEUED]
+    ready = [job for job in queued if not job.get("run_at") or seconds(job["run_at"]) <= now]
+    return [seconds(job.get("run_at") or job["created_at"]) for job in ready]

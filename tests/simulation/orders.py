@@ -32,7 +32,7 @@ class Ruler(Actor):
         await self.pick(
             (14, self._limit_running),
             (10, self._limit_rate),
-            (4, self._lift),
+            (4, self._limit),
             (10, self._pause),
             (8, self._configure),
             (16, self._schedule),
@@ -43,9 +43,6 @@ class Ruler(Actor):
             (9, self._reprioritise),
         )()
 
-    async def _limit(self, **limits: Any) -> None:
-        await self.call("limit", self.queue.limit(self.entrypoint(), **limits))
-
     async def _limit_running(self) -> None:
         await self._limit(running=self.dice.choice([1, 1, 2, 3]))
 
@@ -53,8 +50,9 @@ class Ruler(Actor):
         running = self.dice.choice([None, None, 2])
         await self._limit(running=running, rate=self.dice.choice([1, 2, 4]), per=self.dice.choice([1.0, 2.0, 6.0]))
 
-    async def _lift(self) -> None:
-        await self._limit()
+    async def _limit(self, **limits: Any) -> None:
+        """Set limits, or lift them all."""
+        await self.call("limit", self.queue.limit(self.entrypoint(), **limits))
 
     async def _pause(self) -> None:
         """Pause, and after a while usually resume, whatever the outcome of the pause."""

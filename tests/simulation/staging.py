@@ -43,19 +43,18 @@ class Stager(Actor):
     async def _add_version(self) -> None:
         app = self.dice.choice(APPS)
         for _ in range(self.dice.choice([1, 2, 3])):
-            version = self.world.applications.versions[app]
+            version = self.world.app_versions[app]
             if await self._add_transaction(app, version):
                 return
 
     async def _add_an_old_version(self) -> None:
         """Repeat an old version, as a process does that does not know of its successor."""
         app = self.dice.choice(APPS)
-        await self._add_transaction(app, max(0, self.world.applications.versions[app] - self.dice.choice([1, 1, 3])))
+        await self._add_transaction(app, max(0, self.world.app_versions[app] - self.dice.choice([1, 1, 3])))
 
     async def _add_transaction(self, app: str, version: int) -> bool:
         """Try once. Return True if the transaction is known to be done."""
-        applications = self.world.applications
-        made = applications.contents[app, version]
+        made = self.world.staged_contents[app, version]
         fitting = [content for content in made if self._may_name(content)]
         content: Content | None
         if fitting and self.dice.random() < 0.5:
@@ -68,7 +67,7 @@ class Stager(Actor):
             made.append(content)
         receipt = await self._enqueue(content, (app, version))
         if receipt is not None:
-            applications.versions[app] = max(applications.versions[app], version + 1)
+            self.world.app_versions[app] = max(self.world.app_versions[app], version + 1)
         return receipt is not None
 
     def _may_name(self, content: Content) -> bool:

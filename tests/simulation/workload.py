@@ -161,19 +161,6 @@ class Content:
 
 
 @dataclass
-class Applications:
-    """State of the applications, which outlives the processes.
-
-    Attributes:
-        versions: current version of each application.
-        contents: jobs staged for each version of each application.
-    """
-
-    versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(APPS, 1))
-    contents: dict[tuple[str, int], list[Content]] = field(default_factory=lambda: defaultdict(list))
-
-
-@dataclass
 class World:
     """State shared by the processes of one simulation.
 
@@ -200,7 +187,8 @@ class World:
         read_events: the events that were read at the end; None if there was no history.
         kept: ids of jobs whose results are to be kept.
         claimed: ids of jobs that an actor has claimed.
-        applications: applications that add jobs in transactions.
+        app_versions: current version of each application that adds jobs in transactions.
+        staged_contents: jobs staged for each version of each application. They outlive the processes.
         adopted: number of claims that a later holder of the same name continued.
         records: what each process has applied, in order.
         exits: times at which each process that left in peace began to leave, and had left.
@@ -228,7 +216,8 @@ class World:
     read_events: list[HistoryEvent] | None = None
     kept: list[str] = field(default_factory=list)
     claimed: list[str] = field(default_factory=list)
-    applications: Applications = field(default_factory=Applications)
+    app_versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(APPS, 1))
+    staged_contents: dict[tuple[str, int], list[Content]] = field(default_factory=lambda: defaultdict(list))
     adopted: int = 0
     records: list[Record] = field(default_factory=list)
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
