@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -191,31 +192,22 @@ class _ChainReader:
     def read(self, index: int, landing: Landing) -> Version:
         """Return one version."""
         header, _, body = landing.content.partition(b"\n")
-        entries: dict[str, Any]
-        twins: set[str] = set()
         if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
             content = from_json(header + b"}}")
-            entries = {}
-            for line in body[:-3].split(b"\n"):
-                if line:
-                    job_id, job = self._read_line(line.removesuffix(b","))
-                    if job_id in entries:
-                        twins.add(job_id)
-                    entries[job_id] = job
+            jobs = [self._read_line(line.removesuffix(b",")) for line in body[:-3].split(b"\n") if line]
         else:
             content = json.loads(landing.content)
-            jobs = content["jobs"]
-            if isinstance(jobs, list):
-                first = {job["id"]: job for job in reversed(jobs)}
-                jobs = {job["id"]: first[job["id"]] for job in jobs}
-            entries = jobs
-            entries = {key: self._fields_of(job) for key, job in entries.items()}
-        version = Version(index, landing.at, landing.by, content["version"], entries)
-        version.twins = frozenset(twins)
+            found = content["jobs"]
+            listed = [(job["id"], job) for job in found] if isinstance(found, list) else found.items()
+            jobs = [(job_id, self._fields_of(job)) for job_id, job in listed]
+        version = Version(index, landing.at, landing.by, content["version"])
+        for job_id, job in jobs:
+            (version.jobs if isinstance(job["entrypoint"], str) else version.broken).setdefault(job_id, job)
+        if len(jobs) > len(version.jobs) + len(version.broken):
+            version.twins = frozenset(
+                job_id for job_id, times in Counter(each for each, _ in jobs).items() if times > 1
+            )
         _read_header(version, content)
-        if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
-            version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
-            version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
         if version.segments:
             self._add_rows(version)
         for name in _named_by_events(version.history) - version.stored.keys():

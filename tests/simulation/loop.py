@@ -31,6 +31,7 @@ class SimulatedProcess:
         paused: True while nothing of it runs.
         dead: True if nothing of it will ever run again.
         pauses: start and end of each pause.
+        backlog: callbacks that came during a pause.
     """
 
     def __init__(self, name: str, loop: SimulatedLoop) -> None:
@@ -42,15 +43,11 @@ class SimulatedProcess:
         self._loop = loop
         self._context = contextvars.Context()
         self._context.run(CURRENT.set, self)
-        self._backlog: list[Callback] = []
+        self.backlog: list[Callback] = []
 
     def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in this process."""
         return self._loop.create_task(main, context=self._context.copy())
-
-    def keep(self, handle: Callback) -> None:
-        """Keep a callback that came during a pause."""
-        self._backlog.append(handle)
 
     def pause(self) -> None:
         """Run nothing from now on."""
@@ -63,8 +60,8 @@ class SimulatedProcess:
             self._loop.stopped -= 1
             self.pauses.append((self._paused_at, self._loop.time()))
         self.paused = self.dead = False
-        backlog, self._backlog = self._backlog, []
-        self._loop.make_ready(backlog)
+        self._loop.make_ready(self.backlog)
+        self.backlog.clear()
 
     def die(self) -> None:
         """Run nothing again, until `go_on` lets the coroutines of the dead unwind at the very end."""
@@ -107,7 +104,7 @@ class SimulatedLoop(VirtualTimeLoop):
             handle = ready.popleft()
             process = handle.context.get(CURRENT) if self.stopped else None
             if process is not None and process.paused:
-                process.keep(handle)
+                process.backlog.append(handle)
             else:
                 handle.run()
 

@@ -308,15 +308,11 @@ class Simulation:
             steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
             moment = 0.05 if role is Historian else pause  # the history begins before most jobs are there
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
-        if self.world.ranged:
-            steps = self.schedule.dice(f"ranger of {process.name}").randint(1, 2 * self.settings.steps)
-            actors.append(Ranger(client, f"ranger of {process.name}", steps, pause))
-        if self.world.crowded and isinstance(client.queue, BrokerQueue):
-            steps = self.schedule.dice(f"crowd of {process.name}").randint(1, 2 * self.settings.steps)
-            actors.append(Crowd(client, f"crowd of {process.name}", steps, pause))
-        if self.world.overseen:
-            steps = self.schedule.dice(f"overseer of {process.name}").randint(1, 2 * self.settings.steps)
-            actors.append(Overseer(client, f"overseer of {process.name}", steps, pause))
+        is_crowd = self.world.crowded and isinstance(client.queue, BrokerQueue)
+        for takes_part, kind in ((self.world.ranged, Ranger), (is_crowd, Crowd), (self.world.overseen, Overseer)):
+            if takes_part:
+                name = f"{kind.__name__.lower()} of {process.name}"
+                actors.append(kind(client, name, self.schedule.dice(name).randint(1, 2 * self.settings.steps), pause))
         return client, process.start(client.live(actors))
 
     async def _disturb(
