@@ -46,7 +46,7 @@ OFTEN = ["answer dropped", "done, and answered with 503", "cut in its body", "la
 
 SERVERS = ["seaweedfs", "azurite", "gcs_server"]
 WRITES = {"seaweedfs": "PUT", "azurite": "PUT", "gcs_server": "POST"}
-CALL_TIMEOUT = 0.7
+CALL_TIMEOUT = 2.0
 
 
 async def enqueue(queue, state):

@@ -122,7 +122,7 @@ async def test_hostile_names_are_escaped():
 
 async def test_a_queue_that_cannot_be_read_is_down_and_comes_back():
     storage = InMemoryStorage()
-    queue = DirectQueue(storage, deadline=5)
+    queue = DirectQueue(storage)
     metrics = PrometheusMetrics(every=None)
     async with metrics.watch(queue):
         await queue.enqueue("t", b"")

@@ -75,6 +75,15 @@ async def test_the_deadline_counts_from_the_end_of_an_async_iterable_which_may_n
 
 
 @in_virtual_time
+async def test_more_bytes_than_are_buffered_at_once_become_segments():
+    """A count of buffered bytes that never fell wrote rows that were not there."""
+    limits = Limits(payload_bytes=5 << 20, object_bytes=None, batch_size=7)
+    queue = DirectQueue(store(), clock=VirtualClock(), limits=limits)
+    await queue.enqueue_many(Enqueue("ab"[number % 2], bytes(5 << 20)) for number in range(8))
+    assert 8 == await depth(queue)
+
+
+@in_virtual_time
 async def test_a_queue_without_segments_takes_as_many_as_its_batch_size():
     queue = DirectQueue(store(), clock=VirtualClock(), limits=Limits(batch_size=20, hot_bytes=None))
     jobs = await queue.enqueue_many(numbered(range(20)))

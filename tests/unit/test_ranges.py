@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jqueue import (
     BrokerQueue,
@@ -14,6 +16,7 @@ from jqueue import (
     Limits,
 )
 from jqueue.domain.range_jobs import RangeFailure
+from jqueue.domain.segments import joined, without
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -38,6 +41,14 @@ async def with_rows(queue, number, **options):
     return [job.id for job in jobs]
 
 
+numbers = st.integers(0, 9)
+spans = st.lists(st.tuples(numbers, numbers).filter(lambda span: span[0] < span[1]), max_size=4)
+
+
+def _rows(spans):
+    return {row for first, last in spans for row in range(first, last)}
+
+
 def store():
     return InMemoryStorage(clock=VirtualClock())
 
@@ -50,6 +61,15 @@ async def claimed(queue, rows):
     claim = await queue.claim_range("t", rows)
     assert claim is not None
     return claim
+
+
+@given(spans, spans)
+def test_spans_without_others_are_the_other_rows_in_spans_that_are_not_empty(some, others):
+    left = without(some, others)
+    rows = [row for first, last in left for row in range(first, last)]
+    assert sorted(_rows(some) - _rows(others)) == rows
+    assert left == joined(left)
+    assert all(first < last for first, last in left)
 
 
 @in_virtual_time

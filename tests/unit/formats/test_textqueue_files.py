@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from jqueue import ClaimLostError, JobStatus
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import in_virtual_time
 
 
 @pytest.fixture
@@ -202,13 +205,15 @@ async def test_every_message_is_there_and_unclaimed_without_the_journal(path, jo
     assert path.read_bytes() == b"=a\n=b\n!c\n"
 
 
+@in_virtual_time
 async def test_nothing_is_appended_behind_a_line_that_another_program_is_writing(path):
     path.write_bytes(b"-a\n-par")
-    async with queue_on(path) as queue:
+    soon = time.time() + 50  # the line counts as whole a second after the last change of the file
+    os.utime(path, (soon, soon))
+    async with queue_on(path, clock=VirtualClock()) as queue:
         adding = asyncio.create_task(queue.enqueue("work", b"ours"))
+        await asyncio.sleep(20)
         with open(path, "ab") as file:
-            for _ in range(1000):
-                await asyncio.sleep(0)
             file.write(b"tial\n")
         await adding
         assert path.read_bytes().startswith(b"-a\n-partial\n#jq {")

@@ -11,7 +11,9 @@ import pytest
 from jqueue import StorageError, connect
 from jqueue.domain.errors import InvalidURLError
 from jqueue.runtime.system import SystemClock
+from jqueue.testing.virtual_time import VirtualClock
 from tests.unit.formats.places import FORMATS, filled, in_each_format, open_queue
+from tests.virtual_world import in_virtual_time
 
 EXAMPLES = {
     "vsqs": "vsqs:///var/spool/app/queue",
@@ -48,8 +50,9 @@ async def test_the_content_of_a_folder_or_an_option_tells_the_kind_of_dirq(tmp_p
 
 
 @in_each_format
+@in_virtual_time
 async def test_a_queue_that_vanished_is_an_error_until_it_is_back(form, tmp_path):
-    async with open_queue(form, tmp_path, deadline=1) as queue:
+    async with open_queue(form, tmp_path, VirtualClock()) as queue:
         assert [] == await queue.dequeue(), "it was never there"
         assert [] == list(tmp_path.iterdir()), "reading makes nothing"
         await queue.enqueue("work", b"")
