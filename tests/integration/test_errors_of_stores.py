@@ -117,11 +117,9 @@ async def test_a_missing_bucket_is_an_error_at_the_first_request(request, server
 
 @on_each_server
 async def test_a_caller_without_permissions_learns_which_are_needed_and_no_secret(request, server):
-    honest = store_of(request, server)
-    async with behind_a_proxy(with_a_wrong_secret(honest)) as (store, proxy):
+    async with behind_a_proxy(with_a_wrong_secret(store_of(request, server))) as (store, proxy):
         if server == "gcs_server":
-            honest.server.forbid(BUCKET)
-            request.addfinalizer(lambda: honest.server.forbid(BUCKET, None))
+            proxy.each(FORBIDDEN[server])
         storage = store.open(store.new_key(), timeout=30)
         async with BrokerQueue(storage, deadline=50) as queue:
             for call in (queue.enqueue("work", b""), queue.dequeue("work"), queue.stats(), storage.read()):
@@ -165,7 +163,7 @@ async def test_renewed_credentials_are_used_by_the_call_that_finds_the_old_ones_
                 proxy.next(EXPIRED[server])
                 assert answer == await call()
             proxy.requests.clear()
-            proxy.every(1, EXPIRED[server])
+            proxy.each(EXPIRED[server])
             await refused(storage.read())
             assert 2 == proxy.count(), "one request with the new credentials, and no third one"
 
@@ -186,7 +184,7 @@ async def test_a_caller_with_read_permission_only_learns_which_are_needed(reques
         BrokerQueue(store.open(store.new_key(), timeout=30), deadline=50) as queue,
     ):
         job = await queue.enqueue("work", b"")
-        proxy.every(1, FORBIDDEN[server], method=WRITES[server])
+        proxy.each(FORBIDDEN[server], method=WRITES[server])
         for call in (lambda: queue.enqueue("work", b""), lambda: queue.dequeue("work", wait=50)):
             proxy.requests.clear()
             assert NEEDED[server] in str(await refused(call()))
@@ -206,14 +204,14 @@ async def test_calls_to_a_store_that_never_answers_end_by_their_deadline(request
         ):
             await patient.enqueue("work", b"")  # opening the first client of a process takes long
             sent = proxy.count() - proxy.count("GET")
-            proxy.every(1, BlackHole())
+            proxy.each(BlackHole())
             calls = [queue.enqueue("work", b""), queue.dequeue("work"), queue.read_state(), queue.storage.read()]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert [DeadlineExceededError] * 3 + [StorageError] == [type(error) for error in outcomes]
             assert "no answer within 0.2 s to the read" in str(outcomes[-1])
             assert sent == proxy.count() - proxy.count("GET"), "nothing was written"
             proxy.clear()
-            proxy.every(1, BlackHole(), method=WRITES[server])
+            proxy.each(BlackHole(), method=WRITES[server])
             with pytest.raises(UnknownOutcomeError):
                 await queue.enqueue("work", b"", deadline=3)
             proxy.clear()
@@ -311,7 +309,7 @@ async def test_a_missing_object_or_bucket_costs_a_request_more_only_if_the_error
 
 async def test_a_404_from_a_gateway_is_not_taken_for_a_missing_object(request, gcs_server):
     async with behind_a_proxy(store_of(request, "gcs_server")) as (store, proxy):
-        proxy.every(1, ReplaceAnswer(404, b"<html>No such object here</html>", ask=False))
+        proxy.each(ReplaceAnswer(404, b"<html>No such object here</html>", ask=False))
         async with store.open(store.new_key()) as storage:
             for call in (storage.read, lambda: storage.write(b"1"), storage.remove):
                 with pytest.raises(StorageError, match=r"the store failed \(404\)") as caught:

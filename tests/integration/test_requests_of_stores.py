@@ -13,7 +13,7 @@ import pytest
 from jqueue import BrokerQueue, CASConflictError, DirectQueue, LocalFileSystemStorage, StorageError
 from jqueue.testing.objects_contract import pieces_of
 from tests.object_stores import store_of
-from tests.servers.fault_kinds import DropAnswer, Latency, ReplaceAnswer, TruncateAnswer
+from tests.servers.fault_kinds import DropAnswer, ReplaceAnswer, TruncateAnswer
 from tests.servers.fault_proxy import FaultProxy
 
 WRITES = {"seaweedfs": ("PUT", 200), "azurite": ("PUT", 201), "gcs_server": ("POST", 200)}
@@ -172,9 +172,7 @@ async def test_a_creation_whose_answer_is_lost_has_landed(request, server, conte
     """The client may send the last request again, which then finds the object."""
     *before, (last, _) = UPLOADS[server] if content is LARGE else [CREATED[server]]
     async with counted(request, server) as (storage, proxy, _), storage:
-        if times := [method for method, _ in before].count(last):
-            proxy.next(Latency(), method=last, times=times)
-        proxy.next(DropAnswer(), method=last)
+        proxy.next(DropAnswer(), method=last, after=[method for method, _ in before].count(last))
         with pytest.raises((StorageError, CASConflictError)):
             await storage.create_object_from(ONE, pieces_of(content, []))
         assert content == await storage.read_object(ONE)
@@ -183,8 +181,7 @@ async def test_a_creation_whose_answer_is_lost_has_landed(request, server, conte
 @on_each_server
 async def test_an_upload_that_fails_is_not_repeated_and_leaves_no_parts(request, server):
     async with counted(request, server) as (storage, proxy, _), storage:
-        proxy.next(Latency(), method="PUT")
-        proxy.next(ReplaceAnswer(500, ask=False), method="PUT")
+        proxy.next(ReplaceAnswer(500, ask=False), method="PUT", after=1)
         with pytest.raises(StorageError, match=r"\.history/1: the store failed \(500"):
             await storage.create_object_from(ONE, pieces_of(LARGE, []))
         assert 2 == proxy.count("PUT")

@@ -10,14 +10,6 @@ from tests.servers.fault_http import END_OF_HEAD
 
 
 @dataclass(frozen=True)
-class Latency:
-    """Delay the request by `there` seconds, and its answer by `back` seconds."""
-
-    there: float = 0.0
-    back: float = 0.0
-
-
-@dataclass(frozen=True)
 class Late:
     """Read the whole request, and send it to the server after some seconds, even if the client has left."""
 
@@ -28,8 +20,8 @@ class Late:
 class Refuse:
     """Close the connection without asking the server.
 
-    If the plan names no method and no path, a new connection is closed before anything is read. Otherwise, and on a
-    connection that was used before, the head is read first, to see if the request matches.
+    If the plan names no method, a new connection is closed before anything is read. Otherwise, and on a connection that
+    was used before, the head is read first, to see if the request matches.
     """
 
 
@@ -44,11 +36,9 @@ class ResetRequest:
 
     Args:
         body: number of bytes of the body to pass on; a float is a fraction of Content-Length.
-        head: number of bytes of the head to pass on, without any of the body.
     """
 
     body: int | float = 0
-    head: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,7 @@ def s3_error(status: int, code: str, *, ask: bool = True) -> ReplaceAnswer:
     return ReplaceAnswer(status, body.encode(), (("Content-Type", "application/xml"),), ask)
 
 
-Fault = Latency | Late | Refuse | BlackHole | ResetRequest | DropAnswer | HangAnswer | TruncateAnswer | ReplaceAnswer
+Fault = Late | Refuse | BlackHole | ResetRequest | DropAnswer | HangAnswer | TruncateAnswer | ReplaceAnswer
 
 
 def share(part: int | float, whole: int) -> int:

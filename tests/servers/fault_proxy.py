@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from random import Random
@@ -33,7 +33,6 @@ from tests.servers.fault_kinds import (
     Fault,
     HangAnswer,
     Late,
-    Latency,
     Refuse,
     ReplaceAnswer,
     ResetRequest,
@@ -51,18 +50,14 @@ class Request:
         path: target of the request, with the query.
         headers: headers by name in lower case.
         fault: fault applied to the request.
-        bytes: number of bytes of the body received from the client, with the framing.
         status: status of the server's answer once it is complete; the client may have got another one.
-        done: True if the proxy has finished with the request.
     """
 
     method: str
     path: str
     headers: dict[str, str]
     fault: Fault | None = None
-    bytes: int = 0
     status: int | None = None
-    done: bool = False
 
     @property
     def expects_continue(self) -> bool:
@@ -72,23 +67,20 @@ class Request:
 
 @dataclass(eq=False)
 class _Plan:
-    """A fault for matching requests: for the next `left` of them, or for every nth."""
+    """A fault for requests of a method: for one, after some others, or for each."""
 
     fault: Fault
     method: str | None
-    path: str | None
-    left: int = 0
-    nth: int = 0
-    seen: int = 0
+    others: int = 0
 
-    def matches(self, method: str, path: str) -> bool:
-        return self.method in (None, method) and (self.path is None or self.path in path)
+    def matches(self, method: str) -> bool:
+        return self.method in (None, method)
 
 
 class FaultProxy:
     """A proxy that listens on 127.0.0.1 and passes requests on to one server. Any thread may plan faults.
 
-    A request meets at most one fault: one planned for the next request, or else for every nth, or else a random one.
+    A request meets at most one fault: one planned for it, or else for each request, or else a random one.
 
     Args:
         target_host: host of the server.
@@ -96,7 +88,6 @@ class FaultProxy:
         seed: seed of `random`. The same requests in the same order meet the same faults.
 
     Attributes:
-        latency: seconds of delay in each direction, for every request.
         rate: probability that a request meets one of `kinds`.
         kinds: the random faults.
         random: source of randomness for these faults.
@@ -108,7 +99,6 @@ class FaultProxy:
     def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
         self.target = (target_host, target_port)
         self.port = 0
-        self.latency = 0.0
         self.rate = 0.0
         self.kinds: Sequence[Fault] = ()
         self.random = Random(seed)
@@ -116,12 +106,11 @@ class FaultProxy:
         self.connections = 0
         self.fired: Counter[type[Fault]] = Counter()
         self._next: list[_Plan] = []
-        self._every: list[_Plan] = []
+        self._each: list[_Plan] = []
         self._lock = threading.Lock()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
-        self._change = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -158,74 +147,55 @@ class FaultProxy:
     async def __aexit__(self, *_exception: object) -> None:
         await self.stop()
 
-    def next(self, fault: Fault, *, method: str | None = None, path: str | None = None, times: int = 1) -> None:
-        """Plan a fault for the next `times` requests of this method whose path contains this text."""
+    def next(self, fault: Fault, *, method: str | None = None, after: int = 0) -> None:
+        """Plan a fault for the next request of this method, after a number of others of it."""
         with self._lock:
-            self._next.append(_Plan(fault, method, path, left=times))
+            self._next.append(_Plan(fault, method, after))
 
-    def every(self, nth: int, fault: Fault, *, method: str | None = None, path: str | None = None) -> None:
-        """Plan a fault for every nth request of this method whose path contains this text."""
+    def each(self, fault: Fault, *, method: str | None = None) -> None:
+        """Plan a fault for each request of this method."""
         with self._lock:
-            self._every.append(_Plan(fault, method, path, nth=nth))
+            self._each.append(_Plan(fault, method))
 
     def clear(self) -> None:
-        """Remove all plans, the rate and the latency. Records stay, and requests that hang already keep hanging."""
+        """Remove all plans and the rate. Records stay, and requests that hang already keep hanging."""
         with self._lock:
             self._next.clear()
-            self._every.clear()
-            self.rate = self.latency = 0.0
+            self._each.clear()
+            self.rate = 0.0
 
     def count(self, method: str | None = None) -> int:
         """Number of requests so far, of one method if it is given."""
         return sum(method in (None, request.method) for request in list(self.requests))
-
-    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
-        """Wait until a condition on the requests is true."""
-        async with asyncio.timeout(seconds):
-            while not condition():
-                await self._change.wait()
-
-    def changed(self) -> None:
-        """Wake the tasks that wait for a condition."""
-        self._change.set()
-        self._change = asyncio.Event()
 
     def arrived(self, head: bytes) -> Request:
         """Record a request and choose its fault."""
         first, headers = parse_head(head)
         method, path = first.split()[:2]
         with self._lock:
-            request = Request(method, path, headers, self._decide(method, path))
+            request = Request(method, path, headers, self._decide(method))
             self.requests.append(request)
             if request.fault is not None:
                 self.fired[type(request.fault)] += 1
-        self.changed()
         return request
 
-    def _decide(self, method: str, path: str) -> Fault | None:
+    def _decide(self, method: str) -> Fault | None:
         by_chance = self.random.choice(self.kinds) if self.kinds and self.random.random() < self.rate else None
-        nth = [plan for plan in self._every if plan.matches(method, path)]
-        for plan in nth:
-            plan.seen += 1
-        for plan in self._next:
-            if plan.matches(method, path):
-                self._spend(plan)
+        for plan in [plan for plan in self._next if plan.matches(method)]:
+            if not plan.others:
+                self._next.remove(plan)
                 return plan.fault
-        return next((plan.fault for plan in nth if not plan.seen % plan.nth), by_chance)
+            plan.others -= 1
+        return next((plan.fault for plan in self._each if plan.matches(method)), by_chance)
 
     def _refuses_at_once(self) -> bool:
         with self._lock:
             plan = self._next[0] if self._next else None
-            if plan is None or not isinstance(plan.fault, Refuse) or plan.method or plan.path:
+            if plan is None or not isinstance(plan.fault, Refuse) or plan.method:
                 return False
-            self._spend(plan)
+            self._next.remove(plan)
             self.fired[Refuse] += 1
             return True
-
-    def _spend(self, plan: _Plan) -> None:
-        plan.left -= 1
-        if not plan.left:
-            self._next.remove(plan)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -254,12 +224,7 @@ class _Connection:
         try:
             while not refuse:
                 head = await self._client.reader.readuntil(END_OF_HEAD)
-                request = self._proxy.arrived(head)
-                try:
-                    refuse = not await self._handle(request, head)
-                finally:
-                    request.done = True
-                    self._proxy.changed()
+                refuse = not await self._handle(self._proxy.arrived(head), head)
         except (EOFError, asyncio.LimitOverrunError, OSError):  # one side has closed its connection
             pass
         finally:
@@ -269,7 +234,7 @@ class _Connection:
     async def _handle(self, request: Request, head: bytes) -> bool:
         """Handle one request. Returns True if the client's connection stays open."""
         fault, client = request.fault, self._client
-        source, latency = client.reader, self._proxy.latency
+        source = client.reader
         match fault:
             case Refuse():
                 return False
@@ -281,13 +246,8 @@ class _Connection:
             case Late(seconds):
                 source = await self._take_in(request)
                 await asyncio.sleep(seconds)
-            case Latency(there):
-                await asyncio.sleep(there)
-        await asyncio.sleep(latency)
         answer = await self._ask(request, head, source)
         request.status = answer.status
-        self._proxy.changed()
-        await asyncio.sleep(latency + (fault.back if isinstance(fault, Latency) else 0))
         match fault:
             case ResetRequest() | DropAnswer(reset=True):
                 client.reset()
@@ -307,14 +267,9 @@ class _Connection:
 
     async def _ask(self, request: Request, head: bytes, source: asyncio.StreamReader) -> Answer:
         """Send the request to the server and return its answer, which may come before the end of the body."""
-        fault = request.fault
         if self._server is None or self._server.closed:
             await self._forget_server()
             self._server = Line(*await asyncio.open_connection(*self._proxy.target, limit=LONGEST_HEAD))
-        if isinstance(fault, ResetRequest) and fault.head is not None:
-            await self._server.send(head[: fault.head])
-            self._reset_both(self._server)
-            raise ConnectionResetError
         await self._server.send(head)
         self._upload = asyncio.create_task(self._pass_body(request, source, self._server))
         while True:
@@ -331,8 +286,6 @@ class _Connection:
         try:
             async with aclosing(pieces_of(source, request.headers)) as pieces:
                 while left != 0 and (piece := await anext(pieces, b"")):
-                    if source is self._client.reader:
-                        request.bytes += len(piece)
                     with suppress(OSError):  # the server may stop reading early; only its answer matters
                         await server.send(piece[:left])
                     left = left and max(0, left - len(piece))
@@ -340,11 +293,8 @@ class _Connection:
             await server.close()  # the client has left
             raise
         if left is not None:
-            self._reset_both(server)
-
-    def _reset_both(self, server: Line) -> None:
-        server.reset()
-        self._client.reset()
+            server.reset()
+            self._client.reset()
 
     async def _take_in(self, request: Request) -> asyncio.StreamReader:
         """Read the body from the client without asking the server. Returns a reader of that body."""
@@ -353,13 +303,10 @@ class _Connection:
         source = asyncio.StreamReader(limit=LONGEST_HEAD)
         async for piece in pieces_of(self._client.reader, request.headers):
             source.feed_data(piece)
-            request.bytes += len(piece)
         source.feed_eof()
-        self._proxy.changed()
         return source
 
     async def _answer_alone(self, request: Request, fault: ReplaceAnswer) -> bool:
-        await asyncio.sleep(2 * self._proxy.latency)
         if request.expects_continue:
             await self._client.send(fault.encode(request.method, close=True))
             self._client.end()

@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,30 +32,28 @@ from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+import google_crc32c
+
 from tests.servers.accepting import accepting
-from tests.servers.crc32c import crc32c
 from tests.servers.gcs_refusals import Answer, RefusalError, as_json, invalid, not_found
 from tests.servers.gcs_signed_urls import SIGNATURE, is_signed
 
 CHUNK = 256 * 1024  # an unfinished resumable upload keeps a multiple of this
 _PARAMETER = re.compile(
-    "alt|fields|generation|if(G|Metag)eneration(Not)?Match|maxResults|name|pageToken|prefix|prettyPrint|project"
-    "|projection|upload(Type|_id)"
+    "alt|fields|generation|ifGeneration(Not)?Match|maxResults|name|pageToken|prefix|prettyPrint|project|projection"
+    "|upload(Type|_id)"
 )
 _HEADERS = {"if-match", "if-none-match", "transfer-encoding"}  # not implemented, and must not be ignored
 _BUCKET = "/storage/v1/b/(?P<bucket>[^/]+)"
 _OBJECT = f"{_BUCKET}/o/(?P<name>[^/]+)"
-_ROUTES = (  # method, path, kind and required permission
-    ("POST", f"/upload{_BUCKET}/o", "upload", "objects.create"),
-    ("PUT", f"/upload{_BUCKET}/o", "resumable", "objects.create"),
-    ("DELETE", f"/upload{_BUCKET}/o", "abandon", "objects.create"),
-    ("GET", f"/download{_OBJECT}", "download", "objects.get"),
-    ("GET", _OBJECT, "metadata", "objects.get"),
-    ("DELETE", _OBJECT, "delete", "objects.delete"),
-    ("GET", f"{_BUCKET}/o", "list", "objects.list"),
-    ("GET", _BUCKET, "bucket", "buckets.get"),
-    ("POST", "/storage/v1/b", "create", "buckets.create"),
-    ("GET", "/(?P<bucket>[^/]+)/(?P<name>.+)", "signed", "objects.get"),
+_ROUTES = (  # method, path and kind
+    ("POST", f"/upload{_BUCKET}/o", "upload"),
+    ("PUT", f"/upload{_BUCKET}/o", "resumable"),
+    ("DELETE", f"/upload{_BUCKET}/o", "abandon"),
+    ("GET", f"/download{_OBJECT}", "download"),
+    ("DELETE", _OBJECT, "delete"),
+    ("GET", f"{_BUCKET}/o", "list"),
+    ("GET", "/(?P<bucket>[^/]+)/(?P<name>.+)", "signed"),
 )
 
 
@@ -63,10 +61,10 @@ def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
-def _route(method: str, path: str) -> tuple[re.Match[str], str, str]:
-    for verb, pattern, kind, permission in _ROUTES:
+def _route(method: str, path: str) -> tuple[re.Match[str], str]:
+    for verb, pattern, kind in _ROUTES:
         if verb == method and (match := re.fullmatch(pattern, path)):
-            return match, kind, permission
+            return match, kind
     raise RefusalError(404, "notFound", "Not Found")
 
 
@@ -126,28 +124,20 @@ class GCSServer:
     write.
 
     Args:
-        clock: returns the seconds since 1970; the server takes every time from it.
         writes_per_second: rate limit of each object; a faster write is answered with 429.
 
     `wording` is the wording of errors, "google" or "testbench".
 
-    `requests` counts the calls by method and kind: upload, resumable, abandon, download, metadata, signed, delete,
-    list, bucket, create. A resumable upload is one `("POST", "resumable")` and, for each chunk, one
-    `("PUT", "resumable")`.
+    `requests` counts the calls by method and kind: upload, resumable, abandon, download, signed, delete, list. A
+    resumable upload is one `("POST", "resumable")` and, for each chunk, one `("PUT", "resumable")`.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time, writes_per_second: float | None = None) -> None:
-        self._at_first = (clock, writes_per_second)
-        self._last_generation = self._port = 0
-        self._thread: threading.Thread | None = None
-        self.reset()
-
-    def reset(self) -> None:
-        """Discard buckets, objects, refusals and counts, and restore the settings. Generations keep growing."""
-        self.clock, self.writes_per_second = self._at_first
+    def __init__(self, writes_per_second: float | None = None) -> None:
+        self.writes_per_second = writes_per_second
         self.wording = "google"
         self.requests: Counter[tuple[str, str]] = Counter()
-        self._forbidden: dict[str, int | None] = {}
+        self._last_generation = self._port = 0
+        self._thread: threading.Thread | None = None
         self._buckets: dict[str, dict[str, tuple[dict[str, Any], bytes]]] = {}
         self._sessions: dict[str, Session] = {}
         self._written: dict[tuple[str, str], float] = {}
@@ -187,10 +177,6 @@ class GCSServer:
         """Number of resumable uploads that were begun, and neither finished nor abandoned."""
         return sum(session.answer is None for session in self._sessions.values())
 
-    def forbid(self, bucket: str, status: int | None = 403) -> None:
-        """Answer every call on a bucket, even a missing one, with 403 or 401. A status of None ends this."""
-        self._forbidden[bucket] = status
-
     async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(accepting(self._connection), sock=listening, limit=1 << 20)
@@ -209,7 +195,7 @@ class GCSServer:
         headers = message_from_bytes(fields)
         content = await reader.readexactly(int(headers.get("Content-Length", 0)))
         status, body, more = self._answer(line.decode(), headers, content)
-        more = more | {"Date": formatdate(self.clock(), usegmt=True), "Server": "UploadServer"}
+        more = more | {"Date": formatdate(time.time(), usegmt=True), "Server": "UploadServer"}
         if status not in (204, 304):
             more["Content-Length"] = str(len(body))
         phrase = "Client Closed Request" if status == 499 else HTTPStatus(status).phrase
@@ -222,14 +208,17 @@ class GCSServer:
         url, kind = urlsplit(target), ""
         params = dict(parse_qsl(url.query, keep_blank_values=True))
         try:
-            match, kind, permission = _route(method, url.path)
-            kind = "download" if kind == "metadata" and params.get("alt") == "media" else kind
+            match, kind = _route(method, url.path)
             kind = "resumable" if kind == "upload" and params.get("uploadType") == "resumable" else kind
             names = {"bucket": "", "name": ""} | {key: unquote(value) for key, value in match.groupdict().items()}
             self.requests[method, kind] += 1
-            self._admit(permission, names["bucket"], params, headers)
+            unknown = {name for name in params if not _PARAMETER.fullmatch(name)} | _HEADERS & {
+                *map(str.lower, headers)
+            }
+            if unknown and SIGNATURE not in params:
+                raise invalid(f"This server does not know {', '.join(sorted(unknown))}.")
             call = Call(method, kind, **names, params=params, headers=headers, body=body)
-            if kind != "create" and call.bucket not in self._buckets:
+            if call.bucket not in self._buckets:
                 raise not_found("The specified bucket does not exist.", f"Bucket {call.bucket} does not exist.")
             answer: Answer = getattr(self, f"_{kind}")(call)
         except RefusalError as refusal:
@@ -237,28 +226,6 @@ class GCSServer:
         except Exception:
             return RefusalError(500, "backendError", traceback.format_exc()).answer(kind, self.wording)
         return answer
-
-    def _admit(self, permission: str, bucket: str, params: Mapping[str, str], headers: Message) -> None:
-        if (status := self._forbidden.get(bucket)) is not None:
-            who, reason = ("Anonymous caller", "required") if status == 401 else ("jqueue@test.example", "forbidden")
-            what = f"does not have storage.{permission} access to the Google Cloud Storage {permission.split('s.')[0]}."
-            denied = f"Permission 'storage.{permission}' denied on resource (or it may not exist)."
-            raise RefusalError(status, reason, f"{who} {what} {denied}")
-        if SIGNATURE in params:
-            return
-        unknown = {name for name in params if not _PARAMETER.fullmatch(name)} | _HEADERS & {*map(str.lower, headers)}
-        if unknown:
-            raise invalid(f"This server does not know {', '.join(sorted(unknown))}.")
-
-    def _create(self, call: Call) -> Answer:
-        name = str(_said(call.body).get("name"))
-        if name in self._buckets:
-            raise RefusalError(409, "conflict", "The requested bucket name is not available.")
-        self.create_bucket(name)
-        return self._bucket(replace(call, bucket=name))
-
-    def _bucket(self, call: Call) -> Answer:
-        return as_json({"kind": "storage#bucket", "id": call.bucket, "name": call.bucket, "metageneration": "1"})
 
     def _list(self, call: Call) -> Answer:
         most = min(_number(call.params, "maxResults") or 1000, 1000)
@@ -278,25 +245,20 @@ class GCSServer:
 
     def _check(self, params: Mapping[str, str], bucket: str, name: str) -> None:
         """Refuse a call whose preconditions do not match the object."""
-        resource, _ = self._buckets[bucket].get(name, ({}, b""))
-        for what in ("Generation", "Metageneration"):
-            actual = int(resource.get(what.lower(), 0))
-            if _number(params, f"if{what}Match") not in (None, actual):
-                message = "At least one of the pre-conditions you specified did not hold."
-                raise RefusalError(412, "conditionNotMet", message)
-            unwanted = _number(params, f"if{what}NotMatch")
-            if unwanted is not None and (unwanted == actual or not resource):
-                raise RefusalError(304, "notModified", "Not Modified")
+        actual = int(self._buckets[bucket].get(name, ({}, b""))[0].get("generation", 0))
+        if _number(params, "ifGenerationMatch") not in (None, actual):
+            message = "At least one of the pre-conditions you specified did not hold."
+            raise RefusalError(412, "conditionNotMet", message)
+        unwanted = _number(params, "ifGenerationNotMatch")
+        if unwanted is not None and (unwanted == actual or not actual):
+            raise RefusalError(304, "notModified", "Not Modified")
 
     def _pace(self, bucket: str, name: str) -> None:
         """Refuse a write that comes too soon after the last one to the same object."""
-        waited = self.clock() - self._written.get((bucket, name), float("-inf"))
+        waited = time.time() - self._written.get((bucket, name), float("-inf"))
         if self.writes_per_second is not None and 0 <= waited * self.writes_per_second < 1:
             message = f"The object {bucket}/{name} exceeded the rate limit for object mutation operations."
             raise RefusalError(429, "rateLimitExceeded", message, domain="usageLimits")
-
-    def _metadata(self, call: Call) -> Answer:
-        return as_json(self._find(call)[0])
 
     def _download(self, call: Call) -> Answer:
         resource, content = self._find(call)
@@ -309,11 +271,11 @@ class GCSServer:
             "X-Goog-Stored-Content-Encoding": "identity",
             "X-Goog-Stored-Content-Length": resource["size"],
         }
-        match = re.fullmatch("bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", call.headers.get("Range", ""))
+        match = re.fullmatch("bytes=([0-9]+)-([0-9]*)", call.headers.get("Range", ""))
         if match is None:
             return 200, content, headers
         size = len(content)
-        first = max(0, size - int(match[3])) if match[3] else int(match[1])
+        first = int(match[1])
         last = min(int(match[2]), size - 1) if match[2] else size - 1
         if first > last:
             return 416, b"The requested range cannot be satisfied.", {"Content-Range": f"bytes */{size}"}
@@ -321,7 +283,7 @@ class GCSServer:
 
     def _signed(self, call: Call) -> Answer:
         path = f"/{quote(call.bucket)}/{quote(call.name, safe='/~')}"
-        if not is_signed(path, call.headers["Host"], call.params, self.clock()):
+        if not is_signed(path, call.headers["Host"], call.params, time.time()):
             raise RefusalError(403, "forbidden", "Access denied.")
         resource, content = self._find(replace(call, params={}))
         return 200, content, {"Content-Type": resource["contentType"]}
@@ -330,7 +292,7 @@ class GCSServer:
         self._pace(call.bucket, call.name)
         self._find(call)
         del self._buckets[call.bucket][call.name]
-        self._written[call.bucket, call.name] = self.clock()
+        self._written[call.bucket, call.name] = time.time()
         return 204, b"", {}
 
     def _upload(self, call: Call) -> Answer:
@@ -376,14 +338,15 @@ class GCSServer:
         name = said.get("name") or params.get("name")
         if not name or "contentEncoding" in said:
             raise invalid("This server takes objects that have a name, and no contentEncoding.")
-        sums = {"crc32c": _base64(crc32c(content).to_bytes(4)), "md5Hash": _base64(hashlib.md5(content).digest())}
+        crc, md5 = google_crc32c.value(content).to_bytes(4), hashlib.md5(content).digest()
+        sums = {"crc32c": _base64(crc), "md5Hash": _base64(md5)}
         claimed = re.findall("(crc32c|md5)=([^,]+)", call.headers.get("X-Goog-Hash", ""))
         for key, value in [*said.items(), *((key.replace("md5", "md5Hash"), value) for key, value in claimed)]:
             if sums.get(key, value) != value:
                 raise invalid(f'Provided {key} "{value}" doesn\'t match calculated {key} "{sums[key]}".')
         self._pace(call.bucket, name)
         self._check(params, call.bucket, name)
-        generation, now = self._new_generation(), self.clock()
+        generation, now = self._new_generation(), time.time()
         moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         path = f"/storage/v1/b/{quote(call.bucket)}/o/{quote(name, safe='')}"
         resource = said | sums | {"storageClass": "STANDARD"}
@@ -396,5 +359,5 @@ class GCSServer:
         return as_json(resource)
 
     def _new_generation(self) -> int:
-        self._last_generation = max(self._last_generation + 1, int(self.clock() * 1_000_000))
+        self._last_generation = max(self._last_generation + 1, int(time.time() * 1_000_000))
         return self._last_generation

@@ -8,6 +8,7 @@ import pytest
 
 from jqueue import connect
 from jqueue.formats.queue import StoreQueue
+from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
 from jqueue.testing.fake_clock import FakeClock
 
@@ -27,7 +28,7 @@ def clock_of(form: str) -> FakeClock | SystemClock:
 
 
 def open_queue(
-    form: str, folder: Path, clock: FakeClock | SystemClock | None = None, *, more: str = "fsync=false", **settings: Any
+    form: str, folder: Path, clock: Clock | None = None, *, more: str = "fsync=false", **settings: Any
 ) -> StoreQueue:
     """Return a queue called `queue` in a folder, with further options in its URL."""
     url = f"{FORMATS[form].format(folder)}&{more}"
