@@ -61,13 +61,12 @@ async def test_every_example_url_in_an_error_is_valid(url):
     ("url", "bucket", "name"),
     [
         ("s3://bucket/queue.json", "bucket", "queue.json"),
-        ("S3://bucket/folder/queue.json", "bucket", "folder/queue.json"),
+        ("S3://id:key@bucket/folder/queue.json", "bucket", "folder/queue.json"),
         ("s3://Bucket_1.x-y/a%20b%3F%23%2Bc+d", "Bucket_1.x-y", "a b?#+c+d"),
         ("s3://bucket//begins-with-a-slash", "bucket", "/begins-with-a-slash"),
         ("s3://bucket/käse/队列#1", "bucket", "käse/队列#1"),
         ("s3://bucket/k%C3%A4se?", "bucket", "käse"),
         ("s3://bucket/user@example.org:1", "bucket", "user@example.org:1"),
-        ("s3://id:key@bucket/a", "bucket", "a"),
     ],
 )
 def test_a_url_of_s3_names_bucket_and_key(url, bucket, name):
@@ -77,20 +76,13 @@ def test_a_url_of_s3_names_bucket_and_key(url, bucket, name):
 
 
 def test_options_of_s3_are_converted():
-    storage = connect(
-        "s3://bucket/key?endpoint_url=https://[::1]:9000/base&region_name=eu-central-1&addressing_style=path"
-        "&server_side_encryption=aws:kms&sse_kms_key_id=arn:aws:kms:eu:1:key/2&storage_class=EXPRESS_ONEZONE&timeout=2.5"
-        "&etag_style=unquoted"
-    )
-    assert isinstance(storage, S3Storage)
-    assert "https://[::1]:9000/base" == storage.endpoint_url
-    assert ("eu-central-1", "path", "EXPRESS_ONEZONE") == (
-        storage.region_name,
-        storage.addressing_style,
-        storage.storage_class,
-    )
-    assert ("aws:kms", "arn:aws:kms:eu:1:key/2") == (storage.server_side_encryption, storage.sse_kms_key_id)
-    assert (2.5, "unquoted") == (storage.timeout, storage.etag_style)
+    options = {
+        **{"endpoint_url": "https://[::1]:9000/base", "region_name": "eu-central-1", "addressing_style": "path"},
+        **{"server_side_encryption": "aws:kms", "sse_kms_key_id": "arn:aws:kms:eu:1:key/2", "etag_style": "unquoted"},
+        **{"storage_class": "EXPRESS_ONEZONE", "timeout": 2.5},
+    }
+    storage = connect(f"s3://bucket/key?{'&'.join(f'{name}={value}' for name, value in options.items())}")
+    assert options == {name: getattr(storage, name) for name in options}
 
 
 async def test_credentials_of_s3_come_from_the_url_or_a_profile():
@@ -316,7 +308,6 @@ def test_no_error_shows_anything_of_the_url_but_a_missing_folder(before, behind,
     "url",
     [
         f"s3://id:{SECRET}@bucket/key?region_name=eu-west-1&endpoint_url={NOBODY}",
-        f"az://devstore:{SECRET}@box/a?account_url={NOBODY}/devstore",
         f"az://devstore:{SECRET}AAA@box/a?account_url={NOBODY}/devstore",
         f"az://box/a?account_url={NOBODY}/devstore&account_key={SECRET}AAA",
         f"az://box/a?account_url={NOBODY}/devstore&sas_token=sv%3D1%26sig%3D{SECRET}",
@@ -369,12 +360,7 @@ for get in (lambda: jqueue.connect({url!r}), lambda: jqueue.{storage}, lambda: e
     assert all(line.startswith(f"{storage} needs ") and line.endswith(advice) for line in lines)
 
 
-def test_an_unknown_name_of_jqueue_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'jqueue' has no attribute 'RedisStorage'"):
-        jqueue.RedisStorage  # noqa: B018
-
-
-@pytest.mark.parametrize(("name", "module"), [("RangeFailure", "jqueue.operations"), ("RunReport", "jqueue.worker")])
-def test_the_error_for_a_rarer_name_says_where_to_import_it(name, module):
-    with pytest.raises(AttributeError, match=f"no attribute '{name}': use `from {module} import {name}`$"):
-        getattr(jqueue, name)
+def test_the_error_for_a_rarer_name_says_where_to_import_it():
+    for name, advice in (("RunReport", ": use `from jqueue.worker import RunReport`"), ("RedisStorage", "")):
+        with pytest.raises(AttributeError, match=f"^module 'jqueue' has no attribute '{name}'{advice}$"):
+            getattr(jqueue, name)

@@ -173,20 +173,6 @@ async def test_all_calls_in_flight_of_a_broker_share_a_commit_and_those_of_a_dir
         assert (10, 0) == (storage.writes, storage.reads)
 
 
-@both
-@in_virtual_time
-async def test_a_dequeue_writes_nothing_while_all_is_held_back(storage, make):
-    async with queue_on(storage, make) as queue:
-        await queue.limit("mail", rate=1, per=1000)
-        await queue.pause("resize")
-        await queue.enqueue_many([Enqueue("mail", concurrency_key="k"), Enqueue("mail"), Enqueue("resize")])
-        assert 1 == len(await queue.dequeue())
-        forget(storage)
-        for names in (None, "mail", ["mail", "resize"]):
-            assert [] == await queue.dequeue(names, batch_size=100, wait=100)
-        assert 0 == storage.writes
-
-
 # Timers, callbacks and turns of the event loop
 
 

@@ -110,28 +110,6 @@ async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segmen
     )
 
 
-async def test_claims_on_a_damaged_segment_are_neither_ended_wrongly_nor_in_the_way_of_others():
-    storage = InMemoryStorage(clock=VirtualClock())
-    deep: Any = tiny_queue(storage)
-    jobs = await deep.enqueue_many([Enqueue("a", max_attempts=1) for _ in range(4)])
-    await spilled(deep)
-    claim = await deep.claim_range("a", 4)
-    await deep.cancel(jobs[1].id, running=True)
-    whole = await remove_segment(storage, claim.segment)
-    other = await deep.enqueue("another")
-    queue = direct_queue(storage)
-    await queue.dequeue("another")
-    assert 1 == await queue.requeue_stale(0), "the range stays claimed: its jobs have no attempt left"
-    assert [other.id] == ids(await queue.dequeue("another"))
-    with pytest.raises(SegmentDamagedError, match=claim.segment):
-        await queue.end_range(claim, returned=[jobs[0].id])
-    assert 4 == (await queue.stats()).entrypoints["a"].in_progress
-    await restore_segment(storage, claim.segment, whole)
-    fresh = direct_queue(storage)
-    await fresh.end_range(claim, returned=[jobs[0].id])
-    assert [jobs[0].id] == [job.id async for job in fresh.iterate_jobs() if job.entrypoint == "a"]
-
-
 async def beside_a_segment(store):
     """Return a broker whose jobs of "deep" are in one segment, its storage, and the suffix of the segment."""
     deep: Any = tiny_queue(store)
@@ -173,6 +151,3 @@ def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(fail
             assert ["deep 1", "deep 2"] == [job.id for job in await queue.dequeue("deep", batch_size=9)]
 
     run()
-
-
-# The check of a whole segment

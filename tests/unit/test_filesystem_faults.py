@@ -19,7 +19,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.domain.errors import CASConflictError, DeadlineExceededError, StorageError, StorageFatalError
 from jqueue.runtime.system import SystemEntropy
 from jqueue.testing.virtual_time import VirtualClock
-from tests.file_faults import failing, instead_of_fsync, names
+from tests.unit.file_faults import failing, instead_of_fsync, names
 from tests.virtual_world import in_virtual_time
 
 
@@ -182,30 +182,6 @@ async def test_the_error_for_a_held_lock_says_what_to_do(storage, path, sidecar)
         assert raised.value.nothing_written
         assert (b"first", etag) == await patient.read(), "reading takes no lock"
     await patient.write(b"second", etag)
-
-
-class ActsAtTheThirdLook:
-    """Entropy that acts at its third pause: the storage asks for one each time it finds the lock held."""
-
-    def __init__(self, action):
-        self.looks, self.action = 0, action
-
-    def new_id(self):
-        return "a-token"
-
-    def jitter(self, bound):
-        self.looks += 1
-        if self.looks == 3:
-            self.action()
-        return 0.0
-
-
-async def test_a_released_lock_is_taken(storage, path, sidecar):
-    etag = await storage.write(b"first")
-    with locked(sidecar) as unlock:
-        entropy = ActsAtTheThirdLook(unlock)
-        await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
-    assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -8,7 +8,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -16,7 +15,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError, StorageFatalError
 from jqueue.testing.storage_contract import count_up
-from tests.file_faults import instead_of_fsync, names
+from tests.unit.file_faults import instead_of_fsync, names
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,17 +129,6 @@ async def test_an_edit_by_hand_is_another_etag(storage, path, edit):
     await storage.write(b"after", found[1])
 
 
-async def test_a_file_removed_by_hand_is_absent_and_can_be_created_again(storage, path):
-    etag = await storage.write(b"before")
-    path.unlink()
-    assert (b"", None) == await storage.read()
-    assert (b"", None) == await storage.read_if_changed(etag)
-    with pytest.raises(CASConflictError):
-        await storage.write(b"after", etag)
-    await storage.write(b"after")
-    assert b"after" == path.read_bytes()
-
-
 async def test_an_edit_during_a_write_is_not_overwritten(storage, path, monkeypatch):
     etag = await storage.write(b"before")
     instead_of_fsync(monkeypatch, lambda _: edit_in_place(path, b"edited"))
@@ -148,21 +136,6 @@ async def test_an_edit_during_a_write_is_not_overwritten(storage, path, monkeypa
         await storage.write(b"after", etag)
     assert b"edited" == path.read_bytes()
     assert ["queue.json", "queue.json.lock"] == names(path)
-
-
-async def test_the_repr_of_a_store_in_memory_shows_no_content():
-    storage = InMemoryStorage(b"secret")
-    await storage.write(b"secret too", (await storage.read())[1])
-    assert "secret" not in repr(storage)
-
-
-async def test_content_in_memory_does_not_change_with_its_buffer():
-    storage, buffer = InMemoryStorage(), bytearray(b"first")
-    writing = asyncio.create_task(storage.write(cast("bytes", buffer)))
-    await asyncio.sleep(0)
-    buffer[:] = b"later"
-    await writing
-    assert b"first" == (await storage.read())[0]
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
@@ -267,35 +240,6 @@ async def test_a_child_forked_during_a_write_has_threads_of_its_own(storage, pat
     gate.opened.set()
     await write
     assert (b"first", b"child") == (path.read_bytes(), path.with_name("other.json").read_bytes())
-
-
-def test_a_program_that_ends_during_a_write_ends_after_it(path):
-    code = """
-import asyncio, os, sys, threading
-from jqueue import LocalFileSystemStorage
-
-fsync, reached, leaving = os.fsync, threading.Event(), threading.Event()
-
-def slow(descriptor):
-    reached.set()
-    leaving.wait(60)
-    fsync(descriptor)
-
-os.fsync = slow
-
-async def main():
-    task = asyncio.create_task(LocalFileSystemStorage(sys.argv[1]).write(b"first"))
-    while not reached.is_set():
-        await asyncio.sleep(0)
-    task.cancel()
-    threading.Timer(0.2, leaving.set).start()  # the program is ending by then, or has to wait
-
-loop = asyncio.new_event_loop()
-loop.run_until_complete(main())
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True)
-    assert 0 == done.returncode, done.stderr
-    assert b"first" == path.read_bytes()
 
 
 def test_the_module_can_be_imported_on_windows():

@@ -9,7 +9,7 @@ import pytest
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.testing.objects_contract import pieces_of
-from tests.file_faults import failing
+from tests.unit.file_faults import failing
 
 ONE = ".history/1"
 

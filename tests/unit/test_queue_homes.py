@@ -77,25 +77,16 @@ def test_a_pickled_queue_has_the_same_settings_and_is_another_writer(kind, tmp_p
     assert options == {name: getattr(copy.options, name) for name in options}
 
     async def write():
-        async with queue, copy:
-            await queue.enqueue("work", b"payload")
-            await copy.enqueue("work", b"payload")
+        async with queue:
+            if kind is BrokerQueue:
+                with pytest.raises(QueueClosedError, match="async with"):
+                    await pickle.loads(pickle.dumps(queue)).enqueue("work", b"payload")
+            async with copy:
+                await queue.enqueue("work", b"payload")
+                await copy.enqueue("work", b"payload")
 
     asyncio.run(write())
     assert 2 == len(json.loads(path.read_bytes())["commits"]), "one entry for each writer"
-
-
-def test_a_pickled_broker_has_to_be_entered_itself(tmp_path):
-    async def use():
-        async with BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json")) as queue:
-            copy = pickle.loads(pickle.dumps(queue))
-            with pytest.raises(QueueClosedError, match="async with"):
-                await copy.enqueue("work", b"payload")
-            async with copy:
-                await copy.enqueue("work", b"payload")
-            assert 1 == len(await queue.dequeue())
-
-    asyncio.run(use())
 
 
 # Forks
@@ -152,33 +143,3 @@ def test_a_forked_queue_is_another_writer_and_loses_nothing(tmp_path, kind, used
     expected = {"parent": 15 if used_before == "used" else 10, **{f"child {number}": 10 for number in range(3)}}
     assert expected == {name: names.count(name) for name in expected}, "a job was lost although its enqueue returned"
     assert len(blob["commits"]) >= 4, "two processes would take each other's commits for their own"
-
-
-@needs_fork
-def test_a_child_forked_from_a_running_loop_leaves_the_calls_of_its_parent_alone(tmp_path):
-    code = """
-import asyncio, os, sys, warnings
-from jqueue import DirectQueue, LocalFileSystemStorage
-
-warnings.simplefilter("ignore")
-queue = DirectQueue(LocalFileSystemStorage(sys.argv[1], lock_timeout=60))
-
-async def main():
-    await queue.enqueue("parent", b"before")
-    call = asyncio.create_task(queue.enqueue("parent", b"on its way"))
-    await asyncio.sleep(0)
-    child = os.fork()
-    if not child:
-        os.write(1, b"child ")
-        asyncio.run(queue.enqueue("child", b"payload"))
-        os._exit(0)
-    await call
-    return os.waitpid(child, 0)[1]
-
-sys.exit(asyncio.run(main()))
-"""
-    path = tmp_path / "queue.json"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=PATIENCE)
-    assert (0, "child ") == (done.returncode, done.stdout), done.stderr
-    jobs = asyncio.run(DirectQueue(LocalFileSystemStorage(path)).read_state()).jobs
-    assert [b"before", b"on its way", b"payload"] == sorted(job.payload for job in jobs)

@@ -24,10 +24,26 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.operations import Ack, Enqueue, Heartbeat, Nack
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from tests.sets_of_queues import Plain, all_of, blob, set_of, two
 from tests.virtual_world import in_virtual_time, now
 
 ONE = "call it on one queue of the set"
+
+
+def blob(storage=None):
+    return DirectQueue(storage or InMemoryStorage(clock=VirtualClock()), clock=VirtualClock())
+
+
+def set_of(*queues):
+    return QueueSet(*queues, clock=VirtualClock())
+
+
+async def two():
+    """Return two queues with two jobs each, enqueued in turn, a second apart."""
+    first, second = blob(), blob()
+    for number, queue in enumerate([first, second, first, second]):
+        await queue.enqueue("work", b"%d" % number, job_id=f"{number}")
+        await asyncio.sleep(1)
+    return first, second
 
 
 def faulty():
@@ -40,7 +56,10 @@ class TestJobs:
         queues = [blob() for _ in range(3)]
         for number, queue in enumerate(queues):
             await queue.enqueue_many([Enqueue("work", job_id=f"{number}{letter}") for letter in "abc"])
-        names = await all_of(set_of(*queues))
+        every, names = set_of(*queues), []
+        while jobs := await every.dequeue():
+            names += [job.id for job in jobs]
+            assert [] == await every.ack_many(jobs)
         assert [{"0", "1", "2"}] * 3 == [{name[0] for name in names[place : place + 3]} for place in (0, 3, 6)]
         for first in "012":
             assert [f"{first}{letter}" for letter in "abc"] == [name for name in names if name[0] == first]
@@ -55,17 +74,6 @@ class TestJobs:
             storage.reads = storage.writes = 0
         assert 1 == len(await set_of(*members).dequeue())
         assert [(1, 1), (1, 0), (1, 0)] == sorted(((s.reads, s.writes) for s in storages), reverse=True)
-
-    @in_virtual_time
-    async def test_limits_pauses_and_entrypoints_hold(self):
-        first, second = await two()
-        await first.limit("work", running=1)
-        await second.enqueue("other", job_id="other")
-        queues = set_of(first, Plain(second))
-        assert ["other"] == [job.id for job in await queues.dequeue(["other", "none"], batch_size=9)]
-        assert {"0", "1", "3"} == {job.id for job in await queues.dequeue(batch_size=9)}
-        await first.pause("work")
-        assert [] == await queues.dequeue()
 
     @in_virtual_time
     async def test_figures_and_iterations_are_of_all_queues(self):
@@ -130,22 +138,6 @@ class TestClaims:
         for verb in (queues.enqueue, queues.pause, queues.limit):
             with pytest.raises(InvalidJobError, match=ONE):
                 await verb("work")
-
-    @in_virtual_time
-    async def test_a_cancelled_dequeue_claims_nothing(self):
-        for steps in range(0, 60, 4):
-            first, second = await two(between=0)
-            queues = set_of(first, second)
-            task = asyncio.create_task(queues.dequeue(batch_size=4))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            jobs = [] if task.cancelled() else task.result()
-            await asyncio.sleep(1)
-            await queues.aclose()
-            held = [job for queue in (first, second) for job in (await queue.read_state()).in_progress_jobs()]
-            assert len(jobs) == len(held), f"after {steps} steps"
 
 
 class TestMembers:

@@ -107,36 +107,6 @@ async def test_a_repeated_end_changes_nothing_and_a_stale_end_is_refused():
 
 
 @in_virtual_time
-async def test_a_range_that_comes_back_is_whole_at_the_next_attempt():
-    async with queue_on(store(), stale_timeout=30) as queue:
-        ids = await with_rows(queue, 9)
-        first = await claimed(queue, 5)
-        await queue.end_range(first, nothing_done=True)
-        second = await claimed(queue, 9)
-        jobs = await jobs_of(queue, second)
-        assert [(job_id, 2, 1) for job_id in ids[:5]] == [(job.id, job.attempt, job.failures) for job in jobs]
-        await asyncio.sleep(200)
-        assert [] == await queue.dequeue("none")  # a look at the queue, by which the silence of the claim counts
-        assert 5 == (await queue.stats()).totals.retried
-        third = await claimed(queue, 9)
-        assert [(3, 2)] * 5 == [(job.attempt, job.failures) for job in await jobs_of(queue, third)]
-
-
-@in_virtual_time
-async def test_jobs_that_run_out_of_attempts_in_stale_ranges_die():
-    async with queue_on(store(), stale_timeout=30) as queue:
-        ids = await with_rows(queue, 3, max_attempts=2)
-        await claimed(queue, 3)
-        await asyncio.sleep(200)
-        await claimed(queue, 3)
-        await asyncio.sleep(200)
-        assert [] == await queue.dequeue("t")
-        dead = (await queue.read_state()).dead_jobs()
-        assert sorted(ids) == sorted(job.id for job in dead)
-        assert 3 == (await queue.stats()).totals.dead
-
-
-@in_virtual_time
 async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
     async with queue_on(store()) as queue:
         ids = [f"id-{number}" for number in range(3)]
@@ -155,23 +125,6 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
         assert sorted(ids) == sorted([job.id async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS)])
         await queue.end_range(claim)
         assert JobStatus.COMPLETED is (await queue.find("id-1")).status  # it is remembered like an acked one
-
-
-@in_virtual_time
-async def test_limits_rates_and_pauses_hold_for_rows_of_a_range():
-    async with queue_on(store()) as queue:
-        await with_rows(queue, 10)
-        await queue.limit("t", running=6)
-        one = await claimed(queue, 4)
-        two = await claimed(queue, 4)
-        assert (4, 2) == (one.rows, two.rows)
-        assert [] == await queue.dequeue("t", batch_size=9)
-        await queue.end_range(one)
-        await queue.pause("t")
-        assert None is await queue.claim_range("t", 4)
-        await queue.resume("t")
-        await queue.limit("t", running=None, rate=9, per=60)
-        assert 4 == (await claimed(queue, 9)).rows
 
 
 @in_virtual_time

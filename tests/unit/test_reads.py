@@ -1,6 +1,5 @@
 """Reads that claim nothing: peek, find and waiting; and what a missing queue or one that is no queue says."""
 
-import asyncio
 import copy
 import pickle
 from datetime import UTC, datetime
@@ -19,11 +18,13 @@ from jqueue import (
     connect,
     connect_queue,
 )
-from jqueue.runtime.threads import in_a_thread
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
-from tests.sets_of_queues import blob
 from tests.virtual_world import in_virtual_time, now
+
+
+def blob(storage=None):
+    return DirectQueue(storage or InMemoryStorage(clock=VirtualClock()), clock=VirtualClock())
 
 
 @in_virtual_time
@@ -141,9 +142,3 @@ async def test_a_storage_in_the_place_of_a_queue_names_the_remedy(url, tmp_path,
 async def test_the_error_for_a_payload_that_is_not_bytes_says_how_to_encode_it(payload, hint):
     with pytest.raises(InvalidJobError, match=hint):
         await DirectQueue(InMemoryStorage()).enqueue("mail", payload)
-
-
-async def test_work_in_a_thread_that_raises_stop_iteration_does_not_hang_its_caller():
-    async with asyncio.timeout(60):
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await in_a_thread(next, iter(()))

@@ -77,21 +77,6 @@ async def test_one_commit_names_the_segments_of_all_tasks_in_their_order():
 
 
 @in_virtual_time
-async def test_a_repeated_write_adds_nothing_even_if_its_segments_are_gone():
-    storage = objects()
-    async with deep_queue(storage) as queue:
-        tasks = [await stage(queue, b"a")]
-        await queue.enqueue_staged(tasks, FIRST)
-        again = [await stage(queue, b"a", task=1)]
-        repeated = StagedReceipt(repeated=True, version=1)
-        assert repeated == await queue.enqueue_staged(again, FIRST)
-        assert repeated == await queue.enqueue_staged(again, FIRST)
-        assert repeated == await queue.enqueue_staged(tasks, FIRST)
-        assert [FOLDER + tasks[0].segments[0].name] == await left(storage)
-        assert [b"a"] == await claimed(queue)
-
-
-@in_virtual_time
 async def test_a_few_jobs_enter_the_blob_with_all_their_options():
     storage = objects()
     async with deep_queue(storage, hot_bytes=9999) as queue:
@@ -122,18 +107,6 @@ async def test_more_segments_than_the_manifest_takes_are_joined_and_their_rows_k
         payloads = [b"%d%b" % (task, end) for end in (b"b", b"") for task in range(number)]
         assert payloads == [job.payload for job in jobs]
         assert [*range(1, number + 1)] * 2 == [job.max_attempts for job in jobs]
-
-
-@in_virtual_time
-async def test_rows_whose_unique_key_is_taken_are_left_out():
-    async with deep_queue(objects()) as queue:
-        await queue.enqueue("work", b"there", unique_key="b")
-        task = await stage(queue, b"1", b"2", b"3", b"4", unique_key=["a", "b", "c", "a"])
-        assert StagedReceipt(2, 2) == await queue.enqueue_staged([task], FIRST)
-        second = Transaction("app", 2)
-        other = await stage(queue, b"5", b"6", unique_key=["c", "d"], transaction=second)
-        assert StagedReceipt(1, 1, version=1) == await queue.enqueue_staged([other], second)
-        assert [b"there", b"1", b"3", b"6"] == await claimed(queue)
 
 
 @pytest.mark.parametrize("hot_bytes", [1, 9999])

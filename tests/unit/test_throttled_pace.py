@@ -126,9 +126,6 @@ async def test_a_store_that_refuses_nothing_is_never_waited_for(kind):
         assert 200 == storage.writes
 
 
-# Leaving, deadlines and waiting
-
-
 # Several writers
 
 

@@ -89,25 +89,21 @@ async def test_a_message_is_appended_whole_behind_the_existing_content(path):
     assert rest == b"line one\n line two\n \n\n"
 
 
-@pytest.mark.parametrize("payload", [b"", b"\n", b" a", b"-", b"#jq {", b"\x00", "grüß\u2028".encode(), b"a\n\n b\n"])
-async def test_a_text_payload_is_written_unchanged(path, payload):
-    async with queue_on(path) as queue:
-        await queue.enqueue("work", payload)
-        [job] = await queue.dequeue()
-        assert payload == job.payload
-    assert path.read_bytes().partition(b"\n")[2] == b"-" + payload.replace(b"\n", b"\n ") + b"\n\n"
+TEXTS = [b"", b"\n", b" a", b"-", b"#jq {", b"\x00", "grüß\u2028".encode(), b"a\n\n b\n"]
+BINARIES = [b"\r", b"a\r\nb", b"\xff", b"\xed\xa0\x80", bytes(range(256))]
 
 
-@pytest.mark.parametrize("payload", [b"\r", b"a\r\nb", b"\xff", b"\xed\xa0\x80", bytes(range(256))])
-async def test_a_binary_payload_is_written_in_base64(path, payload):
+@pytest.mark.parametrize("payload", TEXTS + BINARIES)
+async def test_a_text_payload_is_written_unchanged_and_a_binary_one_in_base64(path, payload):
     async with queue_on(path) as queue:
         await queue.enqueue("work", payload)
         [job] = await queue.dequeue()
         assert payload == job.payload
     content = path.read_bytes()
-    assert b'"enc":"b64"' in content
-    assert content.isascii()
-    assert b"\r" not in content
+    if payload in TEXTS:
+        assert content.partition(b"\n")[2] == b"-" + payload.replace(b"\n", b"\n ") + b"\n\n"
+    else:
+        assert (True, True, False) == (b'"enc":"b64"' in content, content.isascii(), b"\r" in content)
 
 
 async def test_one_byte_marks_the_state_of_a_message(path):
