@@ -4,14 +4,12 @@ import random
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage, InvalidJobError, LocalFileSystemStorage, connect_queue, migrate
-from jqueue.domain.limits import Limits
+from jqueue import DirectQueue, InMemoryStorage, InvalidJobError, connect_queue, migrate
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, PAIRS, audit, drained, filled, jobs_of, kept_fields, open_at
 from tests.virtual_world import in_virtual_time
 
-LARGE = bytes(range(256)) * 10
 BLOBS = ("file", "memory")
 SOME = [("file", "memory"), ("file", "vsqs"), ("dirq-queue", "file"), ("vsqs", "dirq-simple")]
 
@@ -102,19 +100,6 @@ async def test_a_job_whose_id_is_taken_in_the_other_queue_stays(tmp_path):
     assert ([b"one"], [b"another"]) == (await drained(source), await drained(dest))
 
 
-async def test_jobs_stay_when_the_other_queue_is_full_or_takes_no_payload_so_large(tmp_path):
-    source = open_at(tmp_path, "vsqs", "source")
-    small = open_at(tmp_path, "file", "dest", limits=Limits(blob_bytes=3000, payload_bytes=100))
-    await source.enqueue("large", bytes(200))
-    for number in range(20):
-        await source.enqueue("work", b"%d" % number)
-    report = await migrate(source, small)
-    assert 0 < report.moved < 20
-    assert not report.complete
-    assert (await migrate(source, open_at(tmp_path, "file", "dest"))).complete
-    assert [b"%d" % number for number in range(20)] == await drained(open_at(tmp_path, "file", "dest"), "work")
-
-
 async def test_pauses_limits_cron_entries_and_settings_move_unless_the_other_queue_has_its_own(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
     await source.pause("mail")
@@ -131,17 +116,6 @@ async def test_pauses_limits_cron_entries_and_settings_move_unless_the_other_que
     crons = {entry.name: entry for entry in await dest.schedules()}
     assert (night, "0 5 * * *") == (crons["night"], crons["both"].cron)
     assert ["both"] == [entry.name for entry in await source.schedules()]
-
-
-async def test_large_payloads_move_with_their_jobs(tmp_path):
-    limits = Limits(object_bytes=100, payload_bytes=5000)
-    source = DirectQueue(InMemoryStorage(), limits=limits)
-    dest = DirectQueue(storage := LocalFileSystemStorage(tmp_path / "queue.json"), limits=limits)
-    await source.enqueue("work", b"small")
-    await source.enqueue("work", LARGE)
-    assert (2, True) == ((report := await migrate(source, dest)).moved, report.complete)
-    assert 1 == len(await storage.list_beside(".payloads/"))
-    assert [b"small", LARGE] == await drained(dest)
 
 
 async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):

@@ -71,11 +71,6 @@ class Azurite:
         """Stop the server and discard its objects."""
         self._child.stop()
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._child.pid
-
 
 def find_node() -> tuple[str, list[str]]:
     """Return the path of Node and the npm command, from the PyPI package or else from the system.

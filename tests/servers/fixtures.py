@@ -6,108 +6,53 @@ environment has CI or JQUEUE_TEST_SERVERS=required.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.servers.child import ServerUnavailableError
-
-if TYPE_CHECKING:
-    from tests.servers.azurite import Azurite
-    from tests.servers.gcs_server import GCSServer
-    from tests.servers.moto_server import MotoS3
-    from tests.servers.seaweedfs import SeaweedFS
-    from tests.servers.spark_cluster import SparkCluster
-    from tests.servers.spark_here import SparkHere
 
 NAMES = frozenset({"seaweedfs", "azurite", "moto_s3", "gcs_server"})
 SPARK = "spark"
 ON_SPARK = frozenset({SPARK, "spark_cluster"})
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A Spark session on two cores of this machine. Its start takes several seconds."""
+def _server(module: str, name: str, part: str | None = None) -> Callable[[], Iterator[Any]]:
+    """A fixture: a server of this class, or a part of it. The class is imported only by a run that needs it."""
 
-    def make() -> SparkHere:
-        from tests.servers.spark_here import SparkHere
+    @pytest.fixture(scope="session")
+    def running() -> Iterator[Any]:
+        server, reason = _started(lambda: getattr(importlib.import_module(f"tests.servers.{module}"), name)())
+        if reason is not None:
+            skip_or_fail(reason)
+        try:
+            yield server if part is None else getattr(server, part)
+        finally:
+            server.stop()
 
-        return SparkHere()
-
-    for here in _running(make):
-        yield here.session
-
-
-@pytest.fixture(scope="session")
-def spark_cluster() -> Iterator[SparkCluster]:
-    """A Spark cluster of two workers, with the URL `master`, for tests that start their own drivers."""
-
-    def make() -> SparkCluster:
-        from tests.servers.spark_cluster import SparkCluster
-
-        return SparkCluster()
-
-    yield from _running(make)
+    return running
 
 
-@pytest.fixture(scope="session")
-def seaweedfs() -> Iterator[SeaweedFS]:
-    """A real S3 store, with `endpoint_url`, `access_key`, `secret_key`, `region`, and a shared `bucket`."""
+seaweedfs = _server("seaweedfs", "SeaweedFS")
+"""A real S3 store, with `endpoint_url`, `access_key`, `secret_key`, `region`, and a shared `bucket`."""
 
-    def make() -> SeaweedFS:
-        from tests.servers.seaweedfs import SeaweedFS
+azurite = _server("azurite", "Azurite")
+"""Blob Storage, with `account_url`, `account_name`, `account_key`, `connection_string` and `api_endpoint`."""
 
-        return SeaweedFS()
+moto_s3 = _server("moto_server", "MotoS3")
+"""An imitation of S3, with `endpoint_url`, `access_key`, `secret_key` and `region`."""
 
-    yield from _running(make)
+gcs_server = _server("gcs_server", "GCSServer")
+"""Cloud Storage, with `url`."""
 
+spark_cluster = _server("spark_cluster", "SparkCluster")
+"""A Spark cluster of two workers, with the URL `master`, for tests that start their own drivers."""
 
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[Azurite]:
-    """Blob Storage, with `account_url`, `account_name`, `account_key`, `connection_string` and `api_endpoint`."""
-
-    def make() -> Azurite:
-        from tests.servers.azurite import Azurite
-
-        return Azurite()
-
-    yield from _running(make)
-
-
-@pytest.fixture(scope="session")
-def moto_s3() -> Iterator[MotoS3]:
-    """An imitation of S3, with `endpoint_url`, `access_key`, `secret_key` and `region`."""
-
-    def make() -> MotoS3:
-        from tests.servers.moto_server import MotoS3
-
-        return MotoS3()
-
-    yield from _running(make)
-
-
-@pytest.fixture(scope="session")
-def gcs_server() -> Iterator[GCSServer]:
-    """Cloud Storage, with `url`."""
-
-    def make() -> GCSServer:
-        from tests.servers.gcs_server import GCSServer
-
-        return GCSServer()
-
-    yield from _running(make)
-
-
-def _running(make: Callable[[], Any]) -> Iterator[Any]:
-    server, reason = _started(make)
-    if reason is not None:
-        skip_or_fail(reason)
-    try:
-        yield server
-    finally:
-        server.stop()
+spark = _server("spark_here", "SparkHere", "session")
+"""A Spark session on two cores of this machine. Its start takes several seconds."""
 
 
 def _started(make: Callable[[], Any]) -> tuple[Any, str | None]:

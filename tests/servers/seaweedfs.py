@@ -62,11 +62,6 @@ class SeaweedFS:
         """Stop the server and discard its objects."""
         self._child.stop()
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._child.pid
-
     def _command(self, weed: str, ports: dict[str, int]) -> list[str]:
         command = [weed, "mini", "-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
         for role, port in ports.items():

@@ -96,30 +96,6 @@ queue.ack(job.id)
 
 # Pickling
 
-PROCESSES = """
-import multiprocessing, sys
-from jqueue.sync import SyncQueue
-
-def work(queue, name):
-    queue.enqueue(name, b"")
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[2])
-    queue = SyncQueue(sys.argv[1])
-    with context.Pool(2) as pool:
-        pool.starmap(work, [(queue, "pool")] * 4)
-        pool.close()
-        pool.join()
-"""
-
-
-@pytest.mark.wide
-def test_a_queue_can_be_passed_to_other_processes(tmp_path):
-    path = tmp_path / "queue.json"
-    done = run_program(tmp_path, PROCESSES, path, "spawn")
-    assert_ended_well(done)
-    assert ["pool"] * 4 == entrypoints(path)
-
 
 def test_a_pickled_queue_has_the_same_settings_and_is_open(tmp_path):
     queue = SyncQueue(tmp_path / "queue.json", stale_timeout=7)

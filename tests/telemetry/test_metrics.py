@@ -1,21 +1,17 @@
 """Metrics for Prometheus and OpenTelemetry: what they count is what happened."""
 
 import asyncio
-from collections import Counter
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage
 from jqueue.connect import connect_queue
-from jqueue.domain.counters import KINDS
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.observer import Observer
 from jqueue.telemetry.figures import MOST, OTHERS
 from jqueue.telemetry.prometheus import PrometheusMetrics
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Worker
-from tests.simulation.chain import COMPLETED, DEAD, IN_PROGRESS, QUEUED, status_of
-from tests.simulation.runner import Settings, Simulation
 from tests.telemetry.samples import samples_of
 
 
@@ -176,49 +172,3 @@ async def test_a_queue_in_an_older_format_has_no_totals(tmp_path):
         found = samples_of(await metrics.fresh_text())
     assert (1, 1) == (found["jqueue_up",], sum(value for key, value in found.items() if key[0] == "jqueue_jobs"))
     assert not any(key[0].endswith("_total") for key in found)
-
-
-def metrics_of(content):
-    """The metrics of a queue with this content."""
-
-    async def read():
-        storage = InMemoryStorage()
-        await storage.write(content)
-        return await scraped((DirectQueue(storage), _nothing), commits=False)
-
-    return asyncio.run(read())
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_metrics_are_the_counts_of_the_chain_of_versions(seed):
-    settings = Settings(rate=0.1, steps=5, disturbances=False, old_format=0.0, contention=0.0)
-    simulation = Simulation(seed, settings)
-    simulation.run()
-    claims: Counter[str] = Counter()
-    before: dict[str, dict[str, object]] = {}
-    half = len(simulation.versions) // 2
-    for version in simulation.versions:
-        for job_id, job in version.jobs.items():
-            known = before.get(job_id, {})
-            if status_of(job) == IN_PROGRESS and known.get("attempt", 0) != job["attempt"]:
-                claims[job["entrypoint"]] += 1
-        before = version.jobs
-        if version.index in (half, len(simulation.versions) - 1):
-            check(metrics_of(simulation.world.network.landings[version.index].content), version, claims)
-
-
-def check(found, version, claims):
-    assert set(claims) <= version.counters.keys()
-    for name in version.counters.keys() - {""}:
-        assert claims[name] == found["jqueue_claimed_total", name] == found["jqueue_wait_seconds_count", name]
-        for kind, label in enumerate(KINDS):
-            assert version.total(name, kind) == found[f"jqueue_{label}_total", name]
-    by_metric: Counter[str] = Counter()
-    for key, number in found.items():
-        if key[0] == "jqueue_jobs":
-            by_metric[key[2]] += int(number)
-    statuses = Counter(status_of(job) for job in version.jobs.values())
-    assert [statuses[name] for name in (IN_PROGRESS, DEAD, COMPLETED)] == [
-        by_metric[name] for name in (IN_PROGRESS, DEAD, COMPLETED)
-    ]
-    assert by_metric["ready"] + by_metric["scheduled"] <= statuses[QUEUED]  # some are past their expiry

@@ -139,23 +139,6 @@ async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
     assert {f"{span.context.span_id:016x}"} == {job.headers["traceparent"].split("-")[2] for job in jobs}
 
 
-async def test_jobs_added_by_on_ack_continue_the_trace_of_their_handler(traces):
-    worker = Worker(tracing=traces.tracing())
-
-    @worker.handler("mail")
-    async def mail(ctx: Context):
-        ctx.on_ack(Enqueue("next", b"", headers={"own": "kept"}))
-
-    @worker.handler("next")
-    async def following(ctx: Context):
-        assert "kept" == ctx.headers["own"]
-
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        await queue.enqueue("mail", b"")
-        assert 2 == (await drain(worker, queue)).succeeded
-    assert traces.only("process mail").context.span_id == traces.only("process next").parent.span_id
-
-
 async def test_a_context_that_the_caller_gives_is_kept(traces):
     queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
     given = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}

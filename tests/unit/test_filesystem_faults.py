@@ -275,26 +275,3 @@ async def test_the_error_for_a_folder_without_locks_asks_for_a_local_disk(storag
     with pytest.raises(StorageFatalError, match="no locks; keep it on a local disk"):
         await storage.write(b"first")
     assert not path.exists()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-async def test_a_process_forked_during_a_write_does_not_keep_the_lock(storage, path, monkeypatch):
-    started, stop = os.pipe()
-    children = []
-
-    def fork():
-        child = os.fork()
-        if child == 0:
-            os.close(stop)
-            os.read(started, 1)  # until the parent closes its end
-            os._exit(0)
-        children.append(child)
-
-    during_the_next_flush(monkeypatch, fork)
-    etag = await storage.write(b"first")
-    try:
-        await LocalFileSystemStorage(path, lock_timeout=0).write(b"second", etag)
-    finally:
-        os.close(stop)
-        os.close(started)
-        os.waitpid(children[0], 0)

@@ -222,24 +222,32 @@ def _target(descriptor):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-async def test_a_child_forked_during_a_write_has_threads_of_its_own(storage, path, monkeypatch):
+async def test_a_child_forked_during_a_write_has_threads_of_its_own_and_does_not_keep_the_lock(
+    storage, path, monkeypatch
+):
     gate = Gate(monkeypatch)
     write = asyncio.create_task(storage.write(b"first"))
     await gate.until_reached()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            os.close(writing)
             other = LocalFileSystemStorage(path.with_name("other.json"))
             thread = threading.Thread(target=lambda: asyncio.run(other.write(b"child")))
             thread.start()
             thread.join(60)
-            os._exit(0)
+            os.read(reading, 1)  # until the parent closes its end
         finally:
-            os._exit(1)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    gate.opened.set()
-    await write
-    assert (b"first", b"child") == (path.read_bytes(), path.with_name("other.json").read_bytes())
+            os._exit(0)
+    try:
+        gate.opened.set()
+        await LocalFileSystemStorage(path, lock_timeout=0).write(b"second", await write)
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)
+    assert (b"second", b"child") == (path.read_bytes(), path.with_name("other.json").read_bytes())
 
 
 def test_the_module_can_be_imported_on_windows():
