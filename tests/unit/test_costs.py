@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations import Ack, Enqueue
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from tests.deep_queue import Turns, deep_queue
 from tests.virtual_world import in_virtual_time, now
 
 LATENCY = 0.02
@@ -179,7 +178,11 @@ async def test_all_calls_in_flight_of_a_broker_share_a_commit_and_those_of_a_dir
 @pytest.mark.wide
 @in_virtual_time
 async def test_reading_ten_thousand_jobs_yields_to_other_tasks():
-    queue, _ = await deep_queue()
-    async with Turns(lambda: 0) as turns:
-        await queue.read_state()
-    assert turns.count >= 10
+    storage, everything = InMemoryStorage(clock=VirtualClock()), Limits(hot_bytes=None)  # stays in the object
+    await queue_on(storage, DirectQueue, limits=everything).enqueue_many([Enqueue("work", b"payload")] * 10_000)
+    reading, turns = asyncio.create_task(queue_on(storage, DirectQueue).read_state()), 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert 10_000 == len((await reading).jobs)
+    assert turns >= 10

@@ -225,6 +225,7 @@ def _target(descriptor):
 async def test_a_child_forked_during_a_write_has_threads_of_its_own_and_does_not_keep_the_lock(
     storage, path, monkeypatch
 ):
+    await asyncio.gather(*(storage.read() for _ in range(4)))  # more threads than the write takes
     gate = Gate(monkeypatch)
     write = asyncio.create_task(storage.write(b"first"))
     await gate.until_reached()

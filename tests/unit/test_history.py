@@ -1,19 +1,15 @@
 """The history of a queue: its cost in requests, races of movers, restored backups, and an outbox that cannot move."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
-from jqueue.core.blob.history_mover import surplus
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
-from jqueue.domain.models import QueueSettings
 from jqueue.operations import Enqueue
-from jqueue.ports.storage import Listed
 from jqueue.testing.faults import FaultyObjects, FaultyStorage
-from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
 FULL = EVENTS_PER_OBJECT + 1
@@ -150,35 +146,20 @@ async def test_a_store_without_objects_refuses_to_keep_a_history():
     assert None is (await queue.configure(history=None)).history
 
 
+@pytest.mark.parametrize("settings", [{"history": 3600}, {"history": 36_000, "history_bytes": 200_000}])
 @in_virtual_time
-async def test_old_objects_are_removed():
+async def test_the_oldest_objects_are_removed_and_no_other_files(settings):
     storage = faulty()
+    await storage.create_object(".history/notes", b"")
     queue = queue_on(storage)
-    await queue.configure(history=3600)
-    for _ in range(12):
+    await queue.configure(**settings)
+    for _ in range(10):
         await add(queue, FULL)
         await asyncio.sleep(2000)
     await queue.aclose()
-    there = await storage.list_beside(".history/")
-    assert 2 <= len(there) <= 9
+    there = {each.suffix: each.size for each in await storage.list_beside(".history/")}
+    assert 0 == there.pop(".history/notes")
+    assert 2 <= len(there) <= 7
+    assert "history_bytes" not in settings or 100_000 < sum(there.values()) < 350_000
     found = await numbers(queue_on(storage))
-    assert found == list(range(12 * FULL + 1, 12 * FULL + 1 - len(found), -1))
-
-
-def test_the_oldest_objects_are_removed_first():
-    def listed(age, size):
-        return Listed(f".history/series/{10_000 - age:016d}", EPOCH - timedelta(seconds=age), size)
-
-    every = [listed(age, 10) for age in (500, 400, 300, 200, 100)]
-    foreign = Listed(".history/notes", EPOCH - timedelta(days=9), 10)
-
-    def kept(**settings):
-        gone = surplus([*every, foreign], QueueSettings(**settings), EPOCH)
-        assert gone == every[: len(gone)]
-        return len(every) - len(gone)
-
-    assert 5 == kept()
-    assert 3 == kept(history=350)
-    assert 2 == kept(history=350, history_bytes=25)
-    assert 5 == kept(history=1000, history_bytes=50)
-    assert 1 == kept(history=1000, history_bytes=1)
+    assert found == list(range(10 * FULL + 1, 10 * FULL + 1 - len(found), -1))
