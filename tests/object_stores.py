@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import copy
 import functools
 import itertools
 import shutil
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import certifi
 import pytest
@@ -18,6 +23,7 @@ from azure.storage.blob import ContainerClient
 from jqueue.adapters.storage.azure import AzureBlobStorage
 from jqueue.adapters.storage.gcs import GCSStorage
 from jqueue.adapters.storage.s3 import S3Storage
+from tests.servers.fault_proxy import FaultProxy
 
 BUCKET = "jqueue"
 NAMES = {"moto_s3": S3Storage, "seaweedfs": S3Storage, "azurite": AzureBlobStorage, "gcs_server": GCSStorage}
@@ -117,3 +123,15 @@ def store_of(request: pytest.FixtureRequest, name: str) -> Store:
         server.store = Store(name, server)
     store: Store = server.store
     return store
+
+
+@asynccontextmanager
+async def behind_a_proxy(store: Store) -> AsyncIterator[tuple[Store, FaultProxy]]:
+    """Return the same store behind a proxy, and the proxy."""
+    address = urlsplit(store.address)
+    assert address.hostname is not None
+    assert address.port is not None
+    async with asyncio.timeout(60), FaultProxy(address.hostname, address.port) as proxy:
+        proxied = copy.copy(store)
+        proxied.url = proxy.url
+        yield proxied, proxy

@@ -6,8 +6,6 @@ A proxy between the real client and the real server counts requests: a permanent
 import asyncio
 import copy
 import traceback
-from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -26,9 +24,8 @@ from jqueue import (
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.operations import Ack, Enqueue
 from jqueue.testing.objects_contract import pieces_of
-from tests.object_stores import BUCKET, Store, store_of
+from tests.object_stores import BUCKET, Store, behind_a_proxy, store_of
 from tests.servers.fault_kinds import BlackHole, ReplaceAnswer, s3_error
-from tests.servers.fault_proxy import FaultProxy
 from tests.servers.gcs_server import GCSServer
 
 pytestmark = pytest.mark.wide
@@ -52,18 +49,8 @@ WRONG_SECRET = "d3JvbmcgYnV0IHNlY3JldCwgYW5kIGxvbmcgZW5vdWdoIGZvciBhIGtleQ=="
 on_each_server = pytest.mark.parametrize("server", ["seaweedfs", "azurite", "gcs_server"])
 
 
-@asynccontextmanager
-async def behind_a_proxy(store):
-    """Return the same store behind a proxy, and the proxy."""
-    address = urlsplit(store.address)
-    async with asyncio.timeout(60), FaultProxy(address.hostname, address.port) as proxy:
-        proxied = copy.copy(store)
-        proxied.url = proxy.url
-        yield proxied, proxy
-
-
 def with_a_wrong_secret(store):
-    """Return the same store for a client with a wrong key. For Cloud Storage, the test forbids the bucket itself."""
+    """Return the same store for a client with a wrong key. For Cloud Storage, the proxy refuses."""
     stranger = copy.copy(store)
     stranger.server = copy.copy(store.server)
     if store.name == "azurite":

@@ -6,15 +6,13 @@ import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
 from jqueue import BrokerQueue, CASConflictError, DirectQueue, LocalFileSystemStorage, StorageError
 from jqueue.testing.objects_contract import pieces_of
-from tests.object_stores import store_of
+from tests.object_stores import behind_a_proxy, store_of
 from tests.servers.fault_kinds import DropAnswer, ReplaceAnswer, TruncateAnswer
-from tests.servers.fault_proxy import FaultProxy
 
 WRITES = {"seaweedfs": ("PUT", 200), "azurite": ("PUT", 201), "gcs_server": ("POST", 200)}
 READS = {
@@ -41,21 +39,13 @@ on_each_server = pytest.mark.parametrize(
     "server", ["seaweedfs", *(pytest.param(name, marks=pytest.mark.wide) for name in ("azurite", "gcs_server"))]
 )
 
-on_each_server = pytest.mark.parametrize(
-    "server", ["seaweedfs", *(pytest.param(name, marks=pytest.mark.wide) for name in ("azurite", "gcs_server"))]
-)
-
 
 @asynccontextmanager
 async def counted(request, name):
     """Return a storage for a new object behind a counting proxy, the proxy, and a storage without the proxy."""
     honest = store_of(request, name)
-    address, key = urlsplit(honest.address), honest.new_key()
-    assert address.hostname is not None
-    assert address.port is not None
-    async with asyncio.timeout(60), FaultProxy(address.hostname, address.port) as proxy:
-        store = copy.copy(honest)
-        store.url = proxy.url
+    async with behind_a_proxy(honest) as (store, proxy):
+        key = honest.new_key()
         async with honest.open(key, timeout=30) as direct:
             yield store.open(key, timeout=30), proxy, direct
 

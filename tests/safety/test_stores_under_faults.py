@@ -5,15 +5,13 @@ the server has committed.
 """
 
 import asyncio
-import copy
 import itertools
-from urllib.parse import urlsplit
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, JobStatus
 from jqueue.operations import Ack, Enqueue
-from tests.object_stores import store_of
+from tests.object_stores import behind_a_proxy, store_of
 from tests.servers.fault_kinds import (
     BlackHole,
     DropAnswer,
@@ -24,7 +22,6 @@ from tests.servers.fault_kinds import (
     ResetRequest,
     TruncateAnswer,
 )
-from tests.servers.fault_proxy import FaultProxy
 
 FAULTS = {
     "answer dropped": DropAnswer(),
@@ -110,10 +107,8 @@ async def test_each_call_is_done_once_and_returns_the_landed_result(request, ser
 
 async def try_operation(operation, honest, kind, fault):
     """Make one call on a queue of its own; its first write meets the fault."""
-    address, key = urlsplit(honest.address), honest.new_key()
-    async with FaultProxy(address.hostname, address.port) as proxy:
-        broken = copy.copy(honest)
-        broken.url = proxy.url
+    async with behind_a_proxy(honest) as (broken, proxy):
+        key = honest.new_key()
         async with (
             DirectQueue(honest.open(key)) as witness,
             kind(broken.open(key, timeout=CALL_TIMEOUT), call_timeout=CALL_TIMEOUT) as queue,
