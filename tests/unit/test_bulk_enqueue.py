@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
+from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
 from jqueue.domain.models import JobStatus
 from jqueue.operations import Enqueue
@@ -114,6 +114,30 @@ async def test_something_else_than_jobs_adds_nothing(kind, jobs, text):
 
 
 # Jobs that are there already
+
+
+@in_virtual_time
+async def test_a_call_may_repeat_thousands_of_ids_and_keys_and_reads_each_row_once():
+    storage, count = store(), 4000
+    async with queue_on(storage, batch_size=2000, chunk_rows=256, most_rows=10_000) as queue:
+        jobs = [
+            Enqueue("work", job_id=f"name {number}") if number % 4 < 2 else Enqueue("work", unique_key=f"name {number}")
+            for number in range(count)
+        ]
+        await queue.enqueue_many(jobs[::2])
+        storage.object_calls.clear()
+        again = await queue.enqueue_many([*jobs, *jobs[: count // 2]])
+        assert (count // 2, count, count) == (again.added, again.existing, await depth(queue))
+        assert [each.id for each in again[: count // 2]] == [each.id for each in again[count:]]
+        assert len([name for name, _ in storage.object_calls if name == "read_object"]) <= 20  # parts, not rows
+        for taken in (17, 18):
+            refused = [
+                Enqueue("work", job_id=jobs[taken].job_id, unique_key=jobs[taken].unique_key, on_conflict="raise"),
+                *numbered(range(-3000, 0)),
+            ]
+            with pytest.raises(DuplicateJobError, match=f"name {taken}"):
+                await queue.enqueue_many(refused)
+        assert count == await depth(queue)
 
 
 @in_virtual_time
