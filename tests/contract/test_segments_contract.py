@@ -53,30 +53,14 @@ for each in ("dequeue", "claim_range", "cancel", "reschedule", "reprioritise", "
     setattr(EmptiedBroker, each, _emptied(each))
 
 
-never_full = without(
-    "test_a_full_queue_takes_no_job_and_still_serves_those_it_has",
-    "test_the_limit_that_a_queue_has_holds_for_every_writer",
-)
-"""Leaves out tests that enqueue until the object is full. It never is, as the jobs do not stay in it."""
-
-never_edited = without(
-    "test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended",
+@without(
+    "test_the_limit_that_a_queue_has_holds_for_every_writer",  # the object is never full
+    "test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended",  # the object has no line of the job to edit
     "test_no_repr_shows_a_payload",
     "test_the_id_of_a_job_that_cannot_be_read_is_not_given_again",
-)
-"""Leaves out tests that edit the line of a waiting job in the object, where it has none."""
-
-
-never_moved = without(
-    "test_a_dequeue_with_bad_input_is_refused",
+    "test_a_dequeue_with_bad_input_is_refused",  # they see that nothing is written: here jobs are moved first
     "test_bad_changes_of_jobs_are_refused",
     "test_polling_a_queue_with_nothing_ready_never_writes",
 )
-"""Leaves out tests that a call writes nothing: here it moves jobs first."""
-
-
-@never_full
-@never_edited
-@never_moved
 class TestBrokerQueueWithAllInMemory(InVirtualTime):
     kind = EmptiedBroker
