@@ -27,6 +27,7 @@ PATIENCE = 5.0
 
 POLL = 0.1
 _OUTPUT = "output"
+_PID = "pid"
 
 
 class ServerUnavailableError(Exception):
@@ -72,6 +73,11 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself, once it runs."""
+        return int((self.folder / _PID).read_text())
 
     @property
     def has_ended(self) -> bool:
@@ -143,6 +149,9 @@ def supervise(command: Sequence[str], folder: str, patience: float, leftovers: I
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
+            started = Path(folder, f"{_PID}.new")
+            started.write_text(str(process.pid))
+            started.replace(Path(folder, _PID))  # whole, or not there
             while process.poll() is None and not select.select([sys.stdin], [], [], POLL)[0]:
                 pass
         finally:
