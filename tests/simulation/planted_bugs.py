@@ -1,435 +1,382 @@
 """Bugs planted one at a time: likely mistakes in a queue, and the seeds within which the simulation finds each.
 
-Each takes pytest's `monkeypatch` and breaks one line of the protocol.
+Each bug is a change of a line or two of the product's source. It is built into the running program: the functions of
+the module get the code that they have in the changed source. So it may use only names that the module has.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from __future__ import annotations
 
-import pytest
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import NamedTuple
 
-from jqueue.core.blob import engine
-from jqueue.core.blob.content import Blob
-from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.calls.writer import Writer
-from jqueue.core.engine import requests
-from jqueue.core.engine.requests import Request
-from jqueue.core.engine.staleness import StaleWatch
-from jqueue.core.pacing.turns import Turns
-from jqueue.domain.commits import Verdict, next_header, recognise
-from jqueue.domain.draft import Draft
-from jqueue.domain.errors import ClaimLostError, JQueueError, StorageError
-from jqueue.domain.models import JobStatus
-from jqueue.domain.operations import Sweep, perform
-from jqueue.domain.operations.operator import Redrive, revoke
-from jqueue.domain.order import Order
-from tests.simulation import planted_orders as orders
-from tests.simulation import planted_segments as segments
-from tests.simulation.network import HonestStore
+import jqueue
 from tests.simulation.runner import Settings
 
+AT_ONCE = 50
+"""Largest number of seeds of a test that is not marked `wide`."""
 
-def no_commit_id(patch):
-    """A commit whose answer was lost is not recognised."""
 
-    def forgetful(header, commit):
-        verdict = recognise(header, commit)
-        return Verdict.NOT_DONE if verdict is Verdict.LANDED else verdict
+PRODUCT = Path(jqueue.__file__).parent
 
-    patch.setattr(engine, "recognise", forgetful)
 
-
-def certain_of_lost_answers(patch):
-    """The error for a lost answer states that nothing was written."""
-    patch.setattr(StorageError, "nothing_written", True)
-
-
-def keep_records(patch, count):
-    """Keep only `count` records in the commit table, without recording the dropped ones."""
-
-    def short(draft, commit, *rest):
-        header = next_header(draft, commit, *rest)
-        newest = sorted(header.commits.items(), key=lambda item: item[1].version)[-count:]
-        return header.model_copy(update={"commits": dict(newest), "evicted_through": draft.header.evicted_through})
-
-    patch.setattr(engine, "next_header", short)
-
-
-def last_writer_only(patch):
-    """Only the last writer's commit can be recognised."""
-    keep_records(patch, 1)
-
-
-def ring_of_two(patch):
-    """Only the last two writers' commits can be recognised."""
-    keep_records(patch, 2)
-
-
-def eviction_not_recorded(patch):
-    """Records are dropped by age, and `evicted_through` does not record it."""
-    keep_records(patch, 1_000_000)
-
-
-def claim_not_checked(patch):
-    """An ack, nack or heartbeat succeeds with any claim."""
-
-    def unchecked(self, claim):
-        job = self.jobs.get(claim.job_id)
-        if job is None or job.status is not JobStatus.IN_PROGRESS:
-            raise ClaimLostError(*claim)
-        return job
-
-    patch.setattr(Draft, "held", unchecked)
-
-
-def attempt_reset_by_redrive(patch):
-    """A redriven job starts again with attempt 0."""
-    queue = Redrive._queue
-    patch.setattr(Redrive, "_queue", lambda self, draft, job, now: queue(self, draft, job.evolve(attempt=0), now))
-
-
-def attempts_of_gone_jobs_forgotten(patch):
-    """A job id that is used again starts with attempt 0."""
-    patch.setattr(Draft, "note_floor", lambda self, attempt: None)
-
-
-def heartbeats_after_the_sweep(patch):
-    """Stale claims are revoked before the heartbeats of the same commit are applied."""
-    apply = CommitEngine._apply
-
-    async def sweep_first(self, pending):
-        if any(request.claims_jobs for request in pending):
-            perform(Sweep(self.watch.suspects()), self.draft, self.now())
-        return await apply(self, pending)
-
-    patch.setattr(CommitEngine, "_apply", sweep_first)
-
-
-def foreign_timeout(patch):
-    """A claim gets the timeout of the queue that watches it, and not its own."""
-    patch.setattr(StaleWatch, "_timeout", lambda self, _: self._default_timeout)
-
-
-def moved_heartbeat_ignored(patch):
-    """A suspected claim is revoked although its heartbeat has moved."""
-    observed = StaleWatch.observed
-
-    def half_blind(self, draft, *rest):
-        draft.jobs.claims_moved = {job_id: None for job_id in draft.jobs.claims_moved if job_id not in self._seen}
-        observed(self, draft, *rest)
-
-    def careless(self, draft, now):
-        claims = {claim: None for claim, _ in self.suspects}
-        stale = [draft.jobs[claim.job_id] for claim in claims if claim.job_id in draft.jobs.claimed]
-        return revoke(draft, stale, now)
-
-    patch.setattr(StaleWatch, "observed", half_blind)
-    patch.setattr(Sweep, "change", careless)
-
-
-def no_sweep(patch):
-    """Stale claims are never revoked."""
-    patch.setattr(Sweep, "change", lambda self, draft, now: 0)
-
-
-def stale_cache(patch):
-    """An empty dequeue is answered from the cached state."""
-    make = Request.__init__
-
-    def hasty(self, *arguments, **options):
-        make(self, *arguments, **options)
-        self.seen_empty = True
-
-    patch.setattr(Request, "__init__", hasty)
-
-
-def cancelled_dequeue_kept(patch):
-    """The claims of a cancelled dequeue are not handed back."""
-    patch.setattr(Request, "hand_back_claims", lambda self, outcome: None)
-
-
-def abandoned_attempt_forgotten(patch):
-    """A write with an unknown outcome is forgotten when its caller has left."""
-    commit = CommitEngine.commit
-
-    async def forgetful(self, requests, *, read_first=False):
-        self.open_writes.writes = [
-            sent for sent in self.open_writes.writes if any(request.awaited for request, _ in sent.outcomes)
-        ]
-        await commit(self, requests, read_first=read_first)
-
-    patch.setattr(CommitEngine, "commit", forgetful)
-    patch.setattr(Writer, "_may_owe_claims", lambda self: False)
-
-
-def exit_before_writes_are_known(patch):
-    """Leaving does not wait until the outcome of the last writes is known."""
-    patch.setattr(Writer, "_may_owe_claims", lambda self: False)
-
-
-def unconditional_create(patch):
-    """A write without an etag overwrites an existing object."""
-    write = HonestStore.write
-
-    def careless(self, content, if_match):
-        return write(self, content, self.read()[1] if if_match is None else if_match)
-
-    patch.setattr(HonestStore, "write", careless)
-
-
-def partial_apply(patch):
-    """A refused operation does not undo the earlier operations of its `apply`."""
-
-    def partial(self, draft, now):
-        results = []
-        for operation in self.operations:
-            result = perform(operation, draft, now)
-            if self.atomic and isinstance(result, JQueueError):
-                return result
-            results.append(result)
-        return results
-
-    patch.setattr(Request, "perform", partial)
-
-
-def one_error_fails_the_commit(patch):
-    """An unexpected exception in one operation fails the whole commit."""
-    patch.setattr(requests, "perform", lambda operation, draft, now: operation.change(draft, now))
-
-
-def answered_before_the_commit(patch):
-    """A waiting dequeue is answered when its job is found, before the claim is committed."""
-    write = CommitEngine._write
-
-    async def hasty(self, outcomes):
-        for request, outcome in outcomes:
-            if request.waits_for_jobs:
-                request.deliver(outcome)
-        await write(self, outcomes)
-
-    patch.setattr(CommitEngine, "_write", hasty)
-
-
-def answered_when_sent(patch):
-    """Every call is answered when its commit is sent, before the store answers."""
-    write = CommitEngine._write
-
-    async def hasty(self, outcomes):
-        for request, outcome in outcomes:
-            request.deliver(outcome)
-        await write(self, outcomes)
-
-    patch.setattr(CommitEngine, "_write", hasty)
-
-
-def writer_that_never_yields(patch):
-    """A continuous writer leaves no time for the others."""
-    patch.setattr(Turns, "landed", lambda self, *_: None)
-
-
-def finished_jobs_forgotten(patch):
-    """The blob does not remember acked jobs."""
-    note = Draft.note
-    patch.setattr(
-        Draft, "note", lambda self, table, *rest: None if table is self.header.finished else note(self, table, *rest)
-    )
-
-
-def unreadable_lines_dropped(patch):
-    """Lines that cannot be read as a job are not written back."""
-    encoding = Blob.encoding
-
-    def tidy(self, header):
-        self.draft.set_aside = ()
-        return encoding(self, header)
-
-    patch.setattr(Blob, "encoding", tidy)
-
-
-def unknown_fields_dropped(patch):
-    """Unknown fields of the header are not written back."""
-    patch.setattr(engine, "next_header", lambda *given: next_header(*given).model_copy(update={"extra": {}}))
-
-
-def served_in_reverse(patch):
-    """The newest job is served first."""
-
-    def newest(self, entrypoints, now):
-        self._promote(now)
-        queued = [job for job in self.jobs.values() if job.status is JobStatus.QUEUED]
-        ready = [job for job in queued if job.run_at is None or job.run_at <= now]
-        sought = [job for job in ready if entrypoints is None or job.entrypoint in entrypoints]
-        free = [job for job in sought if self.is_open(job.entrypoint, now) and self._is_free(job)]
-        return max(free, key=lambda job: job.sequence, default=None)
-
-    patch.setattr(Order, "take", newest)
-
-
-def busy_while_it_waits(patch):
-    """A waiting consumer is always told that a job is due now."""
-    patch.setattr(Draft, "next_due", lambda self: datetime.min.replace(tzinfo=UTC))
-
-
-def deadline_ignored(patch):
-    """A call does not end at its deadline."""
-    patch.setattr(Request, "expire", lambda self: None)
-
-
-def unknown_called_not_done(patch):
-    """A deadline that passes while a write is under way is reported as "not done"."""
-    expire = Request.expire
-
-    def sure(self):
-        self.in_flight, self.open_writes, kept = False, 0, (self.in_flight, self.open_writes)
-        expire(self)
-        self.in_flight, self.open_writes = kept
-
-    patch.setattr(Request, "expire", sure)
-
-
-STORM = Settings(rate=0.4, processes=6, short_table=1.0, segments=0.0)
-"""Many processes, many faults, and the shortest commit table that is allowed."""
-
-MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0)
-"""Like `STORM`, and every seed uses limits, cron entries and results."""
-
-
-HISTORY = Settings(modern=1.0, staged=0.5, history=1.0, segments=0.0)
-STAGED = Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0)
-"""Many processes and faults; every seed also enqueues in transactions and claims under names."""
-
-
-@dataclass(frozen=True)
-class Planted:
-    """One planted bug.
+class Bug(NamedTuple):
+    """A change of the source.
 
     Attributes:
-        plant: function that plants the bug with pytest's `monkeypatch`.
+        file: the changed file in `jqueue/`.
+        old: text that stands in the file once.
+        new: the text in its place.
         seeds: number of seeds within which the bug is found.
-        settings: settings of the simulation.
+        also: another change that belongs to the same bug.
     """
 
-    plant: Callable[[pytest.MonkeyPatch], None]
-    seeds: int
-    settings: Settings = STORM
+    file: str
+    old: str
+    new: str
+    seeds: int = AT_ONCE
+    also: Bug | None = None
 
 
-PLANTED = [
-    Planted(no_commit_id, 50),
-    Planted(certain_of_lost_answers, 50),
-    Planted(last_writer_only, 50),
-    Planted(ring_of_two, 50),
-    Planted(eviction_not_recorded, 50),
-    Planted(claim_not_checked, 200),
-    Planted(attempt_reset_by_redrive, 100),
-    Planted(attempts_of_gone_jobs_forgotten, 50),
-    Planted(heartbeats_after_the_sweep, 50),
-    Planted(foreign_timeout, 50),
-    Planted(moved_heartbeat_ignored, 50),
-    Planted(no_sweep, 50),
-    Planted(stale_cache, 50),
-    Planted(cancelled_dequeue_kept, 50),
-    Planted(abandoned_attempt_forgotten, 50),
-    Planted(exit_before_writes_are_known, 200),
-    Planted(unconditional_create, 50),
-    Planted(partial_apply, 50),
-    Planted(one_error_fails_the_commit, 50),
-    Planted(answered_before_the_commit, 50),
-    Planted(answered_when_sent, 50),
-    Planted(writer_that_never_yields, 20, Settings(contention=1.0)),
-    Planted(finished_jobs_forgotten, 50),
-    Planted(unreadable_lines_dropped, 50),
-    Planted(unknown_fields_dropped, 50),
-    Planted(served_in_reverse, 50),
-    Planted(busy_while_it_waits, 50),
-    Planted(deadline_ignored, 50),
-    Planted(unknown_called_not_done, 50),
-    Planted(orders.counts_not_rolled_back, 50, MODERN),
-    Planted(orders.ceiling_checked_once, 50, MODERN),
-    Planted(orders.key_ceiling_off_by_one, 50, MODERN),
-    Planted(orders.rate_not_counted_by_a_retry, 50, MODERN),
-    Planted(orders.rate_used_for_ever, 50, MODERN),
-    Planted(orders.pause_ignored_by_all, 50, MODERN),
-    Planted(orders.parked_job_forgotten, 50, MODERN),
-    Planted(orders.aging_ignored, 50, MODERN),
-    Planted(orders.dead_jobs_retire_at_once, 50, MODERN),
-    Planted(orders.cron_fired_twice, 50, MODERN),
-    Planted(orders.cron_fired_from_memory, 50, MODERN),
-    Planted(orders.cron_lost_with_the_answer, 50, MODERN),
-    Planted(orders.cron_of_others_ignored, 50, MODERN),
-    Planted(orders.cron_gap_taken_for_fired, 50, MODERN),
-    Planted(orders.cron_waits_for_the_clock_ahead, 100, MODERN),
-    Planted(orders.cron_remembers_the_last_only, 50, MODERN),
-    Planted(orders.cron_fires_for_the_past, 100, MODERN),
-    Planted(orders.result_lost_with_its_ack, 50, MODERN),
-    Planted(orders.result_emptied_by_a_retry, 50, MODERN),
-    Planted(orders.reserve_not_kept, 50, MODERN),
-    Planted(orders.dropped_result_not_recorded, 50, MODERN),
-    Planted(orders.result_returned_too_early, 50, MODERN),
-    Planted(orders.stopped_job_queued_again, 50, MODERN),
-    Planted(orders.holder_not_told_to_stop, 100, MODERN),
-    Planted(segments.transaction_in_a_commit_of_its_own, 50, STAGED),
-    Planted(segments.same_version_added_again, 50, STAGED),
-    Planted(segments.placed_lines_kept_by_an_undo, 50, STAGED),
-    Planted(segments.draft_kept_after_placed_lines, 50, STAGED),
-    Planted(segments.transactions_not_written, 50, STAGED),
-    Planted(segments.holder_kept_after_the_claim, 50, STAGED),
-    Planted(segments.bound_ignored, 50, STAGED),
-    Planted(segments.passed_over_jobs_lost, 50, STAGED),
-    Planted(orders.recognised_commit_counted_twice, 50),
-    Planted(orders.refused_transitions_counted, 50),
-    Planted(orders.staged_jobs_not_counted, 50, STAGED),
-    Planted(orders.own_transitions_only, 50),
-    Planted(orders.outbox_dropped_before_its_object_landed, 50, HISTORY),
-    Planted(orders.loser_drops_its_own_range, 50, HISTORY),
-    Planted(orders.numbers_used_again_after_a_lost_answer, 50, HISTORY),
-    Planted(orders.lines_without_an_event, 50, HISTORY),
-    Planted(orders.rows_given_back_counted_as_done, 50, replace(segments.RANGED, history=1.0)),
-    Planted(segments.object_created_after_the_commit, 50, segments.LARGE),
-    Planted(segments.named_object_collected, 50, segments.LARGE),
-    Planted(segments.named_result_collected, 50, segments.LARGE),
-    Planted(orders.guard_checked_by_the_caller, 50, orders.OVERSEEN),
-    Planted(orders.guard_checked_once, 100, orders.OVERSEEN),
-    Planted(orders.edit_counts_from_zero, 50, orders.OVERSEEN),
-    Planted(orders.edit_loses_the_unique_key, 100, orders.OVERSEEN),
-    Planted(orders.edit_takes_a_held_key, 50, orders.OVERSEEN),
-    Planted(orders.run_sent_again, 200, orders.OVERSEEN),
-    Planted(orders.run_counts_as_an_occurrence, 50, orders.OVERSEEN),
-    Planted(orders.purge_of_one_purges_all, 50, orders.OVERSEEN),
-    Planted(orders.edit_without_an_event, 50, orders.RECORDED),
-    Planted(orders.queue_created_again, 50, orders.OVERSEEN),
-    Planted(segments.segments_named_again_by_a_rerun, 50, segments.STAGED_SEGMENTS),
-    Planted(segments.segments_without_their_transaction, 50, segments.STAGED_SEGMENTS),
-    Planted(segments.staged_segments_collected, 50, segments.STAGED_SEGMENTS),
-    Planted(segments.segments_of_a_repeated_write_removed, 100, segments.STAGED_SEGMENTS),
-    Planted(segments.rows_of_tasks_not_moved, 50, segments.STAGED_SEGMENTS),
-    Planted(segments.row_admitted_twice, 50, segments.SEGMENTED),
-    Planted(segments.segment_dropped_before_its_last_row, 50, segments.SEGMENTED),
-    Planted(segments.named_segment_collected, 50, segments.SEGMENTED),
-    Planted(segments.litter_aged_by_the_own_clock, 50, segments.TIMELESS),
-    Planted(segments.segment_not_retired, 50, segments.SEGMENTED),
-    Planted(segments.jobs_spilled_by_two_writers, 50, segments.SEGMENTED),
-    Planted(segments.changed_job_spilled, 50, segments.SEGMENTED),
-    Planted(segments.tombstone_lost, 50, segments.SEGMENTED),
-    Planted(segments.unique_key_overlooked_in_a_segment, 50, segments.SEGMENTED),
-    Planted(segments.id_overlooked_in_a_segment, 50, segments.SEGMENTED),
-    Planted(segments.head_too_high, 50, segments.SEGMENTED),
-    Planted(segments.rows_taken_during_a_merge_forgotten, 50, segments.SEGMENTED),
-    Planted(segments.rows_kept_taken_by_an_undo, 50, segments.SEGMENTED),
-    Planted(segments.rows_of_others_kept, 50, segments.SEGMENTED),
-    Planted(segments.rows_overlooked_by_a_purge, 50, segments.SEGMENTED),
-    Planted(segments.taken_rows_counted, 50, replace(segments.SEGMENTED, timeless=0.0)),
-    Planted(segments.range_ended_by_a_stale_holder, 50, segments.RANGED),
-    Planted(segments.failures_of_a_range_forgotten, 50, segments.RANGED),
-    Planted(segments.range_ended_with_its_first_jobs, 50, segments.RANGED),
-    Planted(segments.kept_jobs_of_a_range_forgotten, 50, segments.RANGED),
-    Planted(segments.repeated_end_ends_the_next_jobs, 50, segments.RANGED),
-    Planted(segments.damaged_rows_believed, 100, segments.DAMAGED),
-    Planted(segments.unread_rows_of_a_range_done, 50, segments.RANGED_AND_DAMAGED),
-    Planted(segments.jobs_of_a_pass_given_to_two_callers, 50, segments.CROWDED),
-    Planted(segments.jobs_finished_by_a_pass_forgotten, 50, segments.CROWDED),
-    Planted(segments.pass_undone_in_part, 50, segments.CROWDED),
-    Planted(segments.pass_not_counted, 50, segments.CROWDED),
-    Planted(segments.rows_of_a_pass_not_taken, 50, segments.IN_SEGMENTS),
-]
+NOT_RECOGNISED = Bug("domain/commits.py", "return Verdict.LANDED", "return Verdict.NOT_DONE")
+
+PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
+    # Many processes, many faults, and the shortest commit table that is allowed.
+    Settings(rate=0.4, processes=6, short_table=1.0, segments=0.0): {
+        "A commit whose answer was lost is not recognised": NOT_RECOGNISED,
+        "The error for a lost answer states that nothing was written": Bug(
+            "core/blob/engine.py", "StorageError) and error.nothing_written", "StorageError)"
+        ),
+        "Only the last two writers' commits can be recognised": Bug(
+            "domain/commits.py", "dict(header.commits)", "dict([*header.commits.items()][-1:])"
+        ),
+        "Records of writers are dropped by age, and `evicted_through` does not record it": Bug(
+            "domain/commits.py", "*(commits.pop(writer).version for", "*(0 * commits.pop(writer).version for"
+        ),
+        "An ack, nack or heartbeat succeeds with any claim": Bug(
+            "domain/draft.py", "if job.attempt != claim.attempt:", "if False:", seeds=200
+        ),
+        "A job id that is used again starts with attempt 0": Bug(
+            "domain/draft.py", 'self._journal.assign(self.header, "attempt_floor", attempt)', "pass"
+        ),
+        "Stale claims are revoked before the heartbeats of the same commit are applied": Bug(
+            "core/engine/engine.py",
+            "claiming: list[Request] = []",
+            "claiming: list[Request] = []\n        perform(Sweep(self._suspects(now)), draft, now)",
+        ),
+        "A claim gets the timeout of the queue that watches it, and not its own": Bug(
+            "core/engine/staleness.py", " if claim_timeout is None else claim_timeout", ""
+        ),
+        "A suspected claim is revoked although its heartbeat has moved": Bug(
+            "core/engine/staleness.py",
+            "seen is not None and seen[0] == claim",
+            "seen is not None",
+            also=Bug("domain/operations/operator.py", "job.heartbeat_at) ==", "job.heartbeat_at) >="),
+        ),
+        "Stale claims are never revoked": Bug("domain/operations/operator.py", "in self.suspects:", "in ():"),
+        "An empty dequeue is answered from the cached state": Bug(
+            "core/engine/engine.py", "request.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
+        ),
+        "The claims of a cancelled dequeue are not handed back": Bug(
+            "core/engine/requests.py", "            if claims:", "            if False:"
+        ),
+        "A write with an unknown outcome is forgotten when its caller has left": Bug(
+            "core/engine/engine.py",
+            "        self._begin()\n        known",
+            "        self.open_writes.forget_old()\n        self._begin()\n        known",
+            also=Bug("core/engine/open_writes.py", "self.writes[:-OPEN_WRITES_KEPT]", "self.writes"),
+        ),
+        "A write without an etag overwrites an existing object": Bug(
+            "core/blob/engine.py",
+            "writing = self._spare.begin_write()",
+            "self.etag, writing = self.etag or (await self.storage.read())[1], self._spare.begin_write()",
+        ),
+        "A refused operation does not undo the earlier operations of its `apply`": Bug(
+            "core/engine/requests.py", "draft.rollback(savepoint)\n                return result", "return result"
+        ),
+        "An unexpected exception in one operation fails the whole commit": Bug(
+            "core/engine/requests.py", "perform(self.operations[0], draft", "self.operations[0].change(draft"
+        ),
+        "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
+            "core/engine/engine.py",
+            "step = Step.WRITE",
+            "answer([each for each in outcomes if each[0].waits_for_jobs])\n                        step = Step.WRITE",
+        ),
+        "The blob does not remember acked jobs": Bug(
+            "domain/operations/claims.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
+        ),
+        "Lines that cannot be read as a job are not written back": Bug(
+            "core/blob/content.py", ", *encode_asides(draft.set_aside)]", "]"
+        ),
+        "Unknown fields of the header are not written back": Bug("domain/commits.py", "extra=header.extra", "extra={}"),
+        "The newest job is served first": Bug("domain/order.py", "entries.sort()", "entries.sort(reverse=True)"),
+        "A waiting consumer is always told that a job is due now": Bug(
+            "core/engine/engine.py", "return self.draft.next_due()", "return EPOCH"
+        ),
+        "A call does not end at its deadline": Bug(
+            "core/engine/requests.py", '"""End the request, as its deadline has passed."""', "return"
+        ),
+        "A deadline that passes while a write is under way is reported as not done": Bug(
+            "core/engine/requests.py", "if self.in_flight or self.open_writes:", "if False:"
+        ),
+        "The transitions of a refused operation are undone, and still counted": Bug(
+            "domain/journal.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
+        ),
+    },
+    # A fast writer and a slow one, and nothing else.
+    Settings(contention=1.0): {
+        "A continuous writer leaves no time for the others": Bug(
+            "core/pacing/turns.py", "= contenders, window > 0.0, False", "= contenders, False, False", seeds=20
+        ),
+    },
+    # Limits, cron entries and results in every seed.
+    Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0): {
+        "An undo does not restore the indexes of a job": Bug(
+            "domain/indexed_jobs.py", "self.put(old)", "self.put(old, old)"
+        ),
+        "One job more than the ceiling of its entrypoint is claimed": Bug(
+            "domain/order.py", "self._running(entrypoint) >= rules", "self._running(entrypoint) > rules"
+        ),
+        "One job more than the limit of its concurrency key is claimed": Bug(
+            "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= ("
+        ),
+        "One claim more than the rate is made": Bug("domain/rates.py", "max(0, rate", "max(0, 1 + rate"),
+        "A pause is ignored": Bug("domain/order.py", "if rules.paused or (rules", "if (rules"),
+        "A job held back by its concurrency key never becomes ready again": Bug(
+            "domain/order.py", "kinds = self._parked.get(key)", "kinds = None"
+        ),
+        "Jobs are served by priority alone, however long they have waited": Bug(
+            "domain/order.py", "return priority * self.settings.aging + since.timestamp()", "return priority"
+        ),
+        "Dead jobs with a retention time are removed at once": Bug(
+            "domain/ended_jobs.py", "self._settings.dead_retention)", "0.0)"
+        ),
+        "A cron entry stays due after it has fired": Bug(
+            "domain/operations/schedules.py", "schedule.name, after)", "schedule.name, schedule)"
+        ),
+        "A dequeue from some entrypoints fires no cron entries": Bug(
+            "domain/operations/dequeue.py", "fire_due(draft, now, self", "self.entrypoints or fire_due(draft, now, self"
+        ),
+        "After a clock that is ahead has fired, all earlier occurrences count as fired, too": Bug(
+            "domain/occurrences.py", "_merged(spans), ", "(Span(spans[0].first, spans[-1].last),), "
+        ),
+        "A clock that is behind all known times of a cron entry fires for a past occurrence": Bug(
+            "domain/occurrences.py", "[passed_by(now), *", "[passed_by(now - timedelta(days=1)), *", seeds=100
+        ),
+        "An ack finishes its job without keeping the result": Bug(
+            "domain/operations/claims.py", " if job.keep_result is None else job.keep_result", ""
+        ),
+        "A result is kept even if the queue then exceeds its size limit": Bug(
+            "domain/operations/claims.py", "not given or take_reserve(draft, grows, self.blob_bytes)", "True"
+        ),
+        "A job with a requested cancellation is queued again when its claim is stale": Bug(
+            "domain/operations/operator.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
+        ),
+        "The heartbeat of a job with a requested cancellation does not report it": Bug(
+            "domain/operations/claims.py", "lost.append(stop)", "pass", seeds=100
+        ),
+    },
+    # Jobs are enqueued in transactions and claimed under names in every seed.
+    Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0): {
+        "A bulk enqueue does not record its transaction": Bug(
+            "domain/operations/staged.py", "remember(draft, self.transaction, now)", "pass"
+        ),
+        "A version equal to the last one counts as new": Bug(
+            "domain/operations/transactions.py", "last >= transaction[1]", "last > transaction[1]"
+        ),
+        "Lines placed by a write that did not land are written a second time by the retry": Bug(
+            "domain/draft.py", 'self._journal.assign(self, "placed"', 'setattr(self, "placed"'
+        ),
+        "Jobs that a bounded dequeue passes over are not put back": Bug("domain/order.py", "heap.push(entry)", "pass"),
+    },
+    # The history is kept in every seed.
+    Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
+        "Events are dropped from the blob when their object is sent, before the store answers": Bug(
+            "core/blob/history_mover.py",
+            "place, batches = Place(",
+            "self.moved = Moved(history.series, history.batches)\n        place, batches = Place(",
+        ),
+        "The loser of two movers drops its own range of events instead of the winner's": Bug(
+            "core/blob/history_mover.py", "decode_object(content, queue, place.first)", "batches"
+        ),
+        "The first event of a commit has the number of the last event before it": Bug(
+            "domain/commits.py", "history.last + 1, now", "history.last, now"
+        ),
+        "Jobs that were added as lines make no event": Bug(
+            "domain/commits.py", "batches_of(draft.moves, draft.placed,", "batches_of(draft.moves, (),"
+        ),
+    },
+    # Large payloads and results are kept in objects in every seed.
+    Settings(modern=1.0, large=1.0, segments=0.0): {
+        "The commit does not wait until the object of its payload is there": Bug(
+            "core/calls/value_objects.py",
+            "await self.storage.create_object(suffix, content)",
+            "asyncio.create_task(self.storage.create_object(suffix, content))",
+        ),
+        "A collection takes the results that jobs name for results that nothing names": Bug(
+            "core/calls/collection.py", "in view.objects()}", "in view.objects() if RESULTS not in stored.suffix}"
+        ),
+    },
+    # Operators act on what they have seen in every seed.
+    Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0): {
+        "The guard of an order is not checked in the commit": Bug(
+            "domain/operations/guarded.py", "self.guard.check(draft, now)", "pass"
+        ),
+        "An edit resets the attempts and the failures of its job": Bug(
+            "domain/operations/amend.py", "job.evolve(**changes)", "job.evolve(**changes, attempt=0, failures=0)"
+        ),
+        "An edit gives its job a unique key that another job holds": Bug(
+            "domain/operations/amend.py", "holder = draft.key_holder(key, now)", "holder = None"
+        ),
+        "The purge of one dead job purges all dead jobs": Bug(
+            "domain/operations/operator.py", "return 1", "return replace(self, job_id=None).change(draft, now)"
+        ),
+    },
+    # Applications whose writes name segments in every seed.
+    Settings(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
+        "A repeated write names its segments without a look at its transaction": Bug(
+            "domain/operations/transactions.py", "last is not None and last >= transaction[1]", "False"
+        ),
+        "Segments that wait for their commit are removed as early as others that nothing names": Bug(
+            "core/calls/collection.py",
+            "if age <= self.staged_kept and awaits",
+            "if False and awaits",
+            also=Bug("core/calls/staged_commit.py", "await self._check_presence(new)", "pass"),
+        ),
+        "A repeated write removes its segments without a look at the manifest": Bug(
+            "core/calls/staged_commit.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100
+        ),
+        "The rows of each task begin at the first place of the write": Bug(
+            "core/calls/staged_commit.py", "behind=behind, modes", "behind=0, modes"
+        ),
+    },
+    # Waiting jobs move to segments in every seed.
+    Settings(rate=0.2, processes=4, modern=0.8, segments=1.0): {
+        "The manifest does not mark the rows that a commit takes": Bug(
+            "domain/segment_rows.py", "current = ((name, self.current(name)) for name in self._taken)", "current = ()"
+        ),
+        "A collection removes old segments without a look at the manifest": Bug(
+            "core/blob/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
+        ),
+        "A segment that has left the manifest may be removed at once": Bug(
+            "domain/segments.py", "if not (before or named or retired):", "if True:"
+        ),
+        "A spill names its segment whole, although another writer has spilled some of its jobs": Bug(
+            "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):"
+        ),
+        "A commit that takes rows forgets the rows behind the first that were taken before": Bug(
+            "domain/segments.py", "joined([(0, self.next), *self.taken, *spans])", "joined([(0, self.next), *spans])"
+        ),
+        "An enqueue looks for the holder of its unique key in the blob alone": Bug(
+            "domain/indexed_jobs.py", "self.rows.find_key(key)", "pass"
+        ),
+        "The head of a segment is that of its last chunk once a chunk was taken": Bug(
+            "domain/segment_rows.py", 'changes["head"] = index.chunks[chunk]', 'changes["head"] = index.chunks[-1]'
+        ),
+        "A merge names rows that were taken while it wrote its segment": Bug(
+            "domain/operations/segments.py", "else [(0, current.next), *current.taken]", "else []"
+        ),
+        "A rollback leaves its rows taken": Bug("domain/segment_rows.py", "rows.discard(row)", "pass"),
+        "A writer keeps loaded rows that another writer has taken meanwhile": Bug(
+            "domain/segment_rows.py", "        if before:\n", "        if False:\n"
+        ),
+        "Statistics count the rows of a segment that were taken behind its next row": Bug(
+            "domain/segments.py", "return self.rows - self.next - size_of(self.taken)", "return self.rows - self.next"
+        ),
+    },
+    # Segments on stores that do not tell the time.
+    Settings(rate=0.2, processes=4, modern=0.8, segments=1.0, timeless=1.0): {
+        "If the store does not tell the time, a collection takes that of its own process": Bug(
+            "core/calls/value_objects.py", "or max((each.modified for each in listed), default=None)", "or self._now()"
+        ),
+    },
+    # Jobs are claimed by ranges, and segments are damaged in some seeds.
+    Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=1.0): {
+        "The end of a range by a holder whose claim is stale succeeds": Bug(
+            "domain/operations/ranges.py", "if draft.header.finished.get(claim.job_id) == claim.attempt:", "if True:"
+        ),
+        "The end of a range takes its failed jobs for done": Bug(
+            "domain/operations/ranges.py", "{**self.failed, **cancelled}", "cancelled"
+        ),
+        "A repeated end of the first jobs of a range counts them from the first job that is left": Bug(
+            "domain/operations/ranges.py", "self.claim.held.row_behind(self.jobs,", "held.row_behind(self.jobs,"
+        ),
+        "The event of the end of a range names the rows that were given back, too": Bug(
+            "domain/operations/ranges.py", "done, now))", "done, now)._replace(rows=((part.segment, part.spans),)))"
+        ),
+    },
+    Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0): {
+        "The checksum of a chunk of rows is not compared": Bug(
+            "core/blob/segment_object.py", "if zlib.crc32(data) != index.chunks[number].crc:", "if False:", seeds=100
+        ),
+        "The end of a range takes the rows that its holder could not read for done": Bug(
+            "domain/operations/ranges.py", "*common(part.spans, self.claim.unread), *(", "*("
+        ),
+    },
+    # Many callers of one queue object call at once.
+    Settings(rate=0.2, processes=4, crowds=1.0, segments=0.5): {
+        "A pass gives the jobs of its first dequeue to the second, too": Bug(
+            "domain/operations/dequeue.py", "if size == 1:", "claimed[1:2] = claimed[:1]\n        if size == 1:"
+        ),
+        "An undo takes back the first transition of a pass alone": Bug(
+            "domain/indexed_jobs.py", "in reversed(old.moves()):", "in old.moves()[:1]:"
+        ),
+        "The rows of segments that a pass of dequeues claims are not marked as taken": Bug(
+            "domain/draft.py", "self.jobs.rows.take(job.id, self._journal)", "pass"
+        ),
+    },
+}
+
+
+@contextmanager
+def built_in(name: str, bug: Bug) -> Iterator[None]:
+    """Give functions of the product the code that they have with a bug, and their own code again at the end."""
+    codes = dict[tuple[str, str, int], CodeType]()
+    functions = list[FunctionType]()
+    for file, text in _changed(name, bug).items():
+        sources = (PRODUCT / file).read_text(encoding="utf-8"), text
+        before, after = (_codes_in(compile(each, PRODUCT / file, "exec", dont_inherit=True)) for each in sources)
+        codes |= {_place(code): changed for code, changed in zip(before, after, strict=True) if code != changed}
+        functions += _functions_of(importlib.import_module(f"jqueue.{file[:-3].replace('/', '.')}"))
+    own = [(function, function.__code__) for function in functions if _place(function.__code__) in codes]
+    assert own, f"the planted bug {name!r} changes no function"
+    try:
+        for function, code in own:
+            function.__code__ = codes[_place(code)]
+        yield
+    finally:
+        for function, code in own:
+            function.__code__ = code
+
+
+def _changed(name: str, bug: Bug) -> Mapping[str, str]:
+    """Return the source of each file that a bug changes, with the bug."""
+    texts: dict[str, str] = {}
+    for file, old, new in ((each.file, each.old, each.new) for each in (bug, bug.also) if each is not None):
+        text = texts.get(file) or (PRODUCT / file).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"the planted bug {name!r} no longer fits jqueue/{file}"
+        texts[file] = text.replace(old, new)
+    return texts
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Iterate over the code of the functions and methods of a module, in order."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from (each,) if each.co_flags & inspect.CO_NEWLOCALS else _codes_in(each)  # that of a class
+
+
+def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
+    """Iterate over the functions and methods of a module, also those of properties and behind decorators."""
+    classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    for value in [value for owner in (module, *classes) for value in vars(owner).values()]:
+        parts = (value, *(getattr(value, name, None) for name in ("fget", "__func__", "__wrapped__")))
+        yield from (part for part in parts if isinstance(part, FunctionType))
+
+
+def _place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno

@@ -5,7 +5,7 @@ import pytest
 from tests.simulation.failure import shorten
 from tests.simulation.history import Violation
 from tests.simulation.many import run_seeds
-from tests.simulation.planted_bugs import PLANTED, no_commit_id
+from tests.simulation.planted_bugs import AT_ONCE, NOT_RECOGNISED, PLANTED, built_in
 from tests.simulation.runner import Settings, Simulation, run_seed
 
 
@@ -20,26 +20,23 @@ def first_violation(seeds, settings=None):
     return pytest.fail(f"{seeds} seeds passed")
 
 
-AT_ONCE = 50
-"""Largest number of seeds of an unmarked test. A test with more seeds is `wide`."""
-
-
-def _marks(planted):
-    return [] if planted.seeds <= AT_ONCE else [pytest.mark.wide]
-
-
 @pytest.mark.parametrize(
-    "planted", [pytest.param(each, id=each.plant.__name__, marks=_marks(each)) for each in PLANTED]
+    ("settings", "name", "bug"),
+    [
+        pytest.param(settings, name, bug, id=name, marks=[] if bug.seeds <= AT_ONCE else [pytest.mark.wide])
+        for settings, bugs in PLANTED.items()
+        for name, bug in bugs.items()
+    ],
 )
-def test_the_simulation_finds_each_planted_bug(planted, monkeypatch):
-    planted.plant(monkeypatch)
-    first_violation(planted.seeds, planted.settings)
+def test_the_simulation_finds_each_planted_bug(settings, name, bug):
+    with built_in(name, bug):
+        seed, _ = first_violation(bug.seeds, settings)
+    run_seed(seed, settings)  # no rule is broken without the bug
 
 
 @pytest.mark.wide
-def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatch):
-    no_commit_id(monkeypatch)
-    with pytest.raises(Violation) as found:
+def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions():
+    with built_in("not recognised", NOT_RECOGNISED), pytest.raises(Violation) as found:
         run_seeds(range(100))
     text = str(found.value)
     assert "seed " in text
@@ -49,13 +46,13 @@ def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatc
 
 
 @pytest.mark.wide
-def test_shrinking_a_schedule_keeps_the_broken_rule(monkeypatch):
-    no_commit_id(monkeypatch)
-    seed, rule = first_violation(100)
-    shortest = shorten(seed, Settings(), rule, tries=80)
-    whole, short = Simulation(seed, Settings()), Simulation(seed, shortest)
-    for simulation in (whole, short):
-        with pytest.raises(Violation) as found:
-            simulation.run()
-        assert rule == found.value.rule
+def test_shrinking_a_schedule_keeps_the_broken_rule():
+    with built_in("not recognised", NOT_RECOGNISED):
+        seed, rule = first_violation(100)
+        shortest = shorten(seed, Settings(), rule, tries=80)
+        whole, short = Simulation(seed, Settings()), Simulation(seed, shortest)
+        for simulation in (whole, short):
+            with pytest.raises(Violation) as found:
+                simulation.run()
+            assert rule == found.value.rule
     assert len(short.schedule.taken) < len(whole.schedule.taken) / 2
