@@ -27,7 +27,7 @@ from jqueue.ports.observer import AppliedCall
 from tests.property.plain_queue import EXPIRED, REMOVED
 from tests.simulation.chain import COMPLETED, NOTHING, Version, status_of
 from tests.simulation.history import Call, Evidence, Record, Violation
-from tests.simulation.modelled import Model, Shown, differences, load
+from tests.simulation.modelled import Model, Shown, first_difference, load
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.replay import Difference, Replay
 
@@ -131,8 +131,8 @@ class ModelAudit:
         self._replay.end()
         self._model.committed()
         self._adopt(before, after)
-        for name, expected, actual in differences(self._model, after, self._shown):
-            raise Violation(MODEL, f"{name}: {actual}, and the model says {expected}", version=after)
+        if unlike := first_difference(self._model, after, self._shown):
+            raise Violation(MODEL, unlike, version=after)
         self._note_beats(before, after)
         self._count_step(before, after)
 

@@ -86,16 +86,13 @@ def load(model: Model, version: Version, shown: Shown) -> None:
         if job["created_at"] is None:
             model.table[job_id] = {**model.table[job_id], "created_at": datetime.fromtimestamp(version.last_clock, UTC)}
     model.places = max(last, version.last_sequence)
-    model.finished = dict(version.finished)
-    model.holds = holds_of(version)
     model.attempt_floor = version.floor
-    model.rules, model.settings, model.schedules = rules_of(version), settings_of(version), schedules_of(version)
+    for name, part in parts_of(version).items():
+        setattr(model, name, part)
     model.claims_made = {
         name: tuple((_moment(first), _moment(last), claims) for first, last, claims in spans)
         for name, spans in version.recent.items()
     }
-    model.transactions = {app: record[0] for app, record in version.transactions.items()}
-    model.counters = {name: tuple(counters[0]) for name, counters in version.counters.items()}
     model.ranges = {
         range_id: {
             "attempt": held["claims"],
@@ -108,39 +105,31 @@ def load(model: Model, version: Version, shown: Shown) -> None:
     model.version = version.number
 
 
-def differences(model: Model, version: Version, shown: Shown) -> list[tuple[str, Any, Any]]:
-    """Return what a version has otherwise than the model: its name, the value of the model, and that of the version."""
+def first_difference(model: Model, version: Version, shown: Shown) -> str | None:
+    """Return the first thing that a version has otherwise than the model; None if they are alike."""
     pairs: dict[str, tuple[Any, Any]] = {
         "jobs": (model.table, shown.jobs(version)),
         "last_sequence": (model.places, version.last_sequence),
-        "rules": (model.rules, rules_of(version)),
-        "settings": (model.settings, settings_of(version)),
-        "schedules": (model.schedules, schedules_of(version)),
-        "transactions": (model.transactions, {app: record[0] for app, record in version.transactions.items()}),
-        "counters": (_counted(model.counters), _counted({name: each[0] for name, each in version.counters.items()})),
-        "finished": (model.finished, version.finished),
-        "holds": (_living(model.holds, version), _living(holds_of(version), version)),
         "ranges": (
             {range_id: held["attempt"] for range_id, held in model.ranges.items()},
             {range_id: held["claims"] for range_id, held in version.ranges.items()},
         ),
     }
-    found: list[tuple[str, Any, Any]] = []
+    pairs |= {name: (getattr(model, name), part) for name, part in parts_of(version).items()}
+    pairs["counters"] = _counted(pairs["counters"][0]), _counted(pairs["counters"][1])
+    pairs["holds"] = _living(pairs["holds"][0], version), _living(pairs["holds"][1], version)
     for name, (expected, actual) in pairs.items():
         if expected == actual:
             continue
-        if not isinstance(expected, dict):
-            found.append((name, expected, actual))
-            continue
-        for key in sorted(expected.keys() | actual.keys()):
-            one, other = expected.get(key), actual.get(key)
-            if one != other and isinstance(one, dict) and isinstance(other, dict):
-                fields = sorted(field for field in one.keys() | other.keys() if one.get(field) != other.get(field))
-                said, seen = ({field: each.get(field) for field in fields} for each in (one, other))
-                found.append((f"{name} {key}", said, seen))
-            elif one != other:
-                found.append((f"{name} {key}", _brief(one), _brief(other)))
-    return found
+        if isinstance(expected, dict):
+            key = min(key for key in expected.keys() | actual.keys() if expected.get(key) != actual.get(key))
+            name, expected, actual = f"{name} {key}", expected.get(key), actual.get(key)
+        if isinstance(expected, dict) and isinstance(actual, dict):
+            both = expected.keys() | actual.keys()
+            fields = sorted(each for each in both if expected.get(each) != actual.get(each))
+            expected, actual = ({each: part.get(each) for each in fields} for part in (expected, actual))
+        return f"{name}: {actual}, and the model says {expected}"
+    return None
 
 
 def _counted(counters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -148,46 +137,35 @@ def _counted(counters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]
     return {name: tuple(each) for name, each in counters.items() if any(each)}
 
 
-def _brief(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {name: value[name] for name in ("status", "attempt", "place", "expires_at", "cron") if name in value}
-
-
 def is_whole(failures: int, spare: int | None) -> bool:
     """True if a stale range is given back whole, as none of its jobs can be out of attempts."""
     return spare is None or failures < spare
 
 
-def rules_of(version: Version) -> dict[str, Fields]:
-    """Return the limits and pauses of a version."""
+def parts_of(version: Version) -> dict[str, Any]:
+    """Return what the model has under these names, and neither jobs nor ranges."""
     names = {"max_running": "running"}
     return {
-        entrypoint: {**NO_RULES, **{names.get(name, name): value for name, value in rules.items()}}
-        for entrypoint, rules in version.rules.items()
+        "rules": {
+            entrypoint: {**NO_RULES, **{names.get(name, name): value for name, value in rules.items()}}
+            for entrypoint, rules in version.rules.items()
+        },
+        "settings": {**SETTINGS, "history_payloads": False, **version.settings},
+        "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},
+        "transactions": {app: record[0] for app, record in version.transactions.items()},
+        "counters": {name: tuple(counters[0]) for name, counters in version.counters.items()},
+        "finished": dict(version.finished),
+        "holds": {key: (hold[0], _moment(hold[1])) for key, hold in version.holds.items()},
     }
 
 
-def settings_of(version: Version) -> Fields:
-    """Return the settings of a version."""
-    return {**SETTINGS, "history_payloads": False, **version.settings}
-
-
-def schedules_of(version: Version) -> dict[str, Fields]:
-    """Return the cron entries of a version."""
-    found = {}
-    for name, said in version.schedules.items():
-        entry: Fields = {**dict.fromkeys(ENTRY), "priority": 0, "headers": {}, "timezone": "UTC", **said, "name": name}
-        entry["payload"] = b64decode(said.get("payload", ""))
-        entry["next_at"] = datetime.fromisoformat(said["next_at"])
-        entry["fired"] = tuple(tuple(map(datetime.fromisoformat, span)) for span in said["fired"])
-        found[name] = entry
-    return found
-
-
-def holds_of(version: Version) -> dict[str, tuple[str, datetime]]:
-    """Return the unique keys that are kept."""
-    return {key: (hold[0], _moment(hold[1])) for key, hold in version.holds.items()}
+def _entry(name: str, said: Fields) -> Fields:
+    """Return a cron entry."""
+    entry: Fields = {**dict.fromkeys(ENTRY), "priority": 0, "headers": {}, "timezone": "UTC", **said, "name": name}
+    entry["payload"] = b64decode(said.get("payload", ""))
+    entry["next_at"] = datetime.fromisoformat(said["next_at"])
+    entry["fired"] = tuple(tuple(map(datetime.fromisoformat, span)) for span in said["fired"])
+    return entry
 
 
 def _living(holds: dict[str, tuple[str, datetime]], version: Version) -> Fields:
