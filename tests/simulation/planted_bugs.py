@@ -60,6 +60,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "An ack, nack or heartbeat succeeds with any claim": Bug(
             "domain/draft.py", "if job.attempt != claim.attempt:", "if False:", seeds=200
         ),
+        "A redriven job starts again with attempt 0": Bug(
+            "domain/operations/operator.py", "            failures=0,", "            failures=0, attempt=0,", seeds=100
+        ),
         "A job id that is used again starts with attempt 0": Bug(
             "domain/draft.py", 'self._journal.assign(self.header, "attempt_floor", attempt)', "pass"
         ),
@@ -89,6 +92,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "        self._begin()\n        known",
             "        self.open_writes.forget_old()\n        self._begin()\n        known",
             also=Bug("core/engine/open_writes.py", "self.writes[:-OPEN_WRITES_KEPT]", "self.writes"),
+        ),
+        "Leaving does not wait until the outcome of the last writes is known": Bug(
+            "core/calls/writer.py", "request.claims_jobs for sent in", "False for sent in", seeds=200
         ),
         "A write without an etag overwrites an existing object": Bug(
             "core/blob/engine.py",
@@ -126,6 +132,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The transitions of a refused operation are undone, and still counted": Bug(
             "domain/journal.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
         ),
+        "A commit forgets the counters of the entrypoints that it does not change": Bug(
+            "domain/tallies.py", "3), dict(counters)", "3), {}"
+        ),
     },
     # A fast writer and a slow one, and nothing else.
     Settings(contention=1.0): {
@@ -145,6 +154,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= ("
         ),
         "One claim more than the rate is made": Bug("domain/rates.py", "max(0, rate", "max(0, 1 + rate"),
+        "Old claims count against the rate for ever": Bug(
+            "domain/rates.py", "[span for span in usage if span.first - per < now < span.last + per]", "list(usage)"
+        ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused or (rules", "if (rules"),
         "A job held back by its concurrency key never becomes ready again": Bug(
             "domain/order.py", "kinds = self._parked.get(key)", "kinds = None"
@@ -152,17 +164,28 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "Jobs are served by priority alone, however long they have waited": Bug(
             "domain/order.py", "return priority * self.settings.aging + since.timestamp()", "return priority"
         ),
+        "Of several entrypoints, that with the last job is served first": Bug(
+            "domain/order.py", "return min(tops)[1]", "return max(tops)[1]"
+        ),
         "Dead jobs with a retention time are removed at once": Bug(
             "domain/ended_jobs.py", "self._settings.dead_retention)", "0.0)"
         ),
         "A cron entry stays due after it has fired": Bug(
             "domain/operations/schedules.py", "schedule.name, after)", "schedule.name, schedule)"
         ),
+        "The firing of a commit whose answer was lost is undone, but the entry is no longer due": Bug(
+            "domain/operations/schedules.py",
+            "draft.note(draft.header.schedules, schedule.name, after)",
+            "draft.header.schedules[schedule.name] = after",
+        ),
         "A dequeue from some entrypoints fires no cron entries": Bug(
             "domain/operations/dequeue.py", "fire_due(draft, now, self", "self.entrypoints or fire_due(draft, now, self"
         ),
         "After a clock that is ahead has fired, all earlier occurrences count as fired, too": Bug(
             "domain/occurrences.py", "_merged(spans), ", "(Span(spans[0].first, spans[-1].last),), "
+        ),
+        "A cron entry is due only at the next time of the clock that is furthest ahead": Bug(
+            "domain/occurrences.py", "next_time(schedule, now) <= now or", "schedule.next_at <= now or", seeds=100
         ),
         "A clock that is behind all known times of a cron entry fires for a past occurrence": Bug(
             "domain/occurrences.py", "[passed_by(now), *", "[passed_by(now - timedelta(days=1)), *", seeds=100
@@ -172,6 +195,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "A result is kept even if the queue then exceeds its size limit": Bug(
             "domain/operations/claims.py", "not given or take_reserve(draft, grows, self.blob_bytes)", "True"
+        ),
+        "A result that does not fit is dropped without a record": Bug(
+            "domain/operations/claims.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0"
         ),
         "A job with a requested cancellation is queued again when its claim is stale": Bug(
             "domain/operations/operator.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
@@ -191,7 +217,19 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "Lines placed by a write that did not land are written a second time by the retry": Bug(
             "domain/draft.py", 'self._journal.assign(self, "placed"', 'setattr(self, "placed"'
         ),
+        "A writer that has placed lines goes on with a draft without their jobs": Bug(
+            "core/blob/engine.py",
+            "  # the draft knows placed jobs only as encoded lines\n            self._forget_content()",
+            "\n            self.draft.placed = ()",
+        ),
+        "A job without a claim still names its last holder": Bug(
+            "domain/operations/claims.py", '{**NO_CLAIM, "queued', '{**NO_CLAIM, "holder": job.holder, "queued'
+        ),
+        "A dequeue with a bound takes later jobs, too": Bug(
+            "domain/operations/dequeue.py", "if self.through is None:", "if True:"
+        ),
         "Jobs that a bounded dequeue passes over are not put back": Bug("domain/order.py", "heap.push(entry)", "pass"),
+        "Jobs that were added as lines are not counted": Bug("domain/commits.py", "_added(draft), now", "{}, now"),
     },
     # The history is kept in every seed.
     Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
@@ -208,6 +246,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "Jobs that were added as lines make no event": Bug(
             "domain/commits.py", "batches_of(draft.moves, draft.placed,", "batches_of(draft.moves, (),"
+        ),
+        "An edit makes no event": Bug(
+            "domain/events.py", "if move[0] is not Verb.HEARTBEAT]", "if move[0] not in (Verb.HEARTBEAT, Verb.EDIT)]"
         ),
     },
     # Large payloads and results are kept in objects in every seed.
@@ -232,14 +273,32 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "An edit gives its job a unique key that another job holds": Bug(
             "domain/operations/amend.py", "holder = draft.key_holder(key, now)", "holder = None"
         ),
+        "A job that was edited holds its unique key no longer": Bug(
+            "domain/operations/amend.py",
+            "draft.move(job, Verb.EDIT, after, job.status)",
+            "draft.move(job, Verb.EDIT, after, job.status)\n        draft.jobs.keys_held.pop(after.unique_key, None)",
+            seeds=100,
+        ),
+        "A run of a cron entry counts as its next occurrence, which is then left out": Bug(
+            "domain/operations/schedules.py",
+            'return NewJob(values, False, None, "raise"',
+            "draft.header.schedules[self.name] = with_fired(schedule, schedule.next_at, now)\n"
+            '        return NewJob(values, False, None, "raise"',
+        ),
         "The purge of one dead job purges all dead jobs": Bug(
             "domain/operations/operator.py", "return 1", "return replace(self, job_id=None).change(draft, now)"
+        ),
+        "An order to create the queue succeeds although the queue exists": Bug(
+            "domain/operations/operator.py", "if draft.header.version or draft.header.queue or", "if"
         ),
     },
     # Applications whose writes name segments in every seed.
     Settings(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
         "A repeated write names its segments without a look at its transaction": Bug(
             "domain/operations/transactions.py", "last is not None and last >= transaction[1]", "False"
+        ),
+        "A write that names segments does not record its transaction": Bug(
+            "domain/operations/bulk.py", "remember(draft, self.transaction, now)", "pass"
         ),
         "Segments that wait for their commit are removed as early as others that nothing names": Bug(
             "core/calls/collection.py",
@@ -268,11 +327,17 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A spill names its segment whole, although another writer has spilled some of its jobs": Bug(
             "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):"
         ),
+        "A spill takes jobs out of the blob that have changed since it wrote them": Bug(
+            "domain/operations/segments.py", "here is not None and _packed(here, names) == ", "here is not None or "
+        ),
         "A commit that takes rows forgets the rows behind the first that were taken before": Bug(
             "domain/segments.py", "joined([(0, self.next), *self.taken, *spans])", "joined([(0, self.next), *spans])"
         ),
         "An enqueue looks for the holder of its unique key in the blob alone": Bug(
             "domain/indexed_jobs.py", "self.rows.find_key(key)", "pass"
+        ),
+        "A lookup of a job by its id does not look into segments": Bug(
+            "domain/indexed_jobs.py", "self.rows.find(job_id)", "pass"
         ),
         "The head of a segment is that of its last chunk once a chunk was taken": Bug(
             "domain/segment_rows.py", 'changes["head"] = index.chunks[chunk]', 'changes["head"] = index.chunks[-1]'
@@ -283,6 +348,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A rollback leaves its rows taken": Bug("domain/segment_rows.py", "rows.discard(row)", "pass"),
         "A writer keeps loaded rows that another writer has taken meanwhile": Bug(
             "domain/segment_rows.py", "        if before:\n", "        if False:\n"
+        ),
+        "A purge of queued jobs removes only the rows that happen to be loaded": Bug(
+            "domain/operations/operator.py", "rows.require(name for name in names if name not in whole)", "pass"
         ),
         "Statistics count the rows of a segment that were taken behind its next row": Bug(
             "domain/segments.py", "return self.rows - self.next - size_of(self.taken)", "return self.rows - self.next"
@@ -302,11 +370,20 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The end of a range takes its failed jobs for done": Bug(
             "domain/operations/ranges.py", "{**self.failed, **cancelled}", "cancelled"
         ),
+        "The end of the first jobs of a range ends all of its jobs": Bug(
+            "domain/operations/ranges.py", "if self.jobs is None or self._is_whole:", "if True:"
+        ),
+        "The end of a range takes the jobs that stay in progress for done": Bug(
+            "domain/operations/ranges.py", "self._found(draft, part, self.kept)", "self._found(draft, part, ())"
+        ),
         "A repeated end of the first jobs of a range counts them from the first job that is left": Bug(
             "domain/operations/ranges.py", "self.claim.held.row_behind(self.jobs,", "held.row_behind(self.jobs,"
         ),
         "The event of the end of a range names the rows that were given back, too": Bug(
             "domain/operations/ranges.py", "done, now))", "done, now)._replace(rows=((part.segment, part.spans),)))"
+        ),
+        "Jobs in ranges do not count as running": Bug(
+            "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)"
         ),
     },
     Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0): {
@@ -322,8 +399,14 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A pass gives the jobs of its first dequeue to the second, too": Bug(
             "domain/operations/dequeue.py", "if size == 1:", "claimed[1:2] = claimed[:1]\n        if size == 1:"
         ),
+        "A pass of acks does not remember its jobs as finished": Bug(
+            "domain/draft.py", "self.header.finished.update(finished)", "finished.clear()"
+        ),
         "An undo takes back the first transition of a pass alone": Bug(
             "domain/indexed_jobs.py", "in reversed(old.moves()):", "in old.moves()[:1]:"
+        ),
+        "The counters overlook the transitions of a pass": Bug(
+            "domain/tallies.py", "_count_run(move, sums_of)", "pass"
         ),
         "The rows of segments that a pass of dequeues claims are not marked as taken": Bug(
             "domain/draft.py", "self.jobs.rows.take(job.id, self._journal)", "pass"
