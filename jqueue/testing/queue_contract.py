@@ -256,27 +256,9 @@ class QueueContractBase:
         [job] = await queue.dequeue("work")
         return job
 
-    async def expiring_job(self, queue: JobQueue, **arguments: Any) -> tuple[Job, datetime]:
-        """Enqueue a job that expires, and claim it before it does. Return the job and the time of its expiry."""
-        margin = self.moment
-        while True:  # on a slow machine the job may expire too soon: then try a longer time
-            expiry = await self.time(queue) + timedelta(seconds=margin)
-            await queue.enqueue("work", b"payload", expires_at=expiry, **arguments)
-            if jobs := await queue.dequeue("work"):
-                return jobs[0], expiry
-            margin *= 4
-
     async def time(self, queue: JobQueue) -> datetime:
         """Return the time by the queue's clock."""
         return (await queue.enqueue("clock", b"")).created_at
-
-    async def until_after(self, queue: JobQueue, time: datetime) -> None:
-        """Wait until the queue's clock is past a time."""
-
-        async def is_past() -> bool:
-            return await self.time(queue) > time
-
-        await self.until(is_past)
 
     async def lost_claim(self, queue: JobQueue, operator: JobQueue, **arguments: Any) -> Job:
         """Return a job with a revoked claim, as its former holder knows it. No worker holds it now."""
