@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -57,7 +58,10 @@ def deep(path, **numbers):
 def run(*arguments, stdin=None, **environment):
     """The result of a command at 80 columns."""
     runner = CliRunner(env={"COLUMNS": "80", **environment})
+    logger = logging.getLogger("jqueue")
+    level = logger.level
     result = runner.invoke(app, [*map(str, arguments)], catch_exceptions=False, input=stdin)
+    logger.setLevel(level)  # a command sets that of its process
     assert SECRET not in result.output
     return result
 

@@ -234,6 +234,7 @@ def test_rows_have_no_limit_of_bytes_and_a_payload_has_one_that_an_option_raises
 
 
 def test_a_receipt_that_cannot_be_written_fails_no_write(url, tmp_path, caplog):
+    caplog.set_level("WARNING", "jqueue")
     write(url, [b"a"], receiptPath=tmp_path / "nowhere" / "receipt.json")
     assert [b"a"] == texts_of(url)
     assert ["The receipt of a write could not be stored: FileNotFoundError"] == caplog.messages
