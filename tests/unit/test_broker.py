@@ -332,6 +332,19 @@ async def test_callers_wait_in_order_at_a_full_buffer_and_those_who_give_up_dela
     assert [b"0", b"1", b"4", b"5"] == await payloads(storage)
 
 
+@in_virtual_time
+async def test_a_dequeue_waits_for_space_in_a_full_buffer_too(storage):
+    async with queue_on(storage, max_pending=1) as queue:
+        await warm(queue)
+        storage.latency = 5.0
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                group.create_task(queue.enqueue("work", b"%d" % number))
+            await asyncio.sleep(0.1)
+            with pytest.raises(QueueFullError):
+                await queue.dequeue("work", deadline=1)
+
+
 # Waiters
 
 

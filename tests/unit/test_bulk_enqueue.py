@@ -48,11 +48,14 @@ async def test_any_number_of_jobs_are_added_in_one_commit_in_their_order_and_cou
         await queue.configure(history=timedelta(days=1))
         await queue.enqueue("work", b"before")
         landed = storage.landed
-        jobs = await queue.enqueue_many([Enqueue("work", b"%d" % number) for number in range(700)])
+        jobs = await queue.enqueue_many(
+            [Enqueue("work", b"%d" % number, max_attempts=1 + number // 350) for number in range(700)]
+        )
         assert (landed + 1, 700, 0) == (storage.landed, jobs.added, jobs.existing)
         claimed = [job for _ in range(36) for job in await other.dequeue(batch_size=20)]
         assert [b"before", *(b"%d" % number for number in range(700))] == [job.payload for job in claimed]
         assert [(job.id, job.sequence) for job in jobs] == [(job.id, job.sequence) for job in claimed[1:]]
+        assert [1] * 350 + [2] * 350 == [job.max_attempts for job in claimed[1:]]
         assert {jobs[5].created_at} == {job.created_at for job in claimed[1:]}
         stats = await queue.stats()
         assert 701 == stats.totals.enqueued
@@ -124,11 +127,12 @@ async def test_a_call_may_repeat_thousands_of_ids_and_keys_and_reads_each_row_on
             Enqueue("work", job_id=f"name {number}") if number % 4 < 2 else Enqueue("work", unique_key=f"name {number}")
             for number in range(count)
         ]
-        await queue.enqueue_many(jobs[::2])
+        first = await queue.enqueue_many(jobs[: count // 2])
         storage.object_calls.clear()
         again = await queue.enqueue_many([*jobs, *jobs[: count // 2]])
         assert (count // 2, count, count) == (again.added, again.existing, await depth(queue))
-        assert [each.id for each in again[: count // 2]] == [each.id for each in again[count:]]
+        assert [each.id for each in first] == [each.id for each in again[: count // 2]]
+        assert [each.id for each in first] == [each.id for each in again[count:]]
         assert len([name for name, _ in storage.object_calls if name == "read_object"]) <= 20  # parts, not rows
         for taken in (17, 18):
             refused = [

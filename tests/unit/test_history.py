@@ -8,7 +8,7 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, L
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
 from jqueue.operations import Enqueue
-from jqueue.testing.faults import FaultyObjects, FaultyStorage
+from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -81,6 +81,21 @@ async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their
     assert 1 == len(calls(storage, "create_object"))
     assert 2 == storage.writes
     assert [2, 1] == await numbers(queue_on(storage))
+
+
+@in_virtual_time
+async def test_a_move_that_failed_is_tried_again_and_one_that_landed_is_found():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    storage.on_object(Fault.NONE, Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)  # listings are answered
+    await add(queue, 2 * FULL)
+    for _ in range(4):
+        await asyncio.sleep(10)
+        await add(queue, 1)
+    assert 2 * FULL + 1 < (await header(queue)).first
+    assert (3, 1) == (len(calls(storage, "create_object")), len(calls(storage, "read_object")))
+    assert list(range(2 * FULL + 5, 0, -1)) == await numbers(queue)
 
 
 @in_virtual_time

@@ -10,9 +10,11 @@ import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import (
     InvalidJobError,
+    QueueClosedError,
     StorageError,
     StorageFatalError,
 )
@@ -121,6 +123,19 @@ def test_a_payload_that_cannot_be_read_lets_the_jobs_behind_it_be_served_one_by_
             assert (1, LARGE) == (job.failures, job.payload)
 
     served()
+
+
+@in_virtual_time
+async def test_leaving_a_queue_gives_up_a_payload_that_the_store_never_takes():
+    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+    storage.on_object(Fault.HANGS)
+    async with BrokerQueue(storage, clock=VirtualClock(), limits=TINY, call_timeout=3600) as queue:
+        call = asyncio.create_task(queue.enqueue("work", LARGE, deadline=3600))
+        await asyncio.sleep(1)
+        left = now()
+    with pytest.raises(QueueClosedError):
+        await call
+    assert now() - left < 60
 
 
 async def test_objects_that_no_job_names_are_removed_after_an_hour():

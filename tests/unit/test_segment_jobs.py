@@ -11,6 +11,7 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations.drop_rows import DropRows
+from jqueue.domain.operations.lookup import CountQueued, LookAtBacklog
 from jqueue.operations import Cancel, Enqueue, Purge
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
@@ -59,6 +60,18 @@ async def test_an_iteration_yields_each_job_of_its_version_once_while_others_fol
     assert [*"a" * 30, *"b" * 10] == sorted(job.entrypoint for job in found)
     assert len(found) == len({job.id for job in found})
     assert claimed == next(job for job in found if job.status is JobStatus.IN_PROGRESS)
+
+
+async def test_queued_jobs_are_counted_in_segments_and_beside_them(storage):
+    queue: Any = deep_queue(storage)
+    await queue.enqueue_many([Enqueue("a", b"")] * 30)
+    await spilled(queue)
+    await queue.dequeue(batch_size=4)
+    jobs = [await queue.enqueue(name, b"") for name in "aab"]
+    [counts, backlog] = await queue.apply(CountQueued(), LookAtBacklog(("a",)))
+    assert {"a": 28, "b": 1} == counts
+    assert backlog.jobs == 28
+    assert backlog.oldest <= jobs[0].created_at
 
 
 async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog):
