@@ -6,7 +6,7 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.operations import Ack, Enqueue, Operation
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time, now
@@ -186,3 +186,27 @@ async def test_reading_ten_thousand_jobs_yields_to_other_tasks():
         turns += 1
     assert 10_000 == len((await reading).jobs)
     assert turns >= 10
+
+
+class Search(Operation):
+    """A search for jobs that finds none, and counts how often it was made."""
+
+    claims_jobs = True
+    made = 0
+
+    def search_key(self):
+        """Return what all searches have in common."""
+        return "the same"
+
+    def change(self, draft, now):
+        """Change nothing."""
+        Search.made += 1
+        return []
+
+
+@in_virtual_time
+async def test_a_commit_searches_once_for_all_calls_that_find_nothing(storage):
+    async with queue_on(storage) as queue:
+        await queue.enqueue("other")
+        assert [[[]]] * 9 == await asyncio.gather(*(queue.apply(Search()) for _ in range(9)))
+        assert Search.made <= 2, "once in the known version, and once in the read that confirms it"
