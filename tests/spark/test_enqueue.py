@@ -150,6 +150,7 @@ def test_a_request_whose_answer_is_lost_is_done_once(url, steps, pattern, texts)
 @few_and_many
 @pytest.mark.parametrize("lands", [True, False])
 def test_a_commit_of_unknown_outcome_is_found_by_the_abort_or_never_lands(url, steps, caplog, lands, texts):
+    caplog.set_level("INFO", "jqueue")
     write(url, [b"before"])
     bulk = Write(steps)
     message = bulk.stage(texts)

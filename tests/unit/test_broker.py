@@ -373,6 +373,17 @@ async def test_the_longest_waiting_dequeue_is_answered_first(storage, kind):
 
 @both
 @in_virtual_time
+async def test_a_waiting_dequeue_gets_its_job_when_the_rate_allows_it(storage, kind):
+    async with queue_on(storage, kind) as queue:
+        await queue.limit("work", rate=1, per=300.25)
+        await queue.enqueue_many([Enqueue("work", b""), Enqueue("work", b"")])
+        for _ in range(2):
+            assert await queue.dequeue("work", wait=3600)
+        assert 300.25 <= now() < 300.26, "a poll each second, and one when the rate allows the claim"
+
+
+@both
+@in_virtual_time
 async def test_a_cancelled_waiting_dequeue_costs_no_write_and_no_more_reads(storage, kind):
     async with queue_on(storage, kind) as queue:
         gone = asyncio.create_task(queue.dequeue("work", wait=600))

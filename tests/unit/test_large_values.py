@@ -109,6 +109,8 @@ def test_a_payload_that_cannot_be_read_lets_the_jobs_behind_it_be_served_one_by_
             assert large.payload_object is not None
             small = [await queue.enqueue("work", b"%d" % number) for number in range(3)]
             storage.unreadable[large.payload_object.suffix] = error
+            with pytest.raises(StorageError):
+                await queue.dequeue("work", claim_timeout=10)
             got: list[str] = []
             while len(got) < 3:
                 with suppress(StorageError):

@@ -16,6 +16,7 @@ from jqueue import (
     Limits,
 )
 from jqueue.domain.range_jobs import RangeFailure
+from jqueue.domain.ranges import Range
 from jqueue.domain.segments import joined, without
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
@@ -89,6 +90,22 @@ async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
             job.id: (job.attempt, job.failures) for job in left
         }
         assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
+
+
+@in_virtual_time
+async def test_a_range_with_a_cancelled_job_gives_back_the_others():
+    async with queue_on(store()) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 3)
+        await queue.cancel(ids[1], running=True)
+        await queue.end_range(claim, nothing_done=True)
+        assert [ids[0], ids[2], ids[3]] == [job.id for job in await queue.dequeue("t", batch_size=9)]
+
+
+def test_the_row_behind_the_first_jobs_of_a_range_leaves_out_gaps_and_unread_rows():
+    rows = Range.model_construct(first=0, last=10, without=((2, 5),))
+    assert [1, 2, 6, 8, 10] == [rows.row_behind(jobs) for jobs in (1, 2, 3, 5, 7)]
+    assert [1, 7] == [rows.row_behind(jobs, [(5, 6)]) for jobs in (1, 3)]
 
 
 @in_virtual_time

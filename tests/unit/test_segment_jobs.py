@@ -1,5 +1,6 @@
 """Jobs in segments: views show each once, in any version, purges end them without a look, due ones come in order."""
 
+import uuid
 from collections import Counter
 from contextlib import aclosing
 from datetime import timedelta
@@ -12,6 +13,7 @@ from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.domain.operations.lookup import CountQueued, LookAtBacklog
+from jqueue.domain.segment_index import id_hash, id_hashes
 from jqueue.operations import Cancel, Enqueue, Purge
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
@@ -60,6 +62,12 @@ async def test_an_iteration_yields_each_job_of_its_version_once_while_others_fol
     assert [*"a" * 30, *"b" * 10] == sorted(job.entrypoint for job in found)
     assert len(found) == len({job.id for job in found})
     assert claimed == next(job for job in found if job.status is JobStatus.IN_PROGRESS)
+
+
+def test_many_ids_have_the_hashes_that_each_has_alone():
+    for ids in (["a", "b" * 40, "ü"], [str(uuid.UUID(int=number)) for number in (0, 1, 2**127)]):
+        for own in (True, False):
+            assert [id_hash(each, own=own) for each in ids] == list(id_hashes(ids, own=own))
 
 
 async def test_queued_jobs_are_counted_in_segments_and_beside_them(storage):
