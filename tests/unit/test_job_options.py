@@ -61,6 +61,14 @@ async def test_a_wrong_option_is_refused_although_an_equal_one_was_taken_and_a_m
         await queue.enqueue()
 
 
+async def test_the_headers_of_a_job_cannot_be_changed():
+    job = await DirectQueue(InMemoryStorage()).enqueue("work", headers={"a": "b"})
+    for change in (lambda headers: headers.update(a="c"), lambda headers: headers.pop("a")):
+        with pytest.raises(TypeError, match="pass new ones to enqueue"):
+            change(job.headers)
+    assert {"a": "b"} == job.headers
+
+
 async def checked_by_mypy(queue: JobQueue, broker: BrokerQueue, blocking: SyncQueue) -> None:
     """Show a type checker wrong arguments; never called. Each `type: ignore` is an error in a user's program."""
     await queue.enqueue("work", b"", 3, delay=timedelta(1), max_attempts=3, headers={"a": "b"}, deadline=3)

@@ -12,6 +12,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import (
     InvalidJobError,
     QueueClosedError,
@@ -69,6 +70,19 @@ async def test_a_payload_of_24_mib_takes_a_few_mib_of_memory(tmp_path):
     assert (24 * MIB, enqueued.payload_object.sha256) == (size, digest.hexdigest())
     assert peak < 16 * MIB
     assert (tmp_path / "queue.json").stat().st_size < 2048
+
+
+@in_virtual_time
+async def test_bytes_of_any_size_come_back_and_only_large_ones_may_have_urls():
+    async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), limits=TINY) as queue:
+        whole = bytes(range(251)) * (20 * MIB // 251)
+        large, small = await queue.enqueue("work", whole), await queue.enqueue("work", b"small")
+        assert [whole, b"small"] == [job.payload for job in await queue.dequeue("work", batch_size=2)]
+        for job_id, error in {large.id: "cannot make URLs", small.id: "is not large"}.items():
+            with pytest.raises(InvalidJobError, match=error):
+                await queue.payload_url(job_id, 60)
+            with pytest.raises(InvalidJobError, match=error):
+                await QueueSet(queue, clock=VirtualClock()).payload_url(job_id, 60)
 
 
 async def test_the_claim_of_many_large_payloads_takes_no_more_memory_than_the_blob_may():

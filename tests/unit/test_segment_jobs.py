@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus
+from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.domain.operations.lookup import CountQueued, LookAtBacklog
 from jqueue.domain.segment_index import id_hash, id_hashes
-from jqueue.operations import Cancel, Enqueue, Purge
+from jqueue.domain.segment_rows import RowsMissingError
+from jqueue.operations import Cancel, Enqueue, Operation, Purge
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
 from tests.tiny_segments import spilled
@@ -62,6 +63,21 @@ async def test_an_iteration_yields_each_job_of_its_version_once_while_others_fol
     assert [*"a" * 30, *"b" * 10] == sorted(job.entrypoint for job in found)
     assert len(found) == len({job.id for job in found})
     assert claimed == next(job for job in found if job.status is JobStatus.IN_PROGRESS)
+
+
+class AsksForRows(Operation):
+    """A faulty operation: it asks for rows although no segment is there."""
+
+    def change(self, draft, now):
+        """Change nothing."""
+        raise RowsMissingError([])
+
+
+async def test_an_operation_that_would_ask_for_rows_for_ever_fails_alone(storage):
+    queue: Any = deep_queue(storage)
+    failed, job = await queue.apply_each(AsksForRows(), Enqueue("a", b""))
+    assert isinstance(failed, JQueueError)
+    assert job.entrypoint == "a"
 
 
 def test_many_ids_have_the_hashes_that_each_has_alone():
