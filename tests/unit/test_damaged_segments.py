@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from jqueue import (
     InMemoryStorage,
     JQueueError,
 )
+from jqueue.core.blob.segment_watch import MISSING, SegmentWatch
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JobsUnreadableError,
@@ -20,6 +22,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.operations import Enqueue
+from jqueue.runtime.system import SystemEntropy
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
@@ -63,6 +66,20 @@ READS = {
     "find": lambda queue: queue.find("09"),
     "claim_range": lambda queue: queue.claim_range("a", JOBS),
 }
+
+
+@pytest.mark.parametrize("damage", [None, MISSING])
+async def test_a_missing_segment_is_known_before_anyone_reads_it(damage):
+    store = InMemoryStorage()
+    name = await filled(store)
+    if damage is not None:
+        await remove_segment(store, name)
+    watch = SegmentWatch(store, SystemEntropy())
+    state = await direct_queue(store).read_state()
+    now = datetime.now(UTC)
+    assert await watch.look(state, now)
+    assert ({} if damage is None else {f".segments/{name}": damage}) == watch.damage
+    assert not await watch.look(state, now), "it was listed a moment ago"
 
 
 @pytest.mark.parametrize("read", READS)

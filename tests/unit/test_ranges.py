@@ -92,13 +92,14 @@ async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
         assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
 
 
+@pytest.mark.parametrize("way", ["given back", "stale"])
 @in_virtual_time
-async def test_a_range_with_a_cancelled_job_gives_back_the_others():
+async def test_a_range_with_a_cancelled_job_gives_back_the_others(way):
     async with queue_on(store()) as queue:
         ids = await with_rows(queue, 4)
         claim = await claimed(queue, 3)
         await queue.cancel(ids[1], running=True)
-        await queue.end_range(claim, nothing_done=True)
+        await (queue.requeue_stale(0) if way == "stale" else queue.end_range(claim, nothing_done=True))
         assert [ids[0], ids[2], ids[3]] == [job.id for job in await queue.dequeue("t", batch_size=9)]
 
 
