@@ -13,7 +13,8 @@ from jqueue import (
     InMemoryStorage,
     JQueueError,
 )
-from jqueue.core.blob.segment_watch import MISSING, SegmentWatch
+from jqueue.core.blob.segment_damage import MISSING
+from jqueue.core.blob.segment_watch import SegmentWatch
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JobsUnreadableError,
