@@ -15,6 +15,7 @@ from jqueue import (
     JobStatus,
     Limits,
 )
+from jqueue.domain.operations.holders import JobsInRanges
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import joined, without
@@ -132,6 +133,8 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
         await settled(queue)
         claim = await claimed(queue, 3)
         assert JobStatus.IN_PROGRESS == (await queue.find("id-1")).status
+        [[in_range]] = await queue.apply(JobsInRanges(("id-1", "unknown")))
+        assert (claim.id, "id-1", 1) == (*in_range[:2], in_range[2].attempt)
         assert ids[0] == (await queue.enqueue("t", b"", job_id="id-0")).id
         taken = await queue.enqueue("t", b"", unique_key="key of id-2")
         assert (ids[2], JobStatus.IN_PROGRESS) == (taken.id, taken.status)
