@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -97,6 +98,7 @@ def start(folder):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
         )
         running.append(process)
         return process
@@ -136,8 +138,7 @@ def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(folder, q
     process = start("queue.json")
     assert "began\n" == process.stdout.readline()
     process.send_signal(getattr(signal, name))
-    while "worker is stopping: waiting for 1 job, up to 60 s" not in process.stderr.readline():
-        pass
+    assert any("worker is stopping: waiting for 1 job, up to 60 s" in line for line in process.stderr)
     (folder / "told").touch()
     assert "1 succeeded" in end(process)
     assert {} == queue.jobs()
