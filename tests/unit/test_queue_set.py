@@ -50,7 +50,30 @@ def faulty():
     return FaultyStorage(InMemoryStorage(clock=VirtualClock()))
 
 
+class Plain:
+    """A queue that can only be read whole, as one of an older format."""
+
+    def __init__(self, queue):
+        self._queue = queue
+
+    def __getattr__(self, name):
+        if name in ("peek", "until_ready"):
+            raise AttributeError(name)
+        return getattr(self._queue, name)
+
+
 class TestJobs:
+    @in_virtual_time
+    async def test_a_queue_that_can_only_be_read_whole_can_be_a_member(self):
+        queue = blob()
+        await queue.enqueue("work", job_id="first")
+        queues = set_of(blob(), Plain(queue))
+        assert ["first"] == [job.id for job in await queues.dequeue()]
+        waiting = asyncio.create_task(queues.dequeue(wait=30))
+        await asyncio.sleep(5)
+        await queue.enqueue("work", job_id="late")
+        assert ["late"] == [job.id for job in await waiting]
+
     @in_virtual_time
     async def test_the_queues_take_turns_and_each_keeps_its_order(self):
         queues = [blob() for _ in range(3)]

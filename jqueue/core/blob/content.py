@@ -92,10 +92,6 @@ class Blob:
         self._header_bytes = sum(map(len, first))
         return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
 
-    def look(self, parsed: ParsedBlob) -> QueueState:
-        """Return the state in a blob, and leave the draft as it is. Lines that the draft knows are not parsed again."""
-        return exhaust(exhaust(self.looking(parsed)).to_state())
-
     def looking(self, parsed: ParsedBlob) -> Slices[LazyState]:
         """Return the content of a blob, in slices, and leave the draft as it is. The draft may change meanwhile."""
         entries = dict(self.draft.jobs.entries)
