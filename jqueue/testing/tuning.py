@@ -12,7 +12,7 @@ Queue = TypeVar("Queue", bound=BlobQueue)
 
 
 class Numbers(TypedDict, total=False):
-    """What `tune` can set. Each number that is left out stays as it is."""
+    """The numbers that `tune` sets. A number that is left out stays as it is."""
 
     hot_bytes: int | None
     """Bytes of waiting jobs in the queue's object above which the last of them move to segments; None for never."""

@@ -396,7 +396,7 @@ class ClaimingContract(WorkerContractBase):
 
 
 class HeartbeatsContract(WorkerContractBase):
-    """Heartbeats keep claims, and tell of those that are lost or to be cancelled.
+    """Heartbeats keep the claims of a worker. Their answers name lost claims and requested cancellations.
 
     It holds in virtual time only: in real time a machine may stall for longer than a claim lasts.
     """

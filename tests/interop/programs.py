@@ -1,4 +1,4 @@
-"""What programs written for jqueue 1.0.0 do, in its documentation and beyond. It runs on 1.0.0 and on this version."""
+"""Programs written for jqueue 1.0.0, from its documentation and beyond. They run on 1.0.0 and on this version."""
 
 # mypy: ignore-errors
 

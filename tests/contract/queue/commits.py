@@ -57,7 +57,7 @@ class TogetherContract(QueueContractBase):
 
 
 class ChangesContract(QueueContractBase):
-    """What the state of a job does not allow is refused in words about that state, and changes nothing."""
+    """A change that the state of a job does not allow is refused: the error names the state, and nothing changes."""
 
     async def test_only_a_job_that_waits_can_be_changed_or_cancelled(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["reschedule", "dead_letters"]) as [queue]:

@@ -1,4 +1,4 @@
-"""What happens in time: waits, claims that lapse, rates, and cron entries."""
+"""Waits, stale claims, rates and cron entries: the tests that need a clock."""
 
 from __future__ import annotations
 
