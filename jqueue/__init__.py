@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from jqueue.adapters.storage.gcs import GCSStorage as GCSStorage
     from jqueue.adapters.storage.memory import InMemoryStorage
     from jqueue.adapters.storage.s3 import S3Storage as S3Storage
-    from jqueue.connect.replay import replay
     from jqueue.core.broker import BrokerQueue
     from jqueue.core.direct import DirectQueue
     from jqueue.core.heartbeat import HeartbeatManager
@@ -130,7 +129,6 @@ __all__ = [
     "connect",
     "connect_queue",
     "migrate",
-    "replay",
 ]
 
 _HOMES = {
@@ -138,7 +136,6 @@ _HOMES = {
     for module, names in {
         "jqueue.adapters.storage.filesystem": "LocalFileSystemStorage",
         "jqueue.adapters.storage.memory": "InMemoryStorage",
-        "jqueue.connect.replay": "replay",
         "jqueue.core.broker": "BrokerQueue",
         "jqueue.core.direct": "DirectQueue",
         "jqueue.core.heartbeat": "HeartbeatManager",
@@ -176,7 +173,7 @@ _PACKAGES = ("adapters", "core", "domain", "formats", "ports", "runtime")
 
 _ELSEWHERE = (
     "operations",
-    *("domain.errors", "domain.events", "domain.replay", "domain.rules", "domain.stats", "ports.queue"),
+    *("domain.errors", "domain.events", "domain.rules", "domain.stats", "ports.queue"),
     *("core.group_commit", "core.migration.mover", "formats.queue", "worker", "sync"),
 )
 """Modules with further public names, which the AttributeError for such a name suggests."""

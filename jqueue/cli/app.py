@@ -28,7 +28,6 @@ class Commands(CommandGroup):
         "stats": "Show the figures of a queue: jobs by entrypoint, rates, times, limits, size.",
         "watch": "Show the figures of a queue live on the whole screen, until Ctrl-C.",
         "history": "List what happened to jobs, the newest event first.",
-        "at": "Show a queue as it was at an earlier time.",
         "workers": "List the workers of a queue, and other holders of its jobs.",
         "schedules": "List the cron entries of a queue, the next one first.",
         "metrics": "Print the metrics of a queue in the text format of Prometheus, or serve them.",

@@ -121,7 +121,7 @@ def next_header(
         history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,
         ranges=header.ranges,
-        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention, _named_by(draft)),
+        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
         extra=header.extra,
     )
 
@@ -164,11 +164,6 @@ def _added(draft: Draft) -> Mapping[str, int]:
     for placed in draft.placed:
         added.update(placed.encoded.entrypoints)
     return added
-
-
-def _named_by(draft: Draft) -> list[str]:
-    """Return the names of the segments in the events of a commit."""
-    return list(dict.fromkeys(name for move in draft.bulk_moves for name, _ in move.rows))
 
 
 def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:

@@ -352,10 +352,6 @@ class HistoryDamagedError(StorageError):
         self.lost = lost
 
 
-class ReplayError(JQueueError):
-    """The jobs of an earlier time cannot be found from the history of the queue. The message says why."""
-
-
 class DeadlineExceededError(StorageError, TimeoutError):
     """The deadline passed, and the operation was certainly not done."""
 

@@ -273,7 +273,6 @@ def retired_after(
     retired: Mapping[str, float],
     now: float,
     retention: Retention = RETENTION,
-    named: Iterable[str] = (),
 ) -> Mapping[str, float]:
     """Return the table of retired segments after a commit.
 
@@ -283,18 +282,14 @@ def retired_after(
         retired: the table before it.
         now: the time of the commit, in seconds since 1970.
         retention: the times for which segments are kept.
-        named: the segments that the events of the commit name. Those in neither manifest were named by the commit and
-            left it at once. Nothing tells their age.
     """
-    named = tuple(named)
-    if not (before or named or retired):
+    if not (before or retired):
         return retired
     gone = {
         name: now
         for name, each in before.items()
         if name not in after and (now - each.at > retention.young or name.startswith(STAGED))
     }
-    gone |= {name: now for name in named if name not in after and name not in before}
     if not gone and not retired:
         return retired
     kept = {name: at for name, at in retired.items() if now - at < retention.seconds}

@@ -255,7 +255,6 @@ class SyncQueue:
     iterate_jobs = iterating(BrokerQueue.iterate_jobs)
     view = blocking(BrokerQueue.view)
     stats = blocking(BrokerQueue.stats)
-    jobs_at = blocking(BrokerQueue.jobs_at)
 
     # Large payloads and results
 

@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ReplayError
 from jqueue.domain.events import HistoryEvent, Places
-from jqueue.domain.history import START
-from jqueue.domain.models import Job
-from jqueue.domain.replay import Replay
-from jqueue.domain.replay import Row as ReplayRow
 from tests.simulation.chain import IN_PROGRESS, NOTHING, Fields, Version, attempt_of, status_of
 from tests.simulation.history import Violation
 from tests.simulation.overseers import MARK
@@ -134,45 +129,6 @@ class HistoryAudit:
             wrong = [one for one, other in zip(found, there, strict=False) if one != other][:1]
             what = f"{len(there)} events were committed, and {len(found)} are in the history; the first wrong: {wrong}"
             raise Violation(HISTORY, what)
-        self._check_replay(read, versions)
-
-    def _check_replay(self, read: Sequence[HistoryEvent], versions: Sequence[Version]) -> None:
-        """Undo the events, and compare the jobs with each version back to the last edit by hand."""
-        if not versions or not versions[-1].history:
-            return
-        present = [_job(job_id, job) for job_id, job in versions[-1].jobs.items()]
-        replay, events = Replay(versions[-1].history["last"]), list(reversed(read))
-        stored = {name: segment for version in versions for name, segment in (version.passing | version.stored).items()}
-        for job in present:
-            replay.add(job)
-        for version in reversed(versions):
-            while events and events[-1].number > version.history.get("last", 0):
-                if events[-1].verb == START:
-                    return
-                event = events.pop()
-                rows = [_row(each) for each in _rows_in(event.rows, stored)] if event.rows else None
-                try:
-                    replay.undo(event, rows)
-                except ReplayError as error:
-                    raise Violation(HISTORY, f"replay: {error}", version=version) from error
-            there = {
-                job_id: (job["entrypoint"], status_of(job), job["attempt"]) for job_id, job in version.jobs.items()
-            }
-            if there != replay.jobs:
-                wrong = {
-                    job_id for job_id in there.keys() | replay.jobs if there.get(job_id) != replay.jobs.get(job_id)
-                }
-                raise Violation(HISTORY, f"replay has {', '.join(sorted(wrong))} otherwise", version=version)
-            if version.by in (None, OLD_PROGRAM) or not version.history or version.history.get("stopped"):
-                return
-            self.seen["version replayed"] += 1
-
-
-def _job(job_id: str, job: Fields) -> Job:
-    """Return a job with the fields that a replay needs."""
-    created = datetime.fromisoformat(job["created_at"])
-    found = {"status": status_of(job), "attempt": job["attempt"], "created_at": created}
-    return Job(id=job_id, entrypoint=job["entrypoint"], payload=b"", **found)
 
 
 def _rows_in(places: Places, stored: Mapping[str, StoredSegment]) -> list[StoredRow]:
@@ -182,11 +138,6 @@ def _rows_in(places: Places, stored: Mapping[str, StoredSegment]) -> list[Stored
     return [
         stored[name].rows[number] for name, spans in places for first, last in spans for number in range(first, last)
     ]
-
-
-def _row(row: StoredRow) -> ReplayRow:
-    created = datetime.fromisoformat(row.job["created_at"])
-    return ReplayRow(row.job_id, row.job["entrypoint"], row.job["attempt"], created)
 
 
 def _is_claimed(old: Fields | None, new: Fields) -> bool:

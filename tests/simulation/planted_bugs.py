@@ -322,7 +322,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/blob/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
         ),
         "A segment that has left the manifest may be removed at once": Bug(
-            "domain/segments.py", "if not (before or named or retired):", "if True:"
+            "domain/segments.py", "if not (before or retired):", "if True:"
         ),
         "A spill names its segment whole, although another writer has spilled some of its jobs": Bug(
             "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):"

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -80,7 +79,6 @@ LOOKS = {
     "schedules": lambda queue: queue.schedules(),
     "settings": lambda queue: queue.configure(),
     "history": lambda queue: consumed(queue.history()),
-    "jobs_at": lambda queue: queue.jobs_at(datetime.now(UTC)),
 }
 """Calls that only look at a queue."""
 

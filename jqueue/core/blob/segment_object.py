@@ -34,7 +34,7 @@ from jqueue.core.blob.shared_texts import shortened, texts_of
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import SetAside
-from jqueue.domain.segment_index import MARKS, Chunk, HashTable, SegmentIndex, is_shared_text, whole_lines
+from jqueue.domain.segment_index import MARKS, Chunk, HashTable, SegmentIndex, is_shared_text
 from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
 from jqueue.domain.slices import Slices
 
@@ -432,37 +432,6 @@ def _read_entries(data: bytes, first: int, names: dict[str, str]) -> tuple[list[
 def _moved(packed: Packed, offset: int) -> Packed:
     """Return a packed job with another sequence number."""
     return (*packed[:5], packed[5] + offset, *packed[6:])
-
-
-def decode_rows(data: bytes) -> Slices[list[tuple[str, Packed]]]:
-    """Return the job id and the packed job of each row of a whole segment, in slices. The manifest need not have it.
-
-    Sequence numbers are those on the lines.
-
-    Raises:
-        InvalidBlobError: it is damaged.
-    """
-    end = data.find(b"\n{") + 1  # rows begin with a quote
-    try:
-        said = from_json(data[end : data.find(b"\n", end)])
-        offsets = [*(chunk[0] for chunk in said["chunks"]), said["end"]]
-        sums = [chunk[1] for chunk in said["chunks"]]
-        texts = _texts_in(said)
-        chunks = [data[start:stop] for start, stop in pairwise(offsets)]
-    except (ValueError, TypeError, LookupError):
-        raise InvalidBlobError("its index cannot be read") from None
-    if end == 0 or end != offsets[-1] or [zlib.crc32(chunk) for chunk in chunks] != sums:
-        raise InvalidBlobError(CHANGED)
-    found: list[tuple[str, Packed]] = []
-    names: dict[str, str] = {}
-    for chunk in chunks:
-        for line in whole_lines(chunk, texts).split(b"\n")[:-1]:
-            entry = read_entry(line, names)
-            if isinstance(entry, SetAside):
-                raise InvalidBlobError(f"row {len(found)} of it cannot be read as a job: {entry.reason}")
-            found.append(entry)
-        yield
-    return found
 
 
 def ids_in(data: bytes, number: int, segment: Segment, index: SegmentIndex) -> list[tuple[int, str]]:

@@ -52,7 +52,7 @@ KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPar
 
 _FILTERS = "the options entrypoint and status choose jobs, and a schema chooses columns"
 
-_NOW = "a snapshot shows the queue as it is now. `jqueue.replay` and an archive tell the past"
+_NOW = "a snapshot shows the queue as it is now. the history and an archive tell the past"
 
 ANSWERS: Mapping[str, str] = {
     "fetchsize": "each task reads its own part at once: leave it out",
