@@ -35,8 +35,6 @@ def configure(
     no_dead_retention: Annotated[
         bool, typer.Option("--no-dead-retention", help="Keep dead jobs until they are purged.")
     ] = False,
-    aging: Annotated[str | None, _setting("DURATION", "Time of waiting that is worth one step of priority.")] = None,
-    no_aging: Annotated[bool, typer.Option("--no-aging", help="Waiting does not change the order.")] = False,
     blob_bytes: Annotated[
         str | None, _setting("SIZE", "Size limit of the queue's object, for every program: 64MiB.")
     ] = None,
@@ -51,13 +49,12 @@ def configure(
 
     Once a history was kept, versions of jqueue that know no history refuse the queue.
     """
-    texts = {"history": history, "dead_retention": dead_retention, "aging": aging}
+    texts = {"history": history, "dead_retention": dead_retention}
     sizes = {"history_bytes": history_bytes, "blob_bytes": blob_bytes}
     unset = {
         "history": no_history,
         "history_bytes": no_history_bytes,
         "dead_retention": no_dead_retention,
-        "aging": no_aging,
         "blob_bytes": no_blob_bytes,
     }
     try:
@@ -103,7 +100,6 @@ def _lines(settings: QueueSettings) -> list[str]:
         "history-bytes": sized(settings.history_bytes, "no limit"),
         "history-payloads": "kept" if settings.history_payloads else "not kept",
         "dead-retention": lasting(settings.dead_retention, "until they are purged"),
-        "aging": lasting(settings.aging, "waiting does not change the order"),
         "blob-bytes": sized(settings.blob_bytes, "each program uses its own limit"),
     }
     return [f"{name:17} {text}" for name, text in shown.items()]

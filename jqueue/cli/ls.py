@@ -21,7 +21,7 @@ from jqueue.cli.next_jobs import add_next, come_in_order
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import age, lines_of_json, refusal, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
-from jqueue.cli.queue_order import jobs_in_order, served_as_sorted
+from jqueue.cli.queue_order import jobs_in_order
 from jqueue.cli.sorted_rows import SortedRows
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
@@ -139,7 +139,7 @@ def ls(
             found: Found | None
             if limit is not None:
                 found = await find_jobs(view, now, selection, sort, limit, reverse=reverse)
-            elif (sort, reverse) == (None, False) and served_as_sorted(view):
+            elif (sort, reverse) == (None, False):
                 found = await write_as_found(view, selection, now, listed)
             else:
                 found = await write_sorted(view, selection, now, sort, listed, reverse=reverse)

@@ -14,9 +14,8 @@ from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of
 def come_in_order(view: QueueView, selection: Selection) -> bool:
     """Return True if the jobs that filters choose come in order from segments, and need not be counted one by one."""
     plain = Selection(selection.phases, selection.entrypoints)
-    sorted_alike = all(each.scheduled or each.aging is None for each in view.header.segments.values())
     with_ranges = bool(view.header.ranges) and (not selection.phases or Phase.IN_PROGRESS in selection.phases)
-    return selection == plain and sorted_alike and not with_ranges and selection.phases & QUEUED != {Phase.EXPIRED}
+    return selection == plain and not with_ranges and selection.phases & QUEUED != {Phase.EXPIRED}
 
 
 async def add_next(first: FirstItems[Job], limit: int, view: QueueView, selection: Selection, now: datetime) -> int:

@@ -27,7 +27,7 @@ from jqueue.domain.operations import (
     SettingsAsSeen,
 )
 
-DURATIONS = ("aging", "dead_retention", "history")
+DURATIONS = ("dead_retention", "history")
 """The settings of a queue that are durations."""
 
 

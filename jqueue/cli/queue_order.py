@@ -32,10 +32,10 @@ async def jobs_in_order(view: QueueView, selection: Selection, now: datetime) ->
         JobsUnreadableError: at the end, if segments are missing or damaged.
         StorageError: the store failed.
     """
-    names, aging, damaged = selection.entrypoints, view.header.settings.aging, dict[str, str]()
+    names, damaged = selection.entrypoints, dict[str, str]()
 
     def place_of(*, scheduled: bool) -> Place:
-        return lambda job: _key(job).place(aging, scheduled=scheduled)
+        return lambda job: _key(job).place(scheduled=scheduled)
 
     async def fitting(
         source: AbstractAsyncContextManager[AsyncIterator[Job]], *, due: bool = False
@@ -72,13 +72,6 @@ async def jobs_in_order(view: QueueView, selection: Selection, now: datetime) ->
             yield job
     if damaged:
         raise JobsUnreadableError(damaged)
-
-
-def served_as_sorted(view: QueueView) -> bool:
-    """Return True if ready jobs are served by priority and sequence, and all segments are sorted like that."""
-    return view.header.settings.aging is None and all(
-        each.scheduled or each.aging is None for each in view.header.segments.values()
-    )
 
 
 def _key(job: Job) -> RowKey:

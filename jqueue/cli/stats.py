@@ -170,7 +170,6 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
             }
             for schedule in info.schedules
         ],
-        "aging": info.settings.aging,
         "dead_retention": info.settings.dead_retention,
         "blob_bytes": info.settings.blob_bytes,
     }
@@ -261,8 +260,6 @@ def _schedules(info: QueueInfo) -> Table:
 
 def _settings(settings: QueueSettings) -> list[str]:
     lines = []
-    if settings.aging is not None:
-        lines.append(f"aging: a job gains one step of priority for each {length(settings.aging)} that it waits")
     if settings.dead_retention is not None:
         lines.append(f"dead jobs are removed after {length(settings.dead_retention)}")
     if settings.blob_bytes is not None:

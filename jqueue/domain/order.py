@@ -16,7 +16,7 @@ from typing import Any
 
 from jqueue.domain.ended_jobs import EndedJobs
 from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, is_moving
-from jqueue.domain.job_table import JobTable, Packed, created_at_of, place_of, unpacked, was_claimed
+from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
 from jqueue.domain.lazy_heap import Entry, LazyHeap
 from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Job, JobStatus
 from jqueue.domain.occurrences import is_pending, time_shown
@@ -53,9 +53,6 @@ class Order:
         self.running: dict[str, int] = {}
         self.running_keys: dict[str, int] = {}
         self._now = datetime.min.replace(tzinfo=UTC)
-        self._begin()
-
-    def _begin(self) -> None:
         self._queued: dict[str, int] = {}
         self._keyed = 0
         self._ready: dict[str, LazyHeap] = {}
@@ -81,11 +78,7 @@ class Order:
         """Use these settings, rules and tables from now on."""
         before, other_rules = self.settings, rules is not self.rules and rules != self.rules
         self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
-        if settings.aging != before.aging:
-            self._rows.aging = settings.aging
-            self._rows.changed()
-            self._rebuild()
-        elif settings.dead_retention != before.dead_retention:
+        if settings.dead_retention != before.dead_retention:
             self.ended.apply_settings(settings)
         if other_rules:
             self.rules_changed()
@@ -93,16 +86,6 @@ class Order:
     def rules_changed(self) -> None:
         """Take note that the rules of an entrypoint have changed."""
         self._ready_all = None
-
-    def _rebuild(self) -> None:
-        """Build all orders again from the table."""
-        self._begin()
-        self.running, self.running_keys = {}, {}
-        for job_id, entry in self.jobs.entries.items():
-            if entry.__class__ is tuple and (place := place_of(entry)) is not None:
-                self.add_packed(job_id, entry, place)
-            else:
-                self._add(unpacked(job_id, entry))
 
     def changed(self, before: Job | None, after: Job | None) -> None:
         """Take note of a job that has changed in the table. None stands for a job that was, or is, not there."""
@@ -115,15 +98,13 @@ class Order:
 
     def add_plain(self, fields: Iterable[Mapping[str, Any]]) -> None:
         """Take note of new plain jobs that are queued, and were never claimed: as `changed` does one by one."""
-        plain_rank = self.settings.aging is None
         entries: dict[str, list[Entry]] = {}
         for values in fields:
-            priority, entrypoint = values["priority"], values["entrypoint"]
-            rank = priority if plain_rank else self._aged(priority, values["created_at"])
+            entrypoint = values["entrypoint"]
             several = entries.get(entrypoint)
             if several is None:
                 several = entries[entrypoint] = []
-            several.append((rank, values["sequence"], entrypoint, values["id"]))
+            several.append((values["priority"], values["sequence"], entrypoint, values["id"]))
         for entrypoint, several in entries.items():
             _count(self._queued, entrypoint, len(several))
             self._heap_of(entrypoint).push_all(several)
@@ -151,10 +132,7 @@ class Order:
             return
         self._parked_ids.discard(job_id)
         _count(self._queued, place[2], 1)
-        if self.settings.aging is None:
-            self._push((*place, job_id))
-        else:
-            self._push((self._aged(place[0], created_at_of(entry)), *place[1:], job_id))
+        self._push((*place, job_id))
 
     def removed_packed(self, job_id: str, place: tuple[int, int, str]) -> None:
         """Take note of a removed packed job that waited only for its turn: like `changed`, much faster."""
@@ -218,7 +196,7 @@ class Order:
         return dict(self._rows.waiting() + Counter(self._queued)) if self._rows.segments else dict(self._queued)
 
     def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
-        """Return the next job to claim, by rank, then by sequence; None if there is none, or all are held back.
+        """Return the next job to claim, by priority, then by sequence; None if there is none, or all are held back.
 
         The job is removed from the order: the caller must move it.
 
@@ -255,16 +233,16 @@ class Order:
         taken: list[Job] = []
         if heap is None:
             return taken
-        entries, table, plain_rank = heap.entries, self.jobs.entries, self.settings.aging is None
+        entries, table = heap.entries, self.jobs.entries
         in_order = len(entries) <= 2 * most  # to sort them all, which leaves a heap, then costs less than to pop half
         if in_order:
             entries.sort()
         last, done = "", 0
         while done < len(entries) and len(taken) < most:
-            rank, sequence, entrypoint, job_id = entries[done]
+            priority, sequence, entrypoint, job_id = entries[done]
             entry = table.get(job_id)
             if entry is not None and job_id != last:  # or it has left the queue, or an undo has added its entry again
-                if stop is not None and stop < (rank, sequence):
+                if stop is not None and stop < (priority, sequence):
                     break
                 job = entry if type(entry) is Job else unpacked(job_id, entry)
                 values = job.__dict__  # see `fields_of`
@@ -273,7 +251,7 @@ class Order:
                     or values["status"] is not JobStatus.QUEUED
                     or values["sequence"] != sequence
                     or values["entrypoint"] != entrypoint
-                    or (values["priority"] if plain_rank else self._rank(job)) != rank
+                    or values["priority"] != priority
                 ):
                     break
                 taken.append(job)
@@ -351,10 +329,10 @@ class Order:
         heap = self._first_heap(entrypoints, now)
         return None if heap is None else self._top(heap)
 
-    def best_rank_beside(self, segment: str, entrypoints: tuple[str, ...] | None, now: datetime) -> float | None:
-        """Return the best rank of the ready jobs of some entrypoints, or of all, that are not rows of a segment.
+    def best_priority_beside(self, segment: str, entrypoints: tuple[str, ...] | None, now: datetime) -> float | None:
+        """Return the best priority of the ready jobs of some entrypoints, or of all, that are not rows of a segment.
 
-        None means that there are none. The rank may be that of a job whose concurrency key allows no claim now.
+        None means that there are none. The priority may be that of a job whose concurrency key allows no claim now.
         """
         rows, through = self._rows, self._through
 
@@ -364,10 +342,10 @@ class Order:
             return self._is_current(entry)
 
         names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
-        ranks = rows.ranks_beside(segment, names, through, now)
+        priorities = rows.priorities_beside(segment, names, through, now)
         firsts = (heap.first(is_beside) for heap in self._open_heaps(entrypoints, now))
-        ranks += [entry[0] for entry in firsts if entry is not None]
-        return min(ranks, default=None)
+        priorities += [entry[0] for entry in firsts if entry is not None]
+        return min(priorities, default=None)
 
     def _is_current(self, entry: Entry) -> bool:
         """Return True if an entry is the place of a job that waits. Unlike `_is_ready`, it changes nothing."""
@@ -499,7 +477,7 @@ class Order:
 
     def _push_ready(self, job: Job) -> None:
         if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
-            self._push((self._rank(job), job.sequence, job.entrypoint, job.id))
+            self._push((job.priority, job.sequence, job.entrypoint, job.id))
 
     def _heap_of(self, entrypoint: str) -> LazyHeap:
         """Return the order of the ready jobs of an entrypoint, to add to it."""
@@ -520,25 +498,12 @@ class Order:
             self._scheduled.pop()
             self._push_ready(self.jobs[top[-1]])
 
-    def _rank(self, job: Job) -> float:
-        """Return the key that orders jobs: the priority; with aging, the time at which an equal job of priority 0 came.
-
-        With aging, all jobs gain the same weight as time goes by, so the order of two jobs never changes.
-        """
-        if self.settings.aging is None:
-            return job.priority
-        return self._aged(job.priority, job.run_at or job.created_at)
-
-    def _aged(self, priority: int, since: datetime) -> float:
-        assert self.settings.aging is not None
-        return priority * self.settings.aging + since.timestamp()
-
     def _is_ready(self, entry: Entry) -> bool:
         job_id = entry[-1]
         found = self.jobs.entries.get(job_id)
         if found is None or job_id in self._parked_ids:
             return False
-        if found.__class__ is tuple and self.settings.aging is None and (place := place_of(found)) is not None:
+        if found.__class__ is tuple and (place := place_of(found)) is not None:
             return place == entry[:3]
         job = unpacked(job_id, found)
         if not self._has_place(job, entry):
@@ -551,12 +516,12 @@ class Order:
         return False
 
     def _has_place(self, job: Job, entry: Entry) -> bool:
-        rank, sequence, entrypoint, _ = entry
+        priority, sequence, entrypoint, _ = entry
         return (
             job.status is JobStatus.QUEUED
             and job.sequence == sequence
             and job.entrypoint == entrypoint
-            and self._rank(job) == rank
+            and job.priority == priority
         )
 
     def _is_parked(self, entry: Entry) -> bool:

@@ -64,7 +64,6 @@ class QueueSettings(BaseModel):
     """The settings of a queue as a whole.
 
     Attributes:
-        aging: seconds of waiting that are worth one step of priority; None: waiting does not change the order.
         dead_retention: seconds for which dead jobs are kept; None: until they are purged.
         blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
         history: seconds for which the events of jobs are kept; None: no history is kept.
@@ -74,7 +73,6 @@ class QueueSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
-    aging: Annotated[float, Field(gt=0, le=COUNT_MAX, allow_inf_nan=False)] | None = None
     dead_retention: Seconds | None = None
     blob_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
     history: Annotated[float, Field(gt=0, le=COUNT_MAX, allow_inf_nan=False)] | None = None

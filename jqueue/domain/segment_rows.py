@@ -19,7 +19,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
-from jqueue.domain.segments import FOLDER, RowKey, Segment, Span, joined, numbers_in, without
+from jqueue.domain.segments import FOLDER, Segment, Span, joined, numbers_in, without
 
 NEVER = -float("inf")
 
@@ -62,7 +62,7 @@ class _Head(NamedTuple):
     """The first row of a segment that is not loaded."""
 
     rank: float
-    """For scheduled rows, their `run_at` in seconds since 1970."""
+    """The priority; for scheduled rows, their `run_at` in seconds since 1970."""
     sequence: int
     segment: str
     chunk: int
@@ -80,7 +80,6 @@ class SegmentRows:
         ranges: the claims of ranges.
         of: the segment and the row of each loaded row that is not taken, by job id.
         indexes: the indexes that are loaded, by segment.
-        aging: the queue's setting.
     """
 
     def __init__(self, jobs: HoldsRows) -> None:
@@ -89,7 +88,6 @@ class SegmentRows:
         self.committed: Mapping[str, Segment] = {}
         self.of: dict[str, tuple[str, int]] = {}
         self.indexes: dict[str, SegmentIndex] = {}
-        self.aging: float | None = None
         self._entrypoints: dict[str, str] = {}
         self.ranges: Mapping[str, Range] = {}
         self._claimed: dict[str, tuple[str, int, Packed]] = {}
@@ -624,9 +622,7 @@ class SegmentRows:
             if since > at:
                 until = since
                 break
-            key = RowKey(priority, sequence + segment.offset, since)
-            before = key.sequence if self.aging is None else 0  # an aged rank does not tell the sequence number
-            found.append(_Head(key.rank(self.aging), before, name, chunk))
+            found.append(_Head(priority, sequence + segment.offset, name, chunk))
         first = min(found, default=due._replace(rank=NEVER, sequence=0))  # the manifest may know an earlier head
         self._first_due[name] = until, first
         return first
@@ -643,7 +639,7 @@ class SegmentRows:
 
         Args:
             entrypoints: their names.
-            best: rank and sequence of the place; None is the end.
+            best: priority and sequence of the place; None is the end.
             through: rows with a larger sequence do not count; None: all count.
             now: the time.
 
@@ -667,8 +663,10 @@ class SegmentRows:
         if before:  # once the first is loaded, the others may come later than a known row
             self._need([min(before)])
 
-    def ranks_beside(self, segment: str, entrypoints: Sequence[str], through: int | None, now: datetime) -> list[float]:
-        """Return the ranks of the first rows that are ready or due and not loaded, of all segments but one.
+    def priorities_beside(
+        self, segment: str, entrypoints: Sequence[str], through: int | None, now: datetime
+    ) -> list[float]:
+        """Return the priorities of the first rows that are ready or due and not loaded, of all segments but one.
 
         Args:
             segment: the name of that one.
@@ -758,9 +756,7 @@ class SegmentRows:
             key = index.chunks[chunk].first.moved(segment.offset)
         if segment.scheduled:
             return _Head(key.since, key.sequence, name, chunk)
-        if segment.aging != self.aging:  # sorted by another order: all rows must be known
-            return _Head(NEVER, 0, name, chunk)
-        return _Head(key.rank(self.aging), key.sequence, name, chunk)
+        return _Head(key.priority, key.sequence, name, chunk)
 
 
 class _Hidden:

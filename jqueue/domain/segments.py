@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from jqueue.domain.fields import COUNT_MAX, Count, Finite, Seconds
+from jqueue.domain.fields import COUNT_MAX, Count, Finite
 
 SEGMENTS = "segments"
 """The critical feature of a queue with segments: an older reader would not see the jobs in them."""
@@ -55,13 +55,9 @@ class RowKey(NamedTuple):
     since: Finite
     """Its `run_at`, or its `created_at` if it has none, in seconds since 1970."""
 
-    def rank(self, aging: float | None) -> float:
-        """Return the first key of the order in which jobs are served: the priority, or the aged priority."""
-        return self.priority if aging is None else self.priority * aging + self.since
-
-    def place(self, aging: float | None, *, scheduled: bool) -> tuple[float, ...]:
+    def place(self, *, scheduled: bool) -> tuple[float, ...]:
         """Return the key by which the rows of a segment are sorted."""
-        return (self.since, self.priority, self.sequence) if scheduled else (self.rank(aging), self.sequence)
+        return (self.since, self.priority, self.sequence) if scheduled else (self.priority, self.sequence)
 
     def moved(self, offset: int) -> RowKey:
         """Return the key with a number added to its sequence number."""
@@ -98,7 +94,6 @@ class Segment(BaseModel):
         least: smallest sequence number of a row, with `offset` added.
         largest: largest sequence number of a row, with `offset` added; 0 if it is not known.
         scheduled: True if the rows are sorted by `run_at`.
-        aging: the queue's setting `aging` by which the rows were sorted.
         oldest: earliest `since` of a waiting row, or an earlier time.
         tried: claims of rows as parts of ranges that have ended: spans with the numbers of claims and of failures that
             their jobs have in addition to those on their lines.
@@ -127,7 +122,6 @@ class Segment(BaseModel):
     least: Count = 0
     largest: Count = 0
     scheduled: bool = False
-    aging: Seconds | None = None
     oldest: Finite = 0.0
     tried: tuple[tuple[Count, Count, Count, Count], ...] = ()
     attempts: Count = 0

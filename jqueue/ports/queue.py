@@ -48,7 +48,7 @@ class Capabilities:
         size_limit: refuses new jobs with QueueFullError before the queue is too large to handle.
         cancel_running: `cancel(running=True)`. The worker that holds the job learns of it at its next heartbeat.
         reschedule: `reschedule` and `reprioritise`.
-        limits: `pause` and `resume`, `limit`, `concurrency_key`, and `configure(aging=)`.
+        limits: `pause` and `resume`, `limit`, and `concurrency_key`.
         retention: `configure(dead_retention=)`.
         results: `keep_result`, the `result` of an ack, and the verb `result` that waits for it.
         schedules: cron entries.
@@ -664,7 +664,6 @@ class Operator(SupportsApply, Protocol):
     async def configure(
         self,
         *,
-        aging: Duration | Unchanged | None = UNCHANGED,
         dead_retention: Duration | Unchanged | None = UNCHANGED,
         blob_bytes: int | Unchanged | None = UNCHANGED,
         history: Duration | Unchanged | None = UNCHANGED,
@@ -675,7 +674,6 @@ class Operator(SupportsApply, Protocol):
         """Change settings of the whole queue, and return all settings. Without arguments, only return those of a queue.
 
         Args:
-            aging: waiting time that is worth one step of priority; None: priorities do not change with waiting.
             dead_retention: time for which dead jobs are kept; None: until they are purged.
             blob_bytes: size limit of the queue's object in bytes, for every writer and in place of the writer's
                 `Limits(blob_bytes=...)`; None: each writer uses its own limit.

@@ -123,7 +123,6 @@ def _store(header: QueueState, stats: QueueStats) -> dict[str, Any]:
         "queue": header.queue,
         "critical": list(header.critical),
         "settings": {
-            "aging": settings.aging,
             "dead_retention": settings.dead_retention,
             "blob_bytes": settings.blob_bytes,
             "history": settings.history,

@@ -28,7 +28,7 @@ LOOKING = {
 
 CHANGING = {
     "cancel": ["later"],
-    "configure": ["--aging", "60"],
+    "configure": ["--dead-retention", "60"],
     "limit": ["mail", "--running", "2"],
     "pause": ["mail"],
     "purge": ["--yes"],

@@ -329,13 +329,11 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         return 1
 
     def send_back(self, job, dead, revoked=False, **changes):
-        """End a claim with a failure. With aging, the job's age starts again now."""
+        """End a claim with a failure."""
         self.count(job["entrypoint"], FAILED, *[RECOVERED] * revoked)
         if job["cancel_requested"]:
             self.remove(job, CANCELLED)
             return
-        if self.settings["aging"] is not None and not changes.get("run_at"):
-            changes["run_at"] = self.now
         if dead or (job["max_attempts"] is not None and job["failures"] >= job["max_attempts"]):
             self.change(job, status="dead", dead_at=self.now, **NO_CLAIM, **changes)
             self.count(job["entrypoint"], DEAD)
@@ -451,8 +449,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         return redriven
 
     def _queue_again(self, job):
-        run_at = None if self.settings["aging"] is None else self.now
-        more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
+        more: JobFields = {"run_at": None, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
         self.change(job, status="queued", failures=0, dead_at=None, **more)
 
     def purge(self, asked, aged=frozenset(), spared=frozenset()):

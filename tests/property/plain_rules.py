@@ -18,7 +18,7 @@ CRONS = {"* * * * *": (60, 0), "*/10 * * * * *": (10, 0), "0 */2 * * * *": (120,
 """Cron expressions, each with the seconds between two of its times, and the seconds from midnight to the first."""
 
 NO_RULES = {"paused": False, "running": None, "rate": None, "per": None}
-SETTINGS = {"aging": None, "dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
+SETTINGS = {"dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
 LONGEST_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 SPANS_KEPT = 8
@@ -131,11 +131,8 @@ class PlainRules:
         return min(free, key=self.rank, default=None)
 
     def rank(self, job):
-        """Return the rank: priority, then place. With aging, some seconds of waiting count as one step of priority."""
-        if self.settings["aging"] is None:
-            return job["priority"], int(job["place"])
-        waits_since = job["run_at"] or job["created_at"]
-        return job["priority"] * self.settings["aging"] + waits_since.timestamp(), int(job["place"])
+        """Return the rank: priority, then place."""
+        return job["priority"], int(job["place"])
 
     def is_open(self, entrypoint, running):
         """True if the limits of the entrypoint allow one more claim."""

@@ -149,7 +149,6 @@ keepers = st.one_of(
     st.fixed_dictionaries(
         {},
         optional={
-            "aging": st.sampled_from([None, 1, 10]),
             "dead_retention": st.none() | waits,
             "blob_bytes": st.sampled_from([None, 10_000_000]),
         },
@@ -291,8 +290,8 @@ async def decide(queue, operation):
             return await queue.resume(name)
         case Configure() if operation == Configure():  # the verb refuses a queue that does not exist
             return (await queue.apply(operation))[0]
-        case Configure(aging=aging, dead_retention=kept, blob_bytes=most):
-            return await queue.configure(aging=aging, dead_retention=kept, blob_bytes=most)
+        case Configure(dead_retention=kept, blob_bytes=most):
+            return await queue.configure(dead_retention=kept, blob_bytes=most)
         case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):
             return await queue.schedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key)
         case Unschedule(name):

@@ -245,7 +245,7 @@ class QueueMachine(RuleBasedStateMachine):
                 ("ack", [calls.NOBODY], {"result": b"bytes"}),
                 ("limit", ["x"], {"running": 0}),
                 ("limit", ["x"], {"rate": 1}),
-                ("configure", [], {"aging": 0}),
+                ("configure", [], {"history": 0}),
                 ("schedule", ["n", "now and then", "x"], {}),
                 ("schedule", ["n", "* * * * *", "x"], {"timezone": "Nowhere/At_all"}),
                 ("reschedule", ["a"], {}),

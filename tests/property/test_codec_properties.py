@@ -181,7 +181,6 @@ decisions = st.fixed_dictionaries(
     {
         "settings": st.builds(
             QueueSettings,
-            aging=st.none() | st.floats(0.001, 1e9),
             dead_retention=st.none() | seconds,
             blob_bytes=ceilings,
             history=st.none() | st.floats(0.001, 1e9),

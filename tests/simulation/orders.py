@@ -63,13 +63,7 @@ class Ruler(Actor):
             await self.call("resume", self.queue.resume(entrypoint))
 
     async def _configure(self) -> None:
-        dice = self.dice
-        given: dict[str, Any] = {}
-        if dice.random() < 0.6:
-            given["aging"] = dice.choice([None, 0.5, 3.0])
-        if not given or dice.random() < 0.5:
-            given["dead_retention"] = dice.choice([None, 2.0, 30.0])
-        await self.call("configure", self.queue.configure(**given))
+        await self.call("configure", self.queue.configure(dead_retention=self.dice.choice([None, 2.0, 30.0])))
 
     async def _schedule(self) -> None:
         dice, name = self.dice, self.dice.choice(NAMES)

@@ -161,9 +161,6 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A job held back by its concurrency key never becomes ready again": Bug(
             "domain/order.py", "kinds = self._parked.get(key)", "kinds = None"
         ),
-        "Jobs are served by priority alone, however long they have waited": Bug(
-            "domain/order.py", "return priority * self.settings.aging + since.timestamp()", "return priority"
-        ),
         "Of several entrypoints, that with the last job is served first": Bug(
             "domain/order.py", "return min(tops)[1]", "return max(tops)[1]"
         ),

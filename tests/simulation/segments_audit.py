@@ -209,8 +209,7 @@ def _order(key: Sequence[float], entry: Fields) -> tuple[float, ...]:
     priority, sequence, since = key
     if entry.get("scheduled"):
         return since, priority, sequence
-    aging = entry.get("aging")
-    return (priority if aging is None else priority * aging + since), sequence
+    return priority, sequence
 
 
 def check_objects(landings: Sequence[Landing], versions: Sequence[Version], store: HonestStore) -> int:

@@ -124,7 +124,7 @@ class Stager(Actor):
         moment = f"{STAGED}{self.moment}/{self.world.tag()}"
         for task in range(dice.choice([1, 1, 2, 3])):
             sizes = {"rows": dice.choice([1, 3, 100]), "chunk_rows": dice.choice([1, 2, 3])}
-            stager = SegmentStager(Limits(), place.created_at, "unused", queue=place.queue, aging=place.aging, **sizes)
+            stager = SegmentStager(Limits(), place.created_at, "unused", queue=place.queue, **sizes)
             for number in range(dice.choice([1, 2, 5])):
                 ids.append(f"{moment}-{task}-{number}")
                 details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}"}}

@@ -76,7 +76,8 @@ def test_the_life_of_jobs_is_driven_by_blocking_calls(queue):
 
 
 def test_rules_schedules_and_the_history_are_set_and_read_by_blocking_calls(queue):
-    assert (60, 3600) == ((settings := queue.configure(aging=60, history=3600)).aging, settings.history)
+    settings = queue.configure(dead_retention=60, history=3600)
+    assert (60, 3600) == (settings.dead_retention, settings.history)
     queue.pause("work")
     jobs = queue.enqueue_many(Enqueue("work", b"") for _ in range(250))
     assert [] == queue.dequeue()

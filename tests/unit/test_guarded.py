@@ -65,7 +65,7 @@ async def test_a_heartbeat_is_no_change_of_a_job_and_a_claim_is_one(queue):
 
 async def test_rules_are_changed_if_they_are_as_seen_and_left_alone_otherwise(queue):
     for guard, operation in (
-        (SettingsAsSeen(QueueSettings(aging=5)), Configure(aging=6)),
+        (SettingsAsSeen(QueueSettings(dead_retention=5)), Configure(dead_retention=6)),
         (LimitsAsSeen("mail", EntrypointRules(max_running=5)), SetLimits("mail", running=6)),
     ):
         with pytest.raises(ChangedMeanwhileError):
@@ -75,11 +75,11 @@ async def test_rules_are_changed_if_they_are_as_seen_and_left_alone_otherwise(qu
     await queue.limit("mail", running=5)
     seen = (await queue.read_state()).entrypoints["mail"]
     await queue.apply(
-        Guarded(SettingsAsSeen(QueueSettings()), Configure(aging=6)),
+        Guarded(SettingsAsSeen(QueueSettings()), Configure(dead_retention=6)),
         Guarded(LimitsAsSeen("mail", seen), SetLimits("mail", running=6)),
     )
     state = await queue.read_state()
-    assert (6, 6) == (state.settings.aging, state.entrypoints["mail"].max_running)
+    assert (6, 6) == (state.settings.dead_retention, state.entrypoints["mail"].max_running)
 
 
 async def test_a_cron_entry_is_compared_without_its_times(queue):

@@ -211,11 +211,10 @@ async def test_rows_are_given_up_without_reading_them_and_others_go_on(storage):
 # Scheduled jobs that are due
 
 
-async def scheduled(storage, minutes, aging=None, batch_size=96):
+async def scheduled(storage, minutes, batch_size=96):
     """Enqueue jobs that are due after some minutes each, wait until all are due, and return the order of ready jobs."""
     start, random = storage.storage.clock.now(), Random(1)
     queue = deep_queue(storage, batch_size=batch_size)
-    await queue.configure(aging=aging)
     await queue.enqueue_many([Enqueue("b", b"") for _ in range(20)])  # the numbers of the others begin behind these
     jobs = [
         Enqueue("a", b"", random.randrange(-2, 3), run_at=start + timedelta(minutes=random.choice(minutes)))
@@ -224,13 +223,12 @@ async def scheduled(storage, minutes, aging=None, batch_size=96):
     made = [job.id for job in await queue.enqueue_many(jobs)]
     await spilled(queue)
     storage.storage.clock.advance(timedelta(days=1))
-    ranks = [job.priority * aging + job.run_at.timestamp() if aging else job.priority for job in jobs]
-    return [job_id for _, _, job_id in sorted(zip(ranks, range(96), made, strict=True))]
+    return [job_id for _, _, job_id in sorted(zip([job.priority for job in jobs], range(96), made, strict=True))]
 
 
-@pytest.mark.parametrize(("aging", "batch_size"), [(None, 96), (60.0, 40)], ids=["spilled", "bulk"])
-async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, aging, batch_size):
-    expected = await scheduled(storage, range(60), aging, batch_size)
+@pytest.mark.parametrize("batch_size", [96, 40], ids=["spilled", "bulk"])
+async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, batch_size):
+    expected = await scheduled(storage, range(60), batch_size)
     storage.object_calls.clear()
     queue, found = deep_queue(storage), []
     while jobs := await queue.dequeue("a"):

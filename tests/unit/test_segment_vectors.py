@@ -15,7 +15,7 @@ from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, SegmentD
 from tests.tiny_segments import spilled, tiny_queue
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-SPILLED = [("deep", "ready"), ("deep", "later"), ("aged", "ready")]
+SPILLED = [("deep", "ready"), ("deep", "later")]
 FIELDS = ("rows", "bytes", "index", "crc", "chunk_rows", "scheduled", "oldest", "keys", "objects")
 """What a manifest says of a segment whoever has named it, and whatever was taken since."""
 
@@ -64,10 +64,9 @@ async def _ids(jobs):
 @pytest.mark.parametrize(("queue", "name"), SPILLED)
 async def test_a_queue_spills_the_same_jobs_as_the_same_bytes(queue, name):
     header = _header(queue)
-    settings = f', "settings": {json.dumps(header["settings"])}' if "settings" in header else ""
     lines = b",\n".join(sorted(line for line, *_ in _lines(queue, name)))
-    blob = b'{"format": 2, "version": 1, "queue": "%b"%b, "jobs": {\n%b\n}}\n'
-    storage = InMemoryStorage(blob % (header["queue"].encode(), settings.encode(), lines))
+    blob = b'{"format": 2, "version": 1, "queue": "%b", "jobs": {\n%b\n}}\n'
+    storage = InMemoryStorage(blob % (header["queue"].encode(), lines))
     await spilled(tiny_queue(storage, chunk_rows=2))
     [(spilled_name, entry)] = codec.decode((await storage.read())[0]).segments.items()
     assert _content(queue, name) == await storage.read_object(f".segments/{spilled_name}")
@@ -75,7 +74,7 @@ async def test_a_queue_spills_the_same_jobs_as_the_same_bytes(queue, name):
     assert [getattr(expected, field) for field in FIELDS] == [getattr(entry, field) for field in FIELDS]
 
 
-@pytest.mark.parametrize("queue", ["deep", "aged", "bulk", "whole"])
+@pytest.mark.parametrize("queue", ["deep", "bulk", "whole"])
 def test_the_objects_of_the_vectors_are_as_jqueue_writes_them(queue):
     blob = (VECTORS / f"{queue}.json").read_bytes()
     assert blob == codec.encode(codec.decode(blob))
@@ -91,9 +90,6 @@ async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
     ]
     assert ["new year", "soon after", "spring"] == await _ids(queue.iterate_jobs(JobStatus.QUEUED))
     assert "new year" == (await queue.cancel("new year")).id
-
-    aged = tiny_queue(await _stored("aged"), hot_bytes=None)
-    assert ["old", "now due", "young"] == [job.id for _ in range(3) for job in await aged.dequeue()]
 
 
 async def test_a_job_is_found_by_the_id_that_jqueue_made_for_it():

@@ -144,7 +144,7 @@ async def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faste
             await asyncio.sleep(600)
 
     async with asyncio.TaskGroup() as runs:
-        await looking.configure(aging=60)  # no worker creates a queue
+        await looking.configure(dead_retention=60)  # no worker creates a queue
         for number in range(workers):
             runs.create_task(idle(number))
         await asyncio.sleep(590)

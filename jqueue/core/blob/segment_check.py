@@ -102,7 +102,4 @@ def _key_of(entry: Packed) -> RowKey:
 
 def _comes_before(key: RowKey, other: RowKey, segment: Segment) -> bool:
     """Return True if a row must be served before another one. Times that hardly differ do not decide."""
-    if not segment.scheduled and segment.aging is None:
-        return key[:2] < other[:2]
-    place, its = (each.place(segment.aging, scheduled=segment.scheduled)[0] for each in (key, other))
-    return place < its - SAME_TIME
+    return key.since < other.since - SAME_TIME if segment.scheduled else key[:2] < other[:2]

@@ -185,14 +185,14 @@ class SegmentColumns:
             self.modes += bytes(number - len(self.modes))
             self.modes.append(mode)
 
-    def sorting(self, aging: float | None, *, scheduled: bool) -> Slices[Sequence[int]]:
+    def sorting(self, *, scheduled: bool) -> Slices[Sequence[int]]:
         """Put the rows in the order in which they are served, in slices. Return the new place of each."""
         self._fill()
-        if self._are_in_order(by_time=scheduled or aging is not None):
+        if self._are_in_order(by_time=scheduled):
             return range(len(self))
         keyed: list[tuple[tuple[float, ...], int]] = []
         for row in range(len(self)):
-            keyed.append((self.key(row).place(aging, scheduled=scheduled), row))
+            keyed.append((self.key(row).place(scheduled=scheduled), row))
             if len(keyed) % JOBS_PER_SLICE == 0:
                 keyed[-JOBS_PER_SLICE:] = sorted(keyed[-JOBS_PER_SLICE:])  # the sort of all is quicker then
                 yield

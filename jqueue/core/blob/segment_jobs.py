@@ -188,15 +188,11 @@ class SegmentJobs:
         await self.source.census.count(self.segments, self.ranges.values(), census, self.source.entropy, seconds)
 
     async def in_order(
-        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool, aging: float | None = None
+        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool
     ) -> AsyncGenerator[Job, None]:
         """As in `JobRows`. Segments are read chunk by chunk, and only when their next row comes up."""
-
-        def place(key: RowKey) -> tuple[float, ...]:
-            return (key.since, key.priority, key.sequence) if scheduled else (key.rank(aging), key.sequence)
-
         chosen = {name: each for name, each in self._of(entrypoints).items() if each.scheduled == scheduled}
-        heads = [(place(segment.head), name) for name, segment in chosen.items()]
+        heads = [(segment.head.place(scheduled=scheduled), name) for name, segment in chosen.items()]
         heapify(heads)
         following: dict[str, AsyncGenerator[tuple[RowKey, Job], None]] = {}
         upcoming: dict[str, Job] = {}
@@ -210,7 +206,7 @@ class SegmentJobs:
                     following[name] = self._keyed(name, chosen[name], damaged)
                 if (found := await anext(following[name], None)) is not None:
                     upcoming[name] = found[1]
-                    heappush(heads, (place(found[0]), name))
+                    heappush(heads, (found[0].place(scheduled=scheduled), name))
         finally:
             for each in following.values():
                 await each.aclose()

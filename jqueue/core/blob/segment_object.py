@@ -71,7 +71,6 @@ def encoding_columns(
     entrypoint: str,
     *,
     scheduled: bool,
-    aging: float | None,
     chunk_rows: int = CHUNK_ROWS,
 ) -> Slices[EncodedSegment]:
     """Encode jobs as a segment, in slices.
@@ -81,10 +80,9 @@ def encoding_columns(
         queue: id of the queue.
         entrypoint: that of all jobs.
         scheduled: True to sort them by `run_at`.
-        aging: the setting by which to sort them.
         chunk_rows: number of rows in each chunk but the last.
     """
-    yield from columns.sorting(aging, scheduled=scheduled)
+    yield from columns.sorting(scheduled=scheduled)
     lines, columns.lines = columns.lines, []
     rows, texts = len(lines), columns.texts or texts_of(lines[0], lines[-1])
     head = first_line(queue, entrypoint)
@@ -121,7 +119,6 @@ def encoding_columns(
         least=min(columns.sequences),
         largest=max(columns.sequences),
         scheduled=scheduled,
-        aging=aging,
         attempts=columns.attempts,
         spare=columns.spare,
         objects=[suffix for _, suffix in columns.objects],
@@ -150,7 +147,6 @@ def finished_segment(
     least: int,
     largest: int,
     scheduled: bool = False,
-    aging: float | None = None,
     attempts: int = 0,
     spare: int | None = None,
     objects: Sequence[str] = (),
@@ -172,7 +168,6 @@ def finished_segment(
         least: smallest sequence number.
         largest: largest sequence number.
         scheduled: True if the rows are sorted by `run_at`.
-        aging: the setting by which they were sorted.
         attempts: largest `attempt`.
         spare: smallest number of failures after which a job is dead.
         objects: suffixes of the objects that the rows name.
@@ -193,7 +188,6 @@ def finished_segment(
         least=least,
         largest=largest,
         scheduled=scheduled,
-        aging=aging,
         oldest=index.oldest[0],
         attempts=attempts,
         spare=spare,

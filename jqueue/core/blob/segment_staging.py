@@ -60,12 +60,10 @@ class SegmentPlace:
 
     Attributes:
         queue: id of the queue; empty if it was not read.
-        aging: its setting `aging`.
         created_at: the time of the enqueue; None: each task reads its own clock.
     """
 
     queue: str = ""
-    aging: float | None = None
     created_at: datetime | None = None
 
 
@@ -77,7 +75,6 @@ class SegmentStager:
         created_at: the time of the enqueue, from which delays count.
         new_id: an id that no other task has, from which those of the jobs are made. It must need no escapes in JSON.
         queue: id of the queue; empty if it is not known.
-        aging: the setting `aging` of the queue.
         rows, size, chunk_rows: largest number of rows and of bytes of a segment, and number of rows in a chunk.
 
     Attributes:
@@ -85,7 +82,7 @@ class SegmentStager:
         features: critical features that they need.
         rest_of_ids: the end of the ids that it makes: see `bulk_id`.
         most_rows, most_bytes: largest number of rows and of bytes of a segment.
-        created_at, queue, aging, chunk_rows, limits: as in the arguments.
+        created_at, queue, chunk_rows, limits: as in the arguments.
     """
 
     def __init__(
@@ -95,7 +92,6 @@ class SegmentStager:
         new_id: str,
         *,
         queue: str = "",
-        aging: float | None = None,
         rows: int = STAGED_ROWS,
         size: int = STAGED_BYTES,
         chunk_rows: int = CHUNK_ROWS,
@@ -105,7 +101,7 @@ class SegmentStager:
         self.features: set[str] = set()
         self.created_at, self._since = created_at, created_at.timestamp()
         self.rest_of_ids = bulk_rest(new_id)
-        self.queue, self.aging = queue, aging
+        self.queue = queue
         self.most_rows, self.most_bytes, self.chunk_rows = rows, size, chunk_rows
         self._groups: dict[Group, SegmentColumns] = {}
 
@@ -190,9 +186,7 @@ class SegmentStager:
     def _encoded(self, group: Group) -> EncodedSegment:
         columns, (entrypoint, scheduled, _) = self._groups.pop(group), group
         return exhaust(
-            encoding_columns(
-                columns, self.queue, entrypoint, scheduled=scheduled, aging=self.aging, chunk_rows=self.chunk_rows
-            )
+            encoding_columns(columns, self.queue, entrypoint, scheduled=scheduled, chunk_rows=self.chunk_rows)
         )
 
 

@@ -259,8 +259,7 @@ class SegmentWriter:
         rows, entries = jobs.rows.of, jobs.entries
         ids = [job_id for job_id in entries if job_id not in rows]
         several = [entries[job_id] for job_id in ids]
-        aging = draft.header.settings.aging
-        return lambda: self._spill(ids, several, queue, min(number, sizes.most_rows), aging)
+        return lambda: self._spill(ids, several, queue, min(number, sizes.most_rows))
 
     async def _spill_turn(self) -> None:
         """Stand back for a commit, but not for long: the blob grows until the spill is named."""
@@ -270,35 +269,35 @@ class SegmentWriter:
             await one_turn()
 
     async def _spill(
-        self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int, aging: float | None
+        self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int
     ) -> Stored | None:
-        chosen = await in_turns(_last_of(ids, entries, number, aging, self._now()), self._spill_turn)
+        chosen = await in_turns(_last_of(ids, entries, number, self._now()), self._spill_turn)
         are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
         if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
-        encoding = self._encoding(chosen.rows, queue, chosen.entrypoint, aging, scheduled=chosen.scheduled)
+        encoding = self._encoding(chosen.rows, queue, chosen.entrypoint, scheduled=chosen.scheduled)
         encoded = await in_turns(encoding, self._spill_turn)
         name, before, until = await self._store(encoded)
         return Stored(Spill(name, encoded.entry, chosen.jobs, before), encoded, until)
 
     def _encoding(
-        self, rows: SegmentColumns, queue: str, entrypoint: str, aging: float | None, *, scheduled: bool
+        self, rows: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool
     ) -> Slices[EncodedSegment]:
         size = self.sizes.chunk_rows
-        return encoding_columns(rows, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=size)
+        return encoding_columns(rows, queue, entrypoint, scheduled=scheduled, chunk_rows=size)
 
     # Merging
 
     def _merging(self, draft: Draft, queue: str) -> Work | None:
         """Return the work of a merge: of many small segments, of one with many holes, or of one whose rows are due."""
-        rows, aging, now = draft.jobs.rows, draft.header.settings.aging, self._clock.monotonic()
+        rows, now = draft.jobs.rows, self._clock.monotonic()
         self._unreadable = {name: until for name, until in self._unreadable.items() if until > now}
         names = _to_merge(rows, self.sizes, self._unreadable) or self._due(rows)
         if not names:
             return None
         several = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
-        return lambda: self._merge(several, queue, aging)
+        return lambda: self._merge(several, queue)
 
     def _due(self, rows: SegmentRows) -> list[str]:
         """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""
@@ -312,9 +311,7 @@ class SegmentWriter:
                     return [name]
         return []
 
-    async def _merge(
-        self, segments: dict[str, tuple[Segment, SegmentIndex | None]], queue: str, aging: float | None
-    ) -> Stored | None:
+    async def _merge(self, segments: dict[str, tuple[Segment, SegmentIndex | None]], queue: str) -> Stored | None:
         are_own = all(segment.own_ids for segment, _ in segments.values())
         rows, numbers = SegmentColumns(0.0, own_ids=are_own), {}
         for name, (segment, index) in segments.items():
@@ -330,14 +327,14 @@ class SegmentWriter:
         if scheduled and len(segments) == 1 and len(first.taken) <= self.sizes.holes:  # it was taken for due
             self._due_at[name] = rows.latest
             return None
-        order = iter(await in_turns(rows.sorting(aging, scheduled=scheduled), self._turn))
+        order = iter(await in_turns(rows.sorting(scheduled=scheduled), self._turn))
         sources = []
         for name, (segment, _) in segments.items():
             places = array("q", [-1]) * segment.rows
             for number in numbers[name]:
                 places[number] = next(order)
             sources.append(MergedSegment(name, places, segment.tried))
-        encoding = self._encoding(rows, queue, first.entrypoint, aging, scheduled=scheduled)
+        encoding = self._encoding(rows, queue, first.entrypoint, scheduled=scheduled)
         encoded = await in_turns(encoding, self._turn)
         name, before, until = await self._store(encoded)
         return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
@@ -387,9 +384,7 @@ class _Chosen:
     jobs: dict[str, Job | Packed]
 
 
-def _last_of(
-    ids: Sequence[str], entries: Sequence[Job | Packed], number: int, aging: float | None, now: datetime
-) -> Slices[_Chosen]:
+def _last_of(ids: Sequence[str], entries: Sequence[Job | Packed], number: int, now: datetime) -> Slices[_Chosen]:
     """Return the last queued jobs of the entrypoint that has most, in slices.
 
     Values that live longer than a slice are numbers where possible. Python's garbage collector does not look at
@@ -409,8 +404,8 @@ def _last_of(
             entrypoint, priority, sequence = values["entrypoint"], values["priority"], values["sequence"]
             scheduled = values["run_at"] is not None and values["run_at"] > now
         key: Any = (priority << 64) + sequence
-        if scheduled or aging is not None:
-            key = RowKey(priority, sequence, _since(entry)).place(aging, scheduled=scheduled)
+        if scheduled:
+            key = RowKey(priority, sequence, _since(entry)).place(scheduled=True)
         found = groups.get((entrypoint, scheduled))
         if found is None:
             found = groups[entrypoint, scheduled] = [], []
@@ -494,7 +489,7 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str
     for name, segment in rows.segments.items():
         if name in in_ranges or name in unreadable:
             continue
-        if len(segment.taken) > sizes.holes or (not segment.scheduled and segment.aging != rows.aging):
+        if len(segment.taken) > sizes.holes:
             return [name]
         level = 0 if crowded else _level(segment.waiting, sizes)
         if segment.waiting <= sizes.most_rows // 2 and bytes_of[name] <= most_bytes // 2:

@@ -74,7 +74,6 @@ class BulkEnqueue(SegmentCommit):
         self._created_at, self._since = now, now.timestamp()
         self._before = now + objects.named_within
         self._floor = engine.draft.header.attempt_floor
-        self._aging = engine.draft.header.settings.aging
         self._groups: dict[Group, SegmentColumns] = {}
         self._grown: dict[Group, SegmentColumns] = {}  # groups with new rows, whose sizes are not seen yet
         self._sizes_seen: dict[Group, int] = {}
@@ -245,7 +244,7 @@ class BulkEnqueue(SegmentCommit):
         if self._plain.get(entrypoint) is columns:
             del self._plain[entrypoint]
         queue = self._engine.known_queue
-        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled, aging=self._aging)
+        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled)
         await self._created()
         modes = bytes(columns.modes)
         self._creating = asyncio.create_task(self._create(encoded, queue, given, modes))

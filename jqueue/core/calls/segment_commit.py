@@ -166,9 +166,7 @@ class SegmentCommit:
         for columns in parts:
             if len(columns):
                 segment, queue = new.segment, self._engine.known_queue
-                encoded = await self._encoded(
-                    columns, queue, segment.entrypoint, scheduled=segment.scheduled, aging=segment.aging
-                )
+                encoded = await self._encoded(columns, queue, segment.entrypoint, scheduled=segment.scheduled)
                 created = await self._create(encoded, queue, new.given, bytes(columns.modes))
                 made.append(replace(created, behind=new.behind, created_at=new.created_at))
         return made
@@ -185,9 +183,7 @@ class SegmentCommit:
             async for row, job in self._all_jobs_of(each):
                 changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
                 columns.add(row_of(changed), each.modes[row] if each.modes else 0)
-            encoded = await self._encoded(
-                columns, queue, first.entrypoint, scheduled=first.scheduled, aging=first.aging
-            )
+            encoded = await self._encoded(columns, queue, first.entrypoint, scheduled=first.scheduled)
             made = await self._create(encoded, queue, each.given, each.modes)
             names[each.name] = made.name
             segments.append(
@@ -255,12 +251,10 @@ class SegmentCommit:
         return new.behind + number, single
 
     async def _encoded(
-        self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool, aging: float | None
+        self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool
     ) -> EncodedSegment:
         rows = self._sizes.chunk_rows
-        return await in_turns(
-            encoding_columns(columns, queue, entrypoint, scheduled=scheduled, aging=aging, chunk_rows=rows)
-        )
+        return await in_turns(encoding_columns(columns, queue, entrypoint, scheduled=scheduled, chunk_rows=rows))
 
     async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
         content, segment = bytes(encoded.content), encoded.entry

@@ -225,8 +225,8 @@ class StagedCommit(SegmentCommit):
 
     async def _written(self, group: Group, columns: SegmentColumns) -> NewSegment:
         entrypoint, scheduled, created_at = group
-        queue, aging = self._engine.known_queue, self._engine.draft.header.settings.aging
-        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled, aging=aging)
+        queue = self._engine.known_queue
+        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled)
         modes = bytes([self._mode]) * encoded.entry.rows if self._mode and encoded.entry.keys else b""
         made = await self._create(encoded, queue, False, modes)
         return replace(made, created_at=created_at)

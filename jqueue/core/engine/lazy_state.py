@@ -48,9 +48,7 @@ class JobRows(Protocol):
     def ids(self, prefix: str) -> AsyncGenerator[str, None]:
         """Iterate over the ids of the jobs that begin like this, faster than `rows`. Errors are as for `rows`."""
 
-    def in_order(
-        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool, aging: float | None = None
-    ) -> AsyncGenerator[Job, None]:
+    def in_order(self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool) -> AsyncGenerator[Job, None]:
         """Iterate over ready jobs as they are served, or over scheduled jobs as they are due.
 
         Jobs are read when they come up.
@@ -58,7 +56,6 @@ class JobRows(Protocol):
         Args:
             entrypoints: their entrypoints; all if empty.
             scheduled: True for the jobs that were scheduled when they were written.
-            aging: the queue's setting.
 
         Raises:
             JobsUnreadableError: at the end, if some of them are missing or damaged.

@@ -176,10 +176,10 @@ class QueueView:
             entrypoints: their entrypoints; all if empty.
             scheduled: True for the jobs that were scheduled when they were written.
         """
-        source, aging = self._content.rows, self.header.settings.aging
+        source = self._content.rows
         if source is None:
             return aclosing(_nothing())
-        return aclosing(source.in_order(entrypoints, scheduled=scheduled, aging=aging))
+        return aclosing(source.in_order(entrypoints, scheduled=scheduled))
 
 
 async def _nothing() -> AsyncGenerator[Job, None]:

@@ -286,7 +286,6 @@ class Mover:
         can = self.dest.capabilities
         said = [f"limits of {name}" for name in state.entrypoints] if not can.limits else []
         said += [f"cron entry {name}" for name in state.schedules] if not can.schedules else []
-        said += ["aging"] if state.settings.aging is not None and not can.limits else []
         said += ["retention of dead jobs"] if state.settings.dead_retention is not None and not can.retention else []
         said += ["size limit"] if state.settings.blob_bytes is not None and not can.size_limit else []
         self._report.rules_kept = tuple(said)

@@ -48,8 +48,7 @@ class SourceJobs:
             yield aclosing(self.source.iterate_jobs()), None
             return
         ready = [each for each in self.state.segments.values() if not each.scheduled]
-        aged = self.state.settings.aging is not None or any(each.aging is not None for each in ready)
-        if aged or self.state.ranges:  # jobs of ranges, which are in progress, are not among those in order
+        if self.state.ranges:  # jobs of ranges, which are in progress, are not among those in order
             yield aclosing(self.view.jobs()), None
             return
         yield aclosing(self.view.jobs(others=False)), None

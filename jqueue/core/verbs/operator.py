@@ -108,7 +108,6 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def configure(
         self,
         *,
-        aging: Duration | Unchanged | None = UNCHANGED,
         dead_retention: Duration | Unchanged | None = UNCHANGED,
         blob_bytes: int | Unchanged | None = UNCHANGED,
         history: Duration | Unchanged | None = UNCHANGED,
@@ -117,7 +116,6 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
     ) -> QueueSettings:
         operation = Configure(
-            aging=aging,
             dead_retention=dead_retention,
             blob_bytes=blob_bytes,
             history=history,

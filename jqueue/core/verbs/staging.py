@@ -52,8 +52,8 @@ class StagingVerbs(QueueBase):
         """
         if not self.takes_segments:
             return None
-        settings = await self._done(Configure(), deadline)
-        return SegmentPlace(self._engine.draft.header.queue, settings.aging, self._engine.now())
+        await self._done(Configure(), deadline)
+        return SegmentPlace(self._engine.draft.header.queue, self._engine.now())
 
     async def enqueue_staged(
         self,

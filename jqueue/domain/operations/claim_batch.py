@@ -114,17 +114,11 @@ class ClaimBatch(Operation):
         """
         names, order, first = self.claim.entrypoints, draft.jobs.order, self.range_claim
         assert names is None or isinstance(names, tuple)
-        among = names  # checked for the function below
-
-        def worst_rank(segment: str) -> float | None:
-            best = order.best_rank_beside(segment, among, now)
-            return None if best is None else best + (order.settings.aging or 0)  # with aging, one step of priority
-
-        entry = order.next_entry(among, now)
+        entry = order.next_entry(names, now)
         if entry is None:
             return None
         wanted = replace(first, entrypoint=entry[2], rows=most, range_id=f"{first.range_id}-{number}")
-        return wanted.claim_at(draft, entry[-1], now, worst_rank)
+        return wanted.claim_at(draft, entry[-1], now, lambda name: order.best_priority_beside(name, names, now))
 
     def claims(self, result: list[Job | RangeClaim]) -> Sequence[Claim]:
         """Return the claims of the jobs and of the ranges."""

@@ -82,8 +82,7 @@ def _size_of(error: AttemptError) -> int:
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
     """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
 
-    A cancelled job leaves the queue. With aging, the age of the job starts again at `now`, or after its delay, so that
-    failing jobs do not overtake others.
+    A cancelled job leaves the queue.
     """
     if job.cancel_requested:
         draft.move(job, verb, None, None)
@@ -91,8 +90,6 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     if is_moving(job):
         draft.move(job, verb, _as_it_was(job), JobStatus.QUEUED)
         return
-    if draft.header.settings.aging is not None and not changes.get("run_at"):
-        changes["run_at"] = now
     if job.max_attempts is not None and job.failures >= job.max_attempts:
         changes = {**changes, "dead": True}
     if changes.pop("dead", False):

@@ -27,7 +27,6 @@ from jqueue.domain.stored_object import OBJECTS, StoredObject
 from jqueue.domain.transitions import Verb
 
 SETTINGS_IN_WORDS = {
-    "aging": "aging",
     "dead_retention": "retention of dead jobs",
     "blob_bytes": "size limit",
     "history": "history",

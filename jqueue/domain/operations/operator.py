@@ -212,13 +212,13 @@ class Redrive(Operation):
         return () if self.job_id is None else (self.job_id,)
 
     def _queue(self, draft: Draft, job: Job, now: datetime) -> None:
-        """Queue a job behind the others. With aging, its age starts again at `now`."""
+        """Queue a job behind the others."""
         after = job.evolve(
             status=JobStatus.QUEUED,
             failures=0,
             dead_at=None,
             queued_at=now,
-            run_at=None if draft.header.settings.aging is None else now,
+            run_at=None,
             expires_at=None,
             sequence=draft.next_sequence(),
         )

@@ -28,7 +28,7 @@ from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import Segment, Span, common, joined, size_of, without
 from jqueue.domain.transitions import BulkMove, Verb
 
-WorstRank = Callable[[str], float | None]
+WorstPriority = Callable[[str], float | None]
 
 
 @checks_option_names
@@ -93,7 +93,7 @@ class ClaimRange(Operation):
         return [] if found is None else [found]
 
     def claim_at(
-        self, draft: Draft, job_id: str, now: datetime, worst_rank: WorstRank = lambda name: None
+        self, draft: Draft, job_id: str, now: datetime, worst: WorstPriority = lambda name: None
     ) -> RangeClaim | None:
         """Claim rows from the next job on. Return None if they cannot be a range.
 
@@ -101,7 +101,7 @@ class ClaimRange(Operation):
             draft: the queue.
             job_id: the next job of the entrypoint.
             now: the time.
-            worst_rank: takes the name of the segment. Returns a rank that no row may be behind; None: any may be.
+            worst: takes the name of the segment. Returns a priority that no row may be behind; None: any may be.
         """
         rows = draft.jobs.rows
         place = rows.of.get(job_id)
@@ -115,8 +115,8 @@ class ClaimRange(Operation):
         if segment is None or index is None:
             raise RowsMissingError([Wanted(name, None)])
         spans = _spans_from(row, allowed, segment, index, rows.doubtful_spans(name))
-        if self._is_long_enough(spans, row) and (worst := worst_rank(name)) is not None:
-            spans = without(spans, [(_row_behind(worst, row, segment, index), segment.rows)])
+        if self._is_long_enough(spans, row) and (priority := worst(name)) is not None:
+            spans = without(spans, [(_row_behind(priority, row, segment, index), segment.rows)])
         if not self._is_long_enough(spans, row):
             return None
         held = self._held(name, segment, index, spans, now)
@@ -202,14 +202,14 @@ def only_through(draft: Draft, sequence: int | None) -> Iterator[None]:
 
 
 def _row_behind(worst: float, row: int, segment: Segment, index: SegmentIndex) -> int:
-    """Return the number of a row behind a first one, so that no row between them has a rank behind the worst.
+    """Return the number of a row behind a first one, so that no row between them has a priority behind the worst.
 
-    Only the ranks of the first rows of chunks are known.
+    Only the priorities of the first rows of chunks are known.
     """
     low, high = segment.chunk_of(row) + 1, segment.chunks  # chunk `high` begins behind the worst, or is behind the last
     while low < high:
         middle = (low + high) // 2
-        if index.chunks[middle].first.rank(segment.aging) > worst:
+        if index.chunks[middle].first.priority > worst:
             high = middle
         else:
             low = middle + 1

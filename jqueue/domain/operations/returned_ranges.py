@@ -56,9 +56,7 @@ def return_rows(
     draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, spans, now)._replace(cancelled=cancelled))
     segment = draft.header.segments[held.segment]
     back = segment.giving_back(spans, held.claims, failures)
-    rank = back.aging if not back.scheduled else None
-    head = min(back.head, held.head, key=lambda key: (key.rank(rank), key.sequence))
-    changes = {"head": head, "oldest": min(back.oldest, held.oldest)}
+    changes = {"head": min(back.head, held.head), "oldest": min(back.oldest, held.oldest)}
     back = back.model_copy(update=changes)
     draft.name_segment(held.segment, back)
     draft.give_back(range_id, back, held, spans)

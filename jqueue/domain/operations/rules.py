@@ -18,7 +18,6 @@ from jqueue.domain.rules import EntrypointRules, QueueSettings
 from jqueue.domain.size_limit import check_rules_fit
 
 _NEEDS = {
-    "aging": "limits",
     "dead_retention": "retention",
     "blob_bytes": "size_limit",
     "history": "history",
@@ -27,7 +26,7 @@ _NEEDS = {
 }
 """The capability that each setting of a queue needs."""
 
-_DURATIONS = ("aging", "dead_retention", "history")
+_DURATIONS = ("dead_retention", "history")
 
 
 class Unchanged:
@@ -140,7 +139,6 @@ class Configure(Operation):
     """Change settings of the queue as a whole. Its result is the new `QueueSettings`.
 
     Attributes:
-        aging: time of waiting that is worth one step of priority; None: waiting does not change the order.
         dead_retention: time for which dead jobs are kept; None: until they are purged.
         blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
         history: time for which the events of jobs are kept; None: no history is kept.
@@ -148,7 +146,6 @@ class Configure(Operation):
         history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
     """
 
-    aging: Duration | Unchanged | None = UNCHANGED
     dead_retention: Duration | Unchanged | None = UNCHANGED
     blob_bytes: int | Unchanged | None = UNCHANGED
     history: Duration | Unchanged | None = UNCHANGED
@@ -161,9 +158,8 @@ class Configure(Operation):
         seconds: dict[str, Any] = {
             name: None if given[name] is None else to_seconds(name, given[name]) for name in _DURATIONS if name in given
         }
-        for name in ("aging", "history"):
-            if seconds.get(name) == 0:
-                raise InvalidJobError(f"{name} must be more than 0 seconds, or None")
+        if seconds.get("history") == 0:
+            raise InvalidJobError("history must be more than 0 seconds, or None")
         for name in ("blob_bytes", "history_bytes"):
             if given.get(name) is not None:
                 check_integer(name, given[name], 1, COUNT_MAX)

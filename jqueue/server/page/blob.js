@@ -219,7 +219,7 @@ export class Queue {
 
   store() {
     const { content } = this, { settings = {}, history } = content;
-    const { aging = null, dead_retention = null, blob_bytes = null, history: kept = null } = fields(settings);
+    const { dead_retention = null, blob_bytes = null, history: kept = null } = fields(settings);
     const limit = blob_bytes ? Math.floor(blob_bytes * 0.9) : 0;
     const warnings = [];
     if (limit && this.bytes > limit / 2) warnings.push(`the object has ${Math.round((this.bytes / limit) * 100)} % of the bytes that it may have`);
@@ -229,7 +229,7 @@ export class Queue {
     return {
       segments: segments.length, segment_jobs: waiting, segment_bytes: segments.reduce((number, each) => number + each.bytes, 0),
       size: this.bytes, size_limit: limit, unreadable: this.unreadable, warnings, queue: content.queue || "",
-      critical: content.critical || [], settings: { aging, dead_retention, blob_bytes, history: kept },
+      critical: content.critical || [], settings: { dead_retention, blob_bytes, history: kept },
       history_events: history?.last || 0, history_lost: history?.lost || 0,
       commits: Object.entries(fields(content.commits)).map(([writer, [sequence, version, at, cycle]]) =>
         ({ writer, sequence, version, at, cycle })).sort((a, b) => b.version - a.version),

@@ -230,7 +230,6 @@ export function store({ state }) {
         : `kept for ${say(settings.history)}, ${counted(facts.history_events, "event")} so far`
           + (facts.history_lost ? `, ${count(facts.history_lost)} lost` : "")),
       row("Dead jobs are kept", say(settings.dead_retention, "until they are removed")),
-      row("Waiting raises priority", settings.aging === null ? "no" : `one step each ${say(settings.aging)}`),
       row("Remembered", `${counted(facts.finished, "finished id")}, ${counted(facts.holds, "unique key")}`)),
     h("h2", {}, "Writers"),
     table("Writers and their last commits", columns, rows, "No commit yet."),

@@ -218,7 +218,7 @@ class BulkEnqueue:
         from jqueue.spark.enqueue.plain_rows import ArrowStager
 
         created_at = self.staging.clock.now() if place.created_at is None else place.created_at
-        stager = ArrowStager(self.limits, created_at, self.entropy.new_id(), queue=place.queue, aging=place.aging)
+        stager = ArrowStager(self.limits, created_at, self.entropy.new_id(), queue=place.queue)
         encoder = RowEncoder(self.columns, stager, task.partition, policy=self.policy)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None

@@ -98,16 +98,16 @@ class ArrowStager(SegmentStager):
         yield from super().full()
         for group, rows in list(self._plain.items()):
             if len(rows) >= self.most_rows or rows.size >= self.most_bytes:
-                yield self._plain.pop(group).encoded(self.aging)
+                yield self._plain.pop(group).encoded()
         while sum(rows.size for rows in self._plain.values()) > self.most_bytes:
             largest = max(self._plain, key=lambda group: self._plain[group].size)
-            yield self._plain.pop(largest).encoded(self.aging)
+            yield self._plain.pop(largest).encoded()
 
     def rest(self) -> Iterator[EncodedSegment]:
         """Yield segments with all other jobs."""
         yield from super().rest()
         while self._plain:
-            yield self._plain.pop(next(iter(self._plain))).encoded(self.aging)
+            yield self._plain.pop(next(iter(self._plain))).encoded()
 
     def reuse(self, content: bytes | memoryview) -> None:
         """Use the memory of a segment again. It has been stored, and nobody reads it any longer."""
@@ -210,12 +210,8 @@ class PlainRows:
         heads[:, 1 : 1 + ID_DIGITS] = ids
         write_decimals(tails[:, len(self._middle) : len(self._middle) + digits], numbers)
 
-    def encoded(self, aging: float | None) -> EncodedSegment:
-        """Return the rows as a segment. Its content is a view of `text`, until that is used again.
-
-        Args:
-            aging: the setting `aging` of the queue.
-        """
+    def encoded(self) -> EncodedSegment:
+        """Return the rows as a segment. Its content is a view of `text`, until that is used again."""
         rows, start = len(self), self._start
         ends = np.cumsum(np.concatenate(self._lengths))
         bounds = [0, *ends[self._chunk_rows - 1 : -1 : self._chunk_rows].tolist(), self.size]
@@ -237,7 +233,6 @@ class PlainRows:
             chunk_rows=self._chunk_rows,
             least=int(sequences[0]),
             largest=int(sequences[-1]),
-            aging=aging,
             single=single,
             texts=self._texts,
         )

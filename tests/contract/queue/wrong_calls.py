@@ -126,7 +126,6 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.resume("work"),
         lambda queue, job: queue.limit("work", running=1),
         lambda queue, job: queue.limit("work", rate=1, per=60),
-        lambda queue, job: queue.configure(aging=60),
         lambda queue, job: queue.enqueue("work", b"payload", concurrency_key="the-key"),
     ],
     "retention": [lambda queue, job: queue.configure(dead_retention=60)],
@@ -302,7 +301,6 @@ class RefusedRulesContract(RefusalsContract, QueueContractBase):
             calls += self.calls(queue.limit, {}, {"entrypoint": [*BAD_NAMES, None]})
             for verb in (queue.pause, queue.resume):
                 calls += self.calls(verb, {}, {"entrypoint": [*BAD_NAMES, None]})
-            calls += self.calls(queue.configure, {}, {"aging": [*BAD_DURATIONS, 0]})
             assert await self.refuse(queue, calls) == ""
 
     async def test_bad_changes_of_jobs_are_refused(self, make_queue: QueueFactory) -> None:
