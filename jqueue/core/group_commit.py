@@ -9,14 +9,12 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.storage import ObjectStoragePort
 
 BATCH_LIMIT = 10_000
 """Maximum number of calls in one commit."""
 
 
-@checks_option_names
 @lists_queue_options
 class GroupCommitLoop(BlobQueue):
     """The base class of `BrokerQueue`, started by `start()` and stopped by `stop()`.

@@ -21,7 +21,6 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
 
@@ -39,7 +38,6 @@ class HasHeartbeat(Protocol):
         """Report that the work on a job goes on."""
 
 
-@checks_option_names
 class HeartbeatManager:
     """Sends heartbeats for one job or several, from entering the block to leaving it.
 

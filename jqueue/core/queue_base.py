@@ -22,7 +22,6 @@ from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
 from jqueue.domain.operations import Change, Dequeue, Fence, JobReference, Operation, Preparation
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.system import forks, process_name
 
@@ -61,7 +60,6 @@ def _has_large(operations: Sequence[Operation]) -> bool:
     return any(operation.large is not None for operation in operations)
 
 
-@checks_option_names
 class QueueBase(SupportsApply, SupportsWorkers):
     """Turns prepared operations into results, and remembers the claims in them.
 

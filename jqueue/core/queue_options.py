@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
-from jqueue.domain.option_names import with_plain_type_errors
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
@@ -65,12 +64,12 @@ def options_of(queue: object) -> QueueOptions:
 
 
 def takes_queue_options(constructor: Constructor) -> Constructor:
-    """Make an `__init__` that ends in `**options` show each option in its help, and refuse unknown names."""
+    """Make an `__init__` that ends in `**options` show each option in its help."""
     own = [each for each in _parameters(constructor) if each.kind is not each.VAR_KEYWORD]
     named = {each.name for each in own}
     options = [each for each in _parameters(QueueOptions) if each.name not in named]
     constructor.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    return with_plain_type_errors(constructor)
+    return constructor
 
 
 def lists_queue_options(kind: type[Made]) -> type[Made]:

@@ -18,7 +18,6 @@ from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, check_priority, written_bytes
-from jqueue.domain.option_names import unknown
 
 Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -251,10 +250,6 @@ class EnqueueOptions(OnceOptions, RepeatedOptions, total=False):
     """Keyword options of `enqueue` and `Enqueue` besides entrypoint, payload and priority."""
 
 
-class NoOptions(TypedDict):
-    """The keyword options of a verb that has none besides its own."""
-
-
 class ScheduleOptions(PriorityOption, RepeatedOptions, total=False):
     """Keyword options of `schedule` and `SetSchedule` for the jobs of a cron entry."""
 
@@ -289,7 +284,6 @@ STORED: Mapping[str, Option] = {each.field: each for each in ALL_OPTIONS.values(
 IN_BULK: Mapping[str, Option] = {name: each for name, each in ALL_OPTIONS.items() if each.in_bulk}
 """The options that jobs of a bulk enqueue may have."""
 
-_KNOWN = ("entrypoint", "payload", *ALL_OPTIONS, "deadline")
 _CHECKS = {name: (each.check, each.default) for name, each in OPTIONS.items()}
 _TIMES = frozenset(name for name, each in OPTIONS.items() if datetime in get_args(each.type))
 _SIZED = tuple((name, each.size) for name, each in STORED.items() if each.size is not None)
@@ -303,17 +297,27 @@ _BOUND = {
 }
 
 
+def check_names(verb: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Check that all given options of a verb are known.
+
+    Raises:
+        TypeError: one is not. The message names it.
+    """
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{verb}: there is no option {name!r} (the options are {', '.join(known)})")
+
+
 def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Return the values to store, by name, of the options that differ from their defaults.
 
     Raises:
         InvalidJobError: a value is wrong, an option needs another one, or two exclude each other.
-        TypeError: there is no such option; the message suggests the closest name.
+        TypeError: there is no such option.
     """
+    check_names("enqueue", options, _CHECKS)
     checked = {}
     for name, value in options.items():
-        if name not in _CHECKS:
-            raise unknown("enqueue", name, _KNOWN)
         check, default = _CHECKS[name]
         if value is not default:
             checked[name] = check(name, value, limits)

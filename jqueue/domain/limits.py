@@ -12,7 +12,6 @@ from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
@@ -73,7 +72,6 @@ _quote = json.encoder.encode_basestring
 _quote_ascii = json.encoder.encode_basestring_ascii
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The size limits of a queue. Each is a positive integer; four may be None.

@@ -11,7 +11,6 @@ from typing import ClassVar
 from jqueue.domain.durations import Duration
 from jqueue.domain.job_table import Packed, packed, unpacked
 from jqueue.domain.models import Claim, Job, JobStatus
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Segment, Span, joined, size_of, without
 
@@ -109,7 +108,6 @@ class RangeClaim:
         return self.held.claimed_at
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class RangeFailure:
     """The failure of one job of a range.

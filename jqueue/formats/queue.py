@@ -8,7 +8,6 @@ from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import to_seconds
-from jqueue.domain.option_names import checks_option_names
 from jqueue.formats.engine import StoreEngine
 from jqueue.formats.port import JobStorePort
 from jqueue.ports.queue import Capabilities
@@ -17,7 +16,6 @@ BATCH_LIMIT = 1_000
 """Largest number of calls in one commit."""
 
 
-@checks_option_names
 @lists_queue_options
 class StoreQueue(QueueVerbs, UsableAtOnce):
     """A queue on a store that keeps each job by itself.

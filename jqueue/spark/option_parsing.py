@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from jqueue.domain.durations import LONGEST
@@ -61,20 +60,12 @@ def parse_options(
         if name is None:
             if given.lower() in OF_SPARK:
                 continue
-            advice = (answers or {}).get(given.lower()) or _nearest(given, known)
+            advice = (answers or {}).get(given.lower()) or f"the options are {', '.join(sorted(known))}"
             raise InvalidJobError(f"there is no option {shown(given)}: {advice}")
         if name in taken:
             raise InvalidJobError(f"the option {name} is given twice, once by another name: drop one of them")
         taken[name] = _converted(name, known[name], text)
     return taken
-
-
-def _nearest(given: str, known: Mapping[str, OptionType]) -> str:
-    """Return the advice for an unknown option: the known names, after the one that may be meant."""
-    plain = {name.lower(): name for name in known}
-    found = get_close_matches(given.lower().replace("_", "").replace("-", ""), plain, 1)
-    meant = f"did you mean {plain[found[0]]}? The" if found else "the"
-    return f"{meant} options are {', '.join(sorted(known))}"
 
 
 def url_of(options: Mapping[str, str]) -> str:

@@ -36,7 +36,6 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError,
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort
@@ -159,7 +158,6 @@ def _claimed_among(results: list[Any]) -> list[Job]:
     return [job for result in results if isinstance(result, list) for job in result if isinstance(job, Job)]
 
 
-@checks_option_names
 @lists_queue_options
 class SyncQueue:
     """A queue whose verbs block: for programs without an event loop.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from jqueue.domain import option_names
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
-from jqueue.domain.option_names import checks_option_names
 from jqueue.telemetry.addresses import address_of
 from jqueue.telemetry.exporters import Exporter, Tracing
 from jqueue.worker.retries import Backoff, Exponential
@@ -32,7 +29,6 @@ MAX_CONCURRENCY = 10_000
 """The largest concurrency: the number of jobs that one dequeue may claim."""
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most `count` claims within any span of `per`.
@@ -80,46 +76,6 @@ class EnqueueArguments(OperationArguments, total=False):
     """Keyword arguments of `Handler.enqueue`: those of `Enqueue`, and `deadline`, the time that the call may take."""
 
     deadline: Duration | None
-
-
-HANDLER_OPTION_NAMES = tuple(HandlerArguments.__annotations__)
-OPERATION_OPTION_NAMES = tuple(OperationArguments.__annotations__)
-ENQUEUE_OPTION_NAMES = tuple(EnqueueArguments.__annotations__)
-
-NAMES_IN_OTHER_SYSTEMS = {
-    **dict.fromkeys(["retries", "max_retries", "max_tries"], "max_attempts"),
-    **dict.fromkeys(["time_limit", "soft_time_limit", "job_timeout"], "timeout"),
-    **dict.fromkeys(["countdown", "_defer_by"], "delay"),
-    **dict.fromkeys(["eta", "_defer_until"], "run_at"),
-    **dict.fromkeys(["expires", "_expires"], "expires_at"),
-    **dict.fromkeys(["task_id", "_job_id"], "job_id"),
-    "result_ttl": "keep_result",
-    **dict.fromkeys(["batch_size", "flush_every", "max_batch_size"], "batch"),
-    **dict.fromkeys(["batch_timeout", "flush_interval", "linger", "batch_window"], "batch_wait"),
-}
-"""Names of our options in other systems."""
-
-
-def check_names(verb: str, given: Collection[str], known: Collection[str], more: str = "") -> None:
-    """Check that the options exist: see `jqueue.domain.option_names`. For names of other systems, ours are suggested.
-
-    Raises:
-        TypeError: an option does not exist. The message says what to write.
-    """
-    option_names.check_names(verb, given, known, more, _advice)
-
-
-def _advice(name: str, known: Collection[str]) -> str:
-    ours = NAMES_IN_OTHER_SYSTEMS.get(name, name)
-    if name in ("queue", "queue_name"):
-        return ": make one queue object per queue"
-    if ours in known:
-        return f": it is {ours!r} here" + (", which counts the first try as well" if "retries" in name else "")
-    if ours in HANDLER_OPTION_NAMES:
-        return f': give {ours!r} to the handler, as in @worker.handler("name", {ours}=...)'
-    if ours in ENQUEUE_OPTION_NAMES:
-        return f": give {ours!r} with each job, as in enqueue(queue, payload, {ours}=...)"
-    return option_names.closest(name, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

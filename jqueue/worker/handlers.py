@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Producer
 from jqueue.worker.handler_options import (
-    ENQUEUE_OPTION_NAMES,
-    OPERATION_OPTION_NAMES,
     EnqueueArguments,
     HandlerOptions,
     OperationArguments,
-    check_names,
 )
 from jqueue.worker.payloads import parse_result
 from jqueue.worker.signatures import (
@@ -51,7 +47,6 @@ Home = Literal["loop", "thread", "process"]
 """The place where a function runs."""
 
 
-@checks_option_names
 class Handler(Generic[P, R_co]):
     """A decorated function. Calling it calls the function.
 
@@ -111,7 +106,6 @@ class Handler(Generic[P, R_co]):
         return add() if _blocks(queue) else _awaited(add)
 
     def _enqueue(self, queue: Any, payload: Any, options: EnqueueArguments) -> Any:
-        self._check_names("enqueue", payload, options, ENQUEUE_OPTION_NAMES)
         deadline = options.pop("deadline", None)
         data = self.encode(payload)
         return queue.enqueue(self.entrypoint, data, **self._given(options), deadline=deadline)
@@ -128,7 +122,6 @@ class Handler(Generic[P, R_co]):
             InvalidJobError: the payload is not what the handler takes.
             TypeError: an option does not exist.
         """
-        self._check_names("operation", payload, options, OPERATION_OPTION_NAMES)
         return Enqueue(self.entrypoint, self.encode(payload), **self._given(options))
 
     @overload
@@ -183,13 +176,6 @@ class Handler(Generic[P, R_co]):
         if payload is inspect.Parameter.empty:
             raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
         return codec.encode(payload)
-
-    def _check_names(self, verb: str, payload: Any, given: Collection[str], known: Collection[str]) -> None:
-        signature = self.signature
-        is_needed = signature.codec is not None and signature.default is inspect.Parameter.empty
-        missing = payload is NO_PAYLOAD and is_needed
-        more = "; the payload is missing too: give it as one value before the options" if missing else ""
-        check_names(f"{verb} of the handler {self.entrypoint!r}", given, known, more)
 
     def _given(self, options: OperationArguments) -> dict[str, Any]:
         """Return the options of an enqueue, completed by the handler's own."""

@@ -15,14 +15,12 @@ from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
-from jqueue.domain.option_names import checks_option_names
 from jqueue.worker.payloads import PayloadError, ResultError, describe
 
 OutcomeKind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
 """The outcome of a job that this worker held."""
 
 
-@checks_option_names
 class Retry(Exception):
     """Raised by a handler to have its job tried again. Counts as a failure.
 
@@ -40,7 +38,6 @@ class Retry(Exception):
         return self.reason or "the handler asked for another try"
 
 
-@checks_option_names
 class Discard(Exception):
     """Raised by a handler whose job can never succeed. The job is dead at once.
 
@@ -80,7 +77,6 @@ class Backoff(Protocol):
         """Return the longest wait in seconds after this many failures. The wait is drawn evenly from zero to it."""
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Exponential:
     """A bound that doubles after each failure, up to a cap. The wait is drawn evenly from zero to the bound.

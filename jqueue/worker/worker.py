@@ -11,17 +11,14 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 from jqueue.domain.cron import check_cron
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import JobQueue
 from jqueue.telemetry.exporters import Exporter, Tracing
 from jqueue.worker.calls import Middleware, ThreadMiddleware
 from jqueue.worker.declaring import Cron
 from jqueue.worker.handler_options import (
-    HANDLER_OPTION_NAMES,
     HandlerArguments,
     HandlerOptions,
     OtherArguments,
-    check_names,
     settings_of,
 )
 from jqueue.worker.handlers import NO_PAYLOAD, BatchHandler, Handler
@@ -40,8 +37,6 @@ MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 ThreadMiddlewareT = TypeVar("ThreadMiddlewareT", bound=ThreadMiddleware)
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
-CRON_OPTION_NAMES = ("timezone", "name", "payload", "unique_key", *HANDLER_OPTION_NAMES)
-
 
 def _checks_first_argument(name: str, hint: str) -> Callable[[MethodT], MethodT]:
     """Have a method say what to write if its first argument is not a string, as in `@worker.handler` or `handler()`."""
@@ -58,7 +53,6 @@ def _checks_first_argument(name: str, hint: str) -> Callable[[MethodT], MethodT]
     return decorate
 
 
-@checks_option_names
 class Worker:
     """Handlers for jobs, and the loop that claims, runs, retries and finishes them.
 
@@ -157,7 +151,6 @@ class Worker:
             InvalidJobError: an option has an invalid value, or the entrypoint has a handler already.
             TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
-        check_names("handler", options, HANDLER_OPTION_NAMES)
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -191,7 +184,6 @@ class Worker:
             InvalidJobError: the schedule is invalid, or an option has an invalid value.
             TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
-        check_names("cron", options, CRON_OPTION_NAMES)
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:

@@ -13,14 +13,14 @@ from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import source_options
 from jqueue.telemetry.catalog import COMMIT_METRICS, QUEUE_METRICS, WORKER_METRICS
-from jqueue.worker.handler_options import HANDLER_OPTION_NAMES
+from jqueue.worker.handler_options import HandlerArguments
 from tests.docs.architecture_map import PAGES, as_it_should_be
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 NAMES = {
     ("guide/enqueue.md", "| option | meaning |\n"): ALL_OPTIONS,
-    ("guide/handlers.md", "| option | meaning |\n"): HANDLER_OPTION_NAMES,
+    ("guide/handlers.md", "| option | meaning |\n"): tuple(HandlerArguments.__annotations__),
     ("reference/pipeline.md", "<!-- options: writing -->\n"): writing.OPTIONS,
     ("reference/pipeline.md", "<!-- options: snapshot -->\n"): reader.KNOWN,
     ("reference/pipeline.md", "<!-- options: source -->\n"): source_options.KNOWN,

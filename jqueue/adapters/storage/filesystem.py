@@ -26,7 +26,6 @@ from jqueue.adapters.storage._object_files import PART_BYTES, ObjectFiles
 from jqueue.adapters.storage._queue_folder import QueueFolder
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed
 from jqueue.runtime.file_lock import FileLock, HeldLock, has_file_locks
@@ -52,7 +51,6 @@ from jqueue.runtime.threads import in_a_thread
 _READS_WITHOUT_LOCK = 8
 
 
-@checks_option_names
 class LocalFileSystemStorage(NoQueue):
     """One object in a local file. Threads, event loops and forks may share it, and it may be pickled.
 

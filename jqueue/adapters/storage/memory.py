@@ -15,13 +15,11 @@ from datetime import datetime
 from jqueue.adapters.storage._beside import check_prefix, check_range, check_suffix
 from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.domain.errors import CASConflictError, ObjectMissingError
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import Listed
 from jqueue.runtime.system import SystemClock
 
 
-@checks_option_names
 @dataclass(eq=False)
 class InMemoryStorage(NoQueue):
     """One object in memory. The etag is a counter of writes, as text.

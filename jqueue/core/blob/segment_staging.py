@@ -17,10 +17,9 @@ from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job_options import IN_BULK
+from jqueue.domain.job_options import IN_BULK, check_names
 from jqueue.domain.limits import Limits, check_name, check_payloads
 from jqueue.domain.operations import NewSegment, Preparation, new_job
-from jqueue.domain.option_names import check_names
 from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import CHUNK_ROWS, RowKey

@@ -24,10 +24,9 @@ from jqueue.core.blob.lines import dump_ascii, encode_places, encode_unplaced, e
 from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
-from jqueue.domain.job_options import IN_BULK, options_of_plain, plain_options
+from jqueue.domain.job_options import IN_BULK, check_names, options_of_plain, plain_options
 from jqueue.domain.limits import Limits, check_name, check_payloads
 from jqueue.domain.operations import Preparation, StagedJobs, new_job
-from jqueue.domain.option_names import check_names
 
 FORMAT = 2
 

@@ -12,11 +12,9 @@ from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import SupportsLargeValues
 
 
-@checks_option_names
 class SetLargeValueVerbs(SetVerbs, SupportsLargeValues):
     """The verbs of `SupportsLargeValues` for a queue set."""
 

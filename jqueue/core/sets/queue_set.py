@@ -20,12 +20,10 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError,
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, DequeueOptions, Preparation
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.selection import turn_of
 from jqueue.ports.queue import JobQueue, SupportsWorkers
 
 
-@checks_option_names
 @lists_queue_options
 class QueueSet(SetLargeValueVerbs):
     """Takes jobs from several queues as from one: by priority, then by age, over all of them.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -18,7 +17,6 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError, QueueMissingError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation, Redriven
-from jqueue.domain.option_names import check_names, checks_option_names
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import Capabilities, JobQueue, Operator, Producer
 
@@ -30,17 +28,14 @@ def of_one_queue(
     verb: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[SetVerbs, Parameters], Coroutine[Any, Any, Result]]:
     """Return a set's method for a verb that concerns one queue as a whole. It takes the same arguments, and refuses."""
-    known = list(inspect.signature(verb).parameters)[1:]
 
     @functools.wraps(verb)
     async def refuse(self: SetVerbs, /, *given: Parameters.args, **options: Parameters.kwargs) -> Result:
-        check_names(verb.__name__, options, known)
         raise _one_queue_error(verb.__name__)
 
     return refuse
 
 
-@checks_option_names
 class SetVerbs(JobQueue):
     """The verbs of a queue set, except `dequeue`.
 

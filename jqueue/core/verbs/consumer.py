@@ -10,18 +10,15 @@ from jqueue.core.calls.claimed_payloads import NotLoadedError, holds_objects
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
-from jqueue.domain.job_options import NoOptions, takes_options
+from jqueue.domain.job_options import check_names, takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
-from jqueue.domain.option_names import checks_itself, checks_option_names, refuse_unlisted
 from jqueue.ports.queue import Consumer
 
 
-@checks_option_names
 class ConsumerVerbs(QueueBase, Consumer):
     """The verbs of `Consumer`."""
 
-    @checks_itself
     @takes_options(DequeueOptions)
     async def dequeue(
         self,
@@ -31,8 +28,7 @@ class ConsumerVerbs(QueueBase, Consumer):
         deadline: Duration | None = None,
         **options: Unpack[DequeueOptions],
     ) -> list[Job]:
-        if options:
-            refuse_unlisted(ConsumerVerbs.dequeue, options)
+        check_names("dequeue", options, DequeueOptions.__annotations__)
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, options)
@@ -52,18 +48,7 @@ class ConsumerVerbs(QueueBase, Consumer):
             raise
         return jobs[0]
 
-    @checks_itself
-    @takes_options(NoOptions)
-    async def ack(
-        self,
-        job_id: JobReference,
-        *,
-        result: Any = None,
-        deadline: Duration | None = None,
-        **options: Unpack[NoOptions],
-    ) -> None:
-        if options:
-            refuse_unlisted(ConsumerVerbs.ack, options)
+    async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
         if result is not None:
             operation = self._checked(Ack(job_id, result).prepared(self._preparation))
             await self._submit((operation,), deadline, convert=first_of)

@@ -13,12 +13,10 @@ from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import QueueState
-from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 
 
-@checks_option_names
 class HistoryVerbs(QueueBase, SupportsHistory):
     """The verb of `SupportsHistory`, for queues on one blob.
 

@@ -11,7 +11,6 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JobNotFoundError, ResultNotKeptError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Find
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjectURLs
@@ -30,7 +29,6 @@ async def payload_of(queue: JobQueue, job: Job) -> AsyncGenerator[bytes, None]:
         raise InvalidJobError(f"the payload of job {job.id!r} is in an object, which this queue cannot read")
 
 
-@checks_option_names
 class LargeValueVerbs(QueueBase, SupportsLargeValues):
     """The verbs of `SupportsLargeValues`."""
 

@@ -14,7 +14,7 @@ from jqueue.core.queue_base import QueueBase
 from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.job_options import ScheduleOptions, takes_options
+from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, check_names, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.operations import (
@@ -38,7 +38,6 @@ from jqueue.domain.operations import (
     Unschedule,
 )
 from jqueue.domain.operations.dequeue import sought_names
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
@@ -47,7 +46,6 @@ from jqueue.ports.queue import Operator, SupportsPeek
 logger = logger_of("jqueue")
 
 
-@checks_option_names
 class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
@@ -141,6 +139,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
+        check_names("schedule", options, SCHEDULE_OPTIONS)
         operation = SetSchedule(name, cron, entrypoint, payload, timezone=timezone, **options)
         return await self._done(operation, deadline)
 

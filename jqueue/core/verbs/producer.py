@@ -27,7 +27,6 @@ from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
 from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments, new_job
 from jqueue.domain.operations.jobs import LINE_BYTES
-from jqueue.domain.option_names import checks_itself, checks_option_names, refuse_unlisted
 from jqueue.ports.queue import Producer
 
 PIECE = 256
@@ -37,11 +36,9 @@ A_MOMENT = 0.01
 """Seconds by which a timer may fire early."""
 
 
-@checks_option_names
 class ProducerVerbs(QueueBase, Producer):
     """The verbs of `Producer`."""
 
-    @checks_itself
     @takes_options(EnqueueOptions)
     async def enqueue(
         self,
@@ -53,7 +50,6 @@ class ProducerVerbs(QueueBase, Producer):
         **options: Unpack[EnqueueOptions],
     ) -> Job:
         if options:
-            refuse_unlisted(ProducerVerbs.enqueue, options)
             operation = new_job(self._preparation, entrypoint, payload, priority, **options)
         else:  # most calls: Python makes no dictionary and no tuple for the options
             operation = new_job(self._preparation, entrypoint, payload, priority)

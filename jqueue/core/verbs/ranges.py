@@ -16,7 +16,6 @@ from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError,
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, Span, common, joined
@@ -28,7 +27,6 @@ CHUNKS_AT_ONCE = 16
 """Number of chunks that are read at once."""
 
 
-@checks_option_names
 class RangeVerbs(QueueBase, SupportsRanges):
     """The verbs of `SupportsRanges`, for queues on one blob."""
 

@@ -22,14 +22,12 @@ from jqueue.domain.errors import (
 from jqueue.domain.job_options import OnConflict, check_conflict
 from jqueue.domain.operations import BulkConflicts, Configure, LastTransaction, StagedReceipt, Transaction
 from jqueue.domain.operations.transactions import checked, is_repeated
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.segments import STAGED_NAMED_WITHIN
 
 A_MOMENT = 0.01
 """Seconds by which a timer may fire early."""
 
 
-@checks_option_names
 class StagingVerbs(QueueBase):
     """The verb of staged segments.
 

@@ -14,13 +14,11 @@ from jqueue.domain.models import COUNT_MAX, Claim, Job
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ranges import ClaimRange, only_through
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.segments import CHUNK_ROWS
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class ClaimBatch(Operation):
     """Claim the next jobs, by priority and then by commit order. Its result is a list of jobs and claims of ranges.

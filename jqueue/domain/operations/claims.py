@@ -17,7 +17,6 @@ from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, che
 from jqueue.domain.models import NO_CLAIM, PLAIN_FIELDS, AttemptError, Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.returned_ranges import give_range_back
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.size_limit import take_reserve
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, RESULTS, StoredObject
 from jqueue.domain.transitions import Verb
@@ -136,7 +135,6 @@ class _EndsClaim(Operation):
             claims.end(self.job)
 
 
-@checks_option_names
 @dataclass(frozen=True)  # without slots: the defaults are those of the class
 class Ack(_EndsClaim):
     """Finish a job: it leaves the queue, or stays while its result is kept.
@@ -273,7 +271,6 @@ class Ack(_EndsClaim):
         return job is None or (job.status is JobStatus.COMPLETED and job.attempt == claim.attempt)
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Nack(_EndsClaim):
     """Give a job back. Its result is the number of bytes of the error that the queue had no room for; None if it had.
@@ -345,7 +342,6 @@ class Nack(_EndsClaim):
         return changes.get("error_dropped") or None
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation):
     """Keep claims alive, many in one operation.

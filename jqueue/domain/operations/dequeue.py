@@ -17,7 +17,6 @@ from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Claim, Job, JobStatus, t
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rates import with_claim
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.transitions import Verb
@@ -51,7 +50,6 @@ class DequeueOptions(TypedDict, total=False):
     ]
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Dequeue(Operation):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.

@@ -13,6 +13,7 @@ from jqueue.domain.job_options import (
     OPTIONS,
     EnqueueOptions,
     OnConflict,
+    check_names,
     check_options,
     options_bytes,
     options_needed,
@@ -23,7 +24,6 @@ from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in
 from jqueue.domain.limits import Limits, check_name, check_priority, written_bytes
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, PLAIN_FIELDS, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.option_names import check_names
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import enqueue_limit, take_space
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, StoredObject
@@ -92,10 +92,8 @@ class Enqueue(Operation):
         values: dict[str, Any] = self.__dict__  # a `dataclass` sets each option, which takes ten times as long
         values["entrypoint"], values["payload"], values["priority"] = entrypoint, payload, priority
         if options:
-            check_names("Enqueue", options, (*_NO_OPTIONS, *OPTIONS))
+            check_names("Enqueue", options, OPTIONS)
             values.update((name, value) for name, value in options.items() if value is not OPTIONS[name].default)
-
-    __init__.__qualname__ = "Enqueue"  # as Python is to name it in an error about missing arguments
 
     @property
     def has_options(self) -> bool:

@@ -18,7 +18,6 @@ from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import kept_errors, send_back
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.returned_ranges import give_range_back
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.transitions import Verb
 
 CLOCKS_DIFFER = 60.0
@@ -60,7 +59,6 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
     return len(jobs)
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Cancel(Operation):
     """Remove a queued job. Its result is the job.
@@ -151,7 +149,6 @@ class Redriven(int):
         return redriven
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
     """Queue dead jobs again. Failures and expiry are forgotten, attempts are kept. Its result is a `Redriven`.
@@ -225,7 +222,6 @@ class Redrive(Operation):
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Purge(Operation):
     """Remove the jobs of a status for good. Its result is their number.
@@ -301,7 +297,6 @@ class Purge(Operation):
         return () if self.job_id is None else (self.job_id,)
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class RequeueStale(Operation):
     """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""

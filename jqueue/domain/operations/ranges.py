@@ -20,7 +20,6 @@ from jqueue.domain.operations.dequeue import count_claims
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.returned_ranges import bulk_move, return_rows
 from jqueue.domain.operations.schedules import fire_due
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.ranges import HOLES, MOST_SPANS, RANGES_KEPT, Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -31,7 +30,6 @@ from jqueue.domain.transitions import BulkMove, Verb
 WorstPriority = Callable[[str], float | None]
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class ClaimRange(Operation):
     """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
@@ -273,7 +271,6 @@ def _last_of(spans: Sequence[Span], most: int) -> list[Span]:
     return found
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class EndRange(Operation):
     """End the claim on a range, or on its first jobs: they are done, but for some that failed and some given back.

@@ -14,7 +14,6 @@ from jqueue.domain.limits import check_name, check_priority
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.transitions import Verb
 
 
@@ -26,7 +25,6 @@ def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> Job:
     return job
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Reschedule(Operation):
     """Set another time for a queued job. Its result is the job. Give either `delay` or `run_at`.
@@ -74,7 +72,6 @@ class Reschedule(Operation):
         return (self.job_id,)
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Reprioritise(Operation):
     """Give a queued job another priority. Its sequence number gives its place among jobs of that priority.

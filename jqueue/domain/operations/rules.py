@@ -13,7 +13,6 @@ from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 from jqueue.domain.size_limit import check_rules_fit
 
@@ -43,7 +42,6 @@ def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
     return draft.header.entrypoints.get(entrypoint, EntrypointRules())
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Pause(Operation):
     """Pause an entrypoint: no job of it is claimed until it is resumed. Jobs in progress go on; enqueue takes more."""
@@ -67,7 +65,6 @@ class Pause(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": True}))
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Resume(Operation):
     """End a pause."""
@@ -86,7 +83,6 @@ class Resume(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": False}))
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class SetLimits(Operation):
     """Set the limits of an entrypoint. They replace its former limits; a pause stays.
@@ -133,7 +129,6 @@ class SetLimits(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update=limits))
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Operation):
     """Change settings of the queue as a whole. Its result is the new `QueueSettings`.

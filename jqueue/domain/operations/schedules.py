@@ -22,7 +22,6 @@ from jqueue.domain.models import Job
 from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
-from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import Schedule, Span
 from jqueue.domain.size_limit import take_space
 
@@ -77,7 +76,6 @@ def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
     }
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 @with_options(ScheduleOptions)
 class SetSchedule(Operation):
@@ -157,7 +155,6 @@ class SetSchedule(Operation):
         return as_shown(schedule, now)
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class RunSchedule(Operation):
     """Enqueue one job of a cron entry now, whatever its times, which stay as they are. Its result is the job.
@@ -198,7 +195,6 @@ class RunSchedule(Operation):
         return (self.job_id,) if self.job_id else ()
 
 
-@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Unschedule(Operation):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
