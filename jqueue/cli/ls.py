@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.chosen_jobs import chosen_jobs
+from jqueue.cli.chosen_jobs import ShortIds, chosen_jobs
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
@@ -26,11 +26,9 @@ from jqueue.cli.sorted_rows import SortedRows
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobsUnreadableError
-from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
-from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of, since
-from jqueue.domain.short_ids import ShortIds
+from jqueue.domain.selection import QUEUED, FirstItems, Phase, Selection, phase_of, since
 
 WIDE = 120
 """Width of a terminal from which on ids are shown in full."""

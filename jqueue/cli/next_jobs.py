@@ -6,9 +6,8 @@ from datetime import datetime
 
 from jqueue.core.engine.view import QueueView
 from jqueue.domain.errors import JobsUnreadableError
-from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job
-from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of
+from jqueue.domain.selection import QUEUED, FirstItems, Phase, Selection, phase_of
 
 
 def come_in_order(view: QueueView, selection: Selection) -> bool:

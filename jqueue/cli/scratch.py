@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Self, TypeVar
 
-from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.durations import exponential_bound
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import SupportsReadIfChanged, SupportsScratch

@@ -1,4 +1,4 @@
-"""Durations: callers give a `timedelta` or seconds, people write "15m"; inside, all are seconds."""
+"""Durations: callers give a `timedelta` or seconds, people write "15m"; inside, all are seconds. Bounds of backoffs."""
 
 from __future__ import annotations
 
@@ -57,3 +57,19 @@ def check_time(what: str, value: object) -> datetime:
     except OverflowError:
         raise InvalidJobError(f"{what} is out of range: {shown(value)}") from None
     return value
+
+
+LARGEST_EXPONENT = 32
+
+
+def exponential_bound(failures: int, base: float, cap: float) -> float:
+    """Return the upper bound of a full-jitter backoff, in seconds.
+
+    Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+
+    Args:
+        failures: number of failures so far, from 1.
+        base: the bound after the first failure, in seconds.
+        cap: the largest bound, in seconds.
+    """
+    return float(min(cap, base * 2 ** min(max(failures, 1) - 1, LARGEST_EXPONENT)))

@@ -15,7 +15,6 @@ from jqueue.domain.errors import (
     JQueueError,
     UnknownOutcomeError,
 )
-from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import EntrypointRules, Job, JobStatus
 from jqueue.domain.operations import (
     Cancel,
@@ -35,7 +34,7 @@ from jqueue.domain.operations import (
     SetLimits,
     Unschedule,
 )
-from jqueue.domain.selection import phase_of, turn_of
+from jqueue.domain.selection import FirstItems, phase_of, turn_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.dead import pattern_of
 from jqueue.server.jobs import search_of, seen_of

@@ -9,10 +9,9 @@ from heapq import nsmallest
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
-from jqueue.domain.first_items import FirstItems
 from jqueue.domain.job_table import Packed, unpacked, waits_only
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.selection import Phase, Selection, phase_of, since
+from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, since
 from jqueue.runtime.threads import in_a_thread
 from jqueue.server.view import View
 from jqueue.server.waiting import are_few, waiting_jobs

@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
-from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.durations import exponential_bound
 from jqueue.domain.errors import (
     CASConflictError,
     InvalidURLError,

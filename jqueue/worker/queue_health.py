@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.counting import counted
+from jqueue.domain.durations import exponential_bound
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of

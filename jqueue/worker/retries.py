@@ -11,8 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
-from jqueue.domain.backoff import exponential_bound
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import Duration, exponential_bound, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.worker.payloads import PayloadError, ResultError, describe

@@ -11,8 +11,8 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus, JQueueError
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations.drop_rows import DropRows
 from jqueue.domain.operations.lookup import CountQueued, LookAtBacklog
+from jqueue.domain.operations.segments import DropRows
 from jqueue.domain.segment_index import id_hash, id_hashes
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.operations import Cancel, Enqueue, Operation, Purge

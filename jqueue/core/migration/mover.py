@@ -33,13 +33,12 @@ from jqueue.domain.errors import (
     QueueMissingError,
     UnknownOutcomeError,
 )
-from jqueue.domain.first_items import FirstItems
 from jqueue.domain.in_transit import MOVER, is_moving
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Find, HandBack, Operation, Preparation
 from jqueue.domain.operations.moving import Arrive, ArriveRules, Depart, RulesReceipt, Take
-from jqueue.domain.selection import turn_of
+from jqueue.domain.selection import FirstItems, turn_of
 from jqueue.ports.queue import Operator, SupportsApply
 
 BATCH_JOBS = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.durations import exponential_bound
 from jqueue.domain.models import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
 

@@ -12,10 +12,9 @@ from datetime import datetime
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, QueueMissingError, shown
-from jqueue.domain.first_items import FirstItems
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import JobReference
-from jqueue.domain.selection import Phase, phase_of, turn_of
+from jqueue.domain.selection import FirstItems, Phase, phase_of, turn_of
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue, SupportsPeek

@@ -19,10 +19,9 @@ from jqueue.domain.operations.guarded import (
     SettingsAsSeen,
 )
 from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
-from jqueue.domain.operations.lookup import CountQueued, Find, Peek
+from jqueue.domain.operations.lookup import AwaitResult, CountQueued, Find, Peek
 from jqueue.domain.operations.operator import Cancel, CreateQueue, Fence, Purge, Redrive, Redriven, RequeueStale, Sweep
 from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
-from jqueue.domain.operations.results import AwaitResult
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
 from jqueue.domain.operations.schedules import RunSchedule, SetSchedule, Unschedule
 from jqueue.domain.operations.staged import EnqueueStaged, StagedJobs, StagedReceipt

@@ -1,4 +1,4 @@
-"""Operations that look at jobs without a claim: the jobs that a dequeue would return, one job, numbers of queued jobs.
+"""Operations that look at jobs without a claim: the next jobs, one job, numbers of queued jobs, the result of a job.
 
 A caller that chooses among several queues needs them: it must know the jobs of each before it claims from one.
 """
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.errors import JobFailedError, ResultNotKeptError
 from jqueue.domain.job_table import entrypoint_of, split_waiting, status_of, unpacked
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, JobStatus, NotLoaded, trusted_job
@@ -125,6 +126,51 @@ class Find(Operation):
             return []
         said = {"id": self.job_id, "attempt": attempt, "status": JobStatus.COMPLETED, "created_at": now}
         return [trusted_job({**PLAIN, "entrypoint": "", "payload": b"", **said})]
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the id of the job."""
+        return (self.job_id,)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitResult(Operation):
+    """Look for the result of a job. Its result is a list: the finished job, or nothing while it has not finished.
+
+    It is applied after the other operations of a commit, like a dequeue: a job that they finish is seen at once.
+    """
+
+    claims_jobs: ClassVar[bool] = True
+    needs_space: ClassVar[bool] = False
+    always_needs: ClassVar[tuple[str, ...]] = ("results",)
+
+    job_id: str
+
+    def prepared(self, preparation: Preparation) -> AwaitResult:
+        """Check the arguments."""
+        check_name("job_id", self.job_id, preparation.limits)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> list[Job]:
+        """Return the finished job in a list; an empty list while it has not finished.
+
+        Raises:
+            JobFailedError: it is dead.
+            ResultNotKeptError: it has finished, and its result was not kept or is no longer kept.
+            JobNotFoundError: it is not in the queue, and not among the finished ids.
+        """
+        if self.job_id not in draft.jobs.entries and self.job_id in draft.header.finished:
+            raise ResultNotKeptError(self.job_id)
+        job = draft.get(self.job_id)
+        if job.status is JobStatus.DEAD:
+            raise JobFailedError(job.id, job.error, job.error_dropped)
+        if job.status is not JobStatus.COMPLETED:
+            return []
+        kept_until = draft.jobs.order.ended.kept_until(job)
+        if kept_until is not None and kept_until <= now:  # its time is over: the next change of the queue removes it
+            raise ResultNotKeptError(job.id)
+        if job.result_dropped:
+            raise ResultNotKeptError(job.id, job.result_dropped)
+        return [job]
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job."""
