@@ -9,10 +9,9 @@ from datetime import datetime
 
 from jqueue.cli.progress import reading
 from jqueue.core.engine.view import QueueView
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Selection
 
 NAMED = 3

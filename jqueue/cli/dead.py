@@ -11,9 +11,8 @@ import typer
 from jqueue.cli.chosen_jobs import ShortIds
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import instant, moment, show, show_json, table
-from jqueue.domain.counting import counted
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -25,9 +25,8 @@ from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.cli.verdict import Verdict, judge
 from jqueue.connect import connect_storage
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import StorageError, StorageFatalError
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck
 from jqueue.runtime.system import SystemClock, SystemEntropy
 

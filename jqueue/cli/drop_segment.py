@@ -15,9 +15,8 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain,
 from jqueue.cli.printing import jobs, show, show_json
 from jqueue.core.blob.segment_damage import jobs_in
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.domain.counting import counted
 from jqueue.domain.operations.segments import DropRows, is_given_up
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import FOLDER, Segment, Span
 

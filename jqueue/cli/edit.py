@@ -14,9 +14,8 @@ from jqueue.cli.on_jobs import JobID
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.parts import read_job, read_limits, read_schedule, read_settings
 from jqueue.cli.printing import note, refusal, show, show_json
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import ChangedMeanwhileError, DuplicateJobError, QueueFullError
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 
 Read = Callable[[OpenedQueue], Awaitable[Document]]
 

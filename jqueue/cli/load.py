@@ -6,8 +6,8 @@ import asyncio
 
 from jqueue.cli.probes import HONOUR, ProbeContext, Result, failed, noted, passed
 from jqueue.cli.scratch import TRIES, ScratchObject, run_concurrently
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.domain.printable import counted
 
 WRITERS = 5
 INCREMENTS = 10

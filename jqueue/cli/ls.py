@@ -24,10 +24,9 @@ from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
 from jqueue.cli.queue_order import jobs_in_order
 from jqueue.cli.sorted_rows import SortedRows
 from jqueue.core.engine.view import QueueView
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import QUEUED, FirstItems, Phase, Selection, phase_of, since
 
 WIDE = 120

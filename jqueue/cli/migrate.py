@@ -24,9 +24,8 @@ from jqueue.core.migration.mover import MigrationReport, SourceDamagedError
 from jqueue.core.migration.mover import migrate as move
 from jqueue.core.migration.plan import Tally
 from jqueue.core.sets.same_place import is_same_place
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, StorageError
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.formats.queue import StoreQueue
 
 Queue = DirectQueue | StoreQueue

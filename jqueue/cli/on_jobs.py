@@ -21,7 +21,6 @@ from jqueue.cli.chosen_jobs import chosen_jobs, one_job
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import UNUSABLE, jobs, note, refusal, show, show_json
 from jqueue.cli.progress import jobs_counted, reading
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
     DuplicateJobError,
@@ -34,7 +33,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Guarded, JobMatches, Operation
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Phase, Selection, phase_of
 
 CHUNK = 1_000

@@ -8,7 +8,6 @@ from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.documents import Document, Values, duration_of, option_of, payload_given, payload_shown, plain
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain
 from jqueue.cli.printing import moment
-from jqueue.domain.counting import counted
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueSettings
 from jqueue.domain.operations import (
@@ -26,6 +25,7 @@ from jqueue.domain.operations import (
     SetSchedule,
     SettingsAsSeen,
 )
+from jqueue.domain.printable import counted
 
 DURATIONS = ("dead_retention", "history")
 """The settings of a queue that are durations."""

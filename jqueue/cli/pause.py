@@ -8,7 +8,7 @@ import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.printing import note, show, show_json
-from jqueue.domain.counting import counted
+from jqueue.domain.printable import counted
 from jqueue.domain.stats import EntrypointStats
 
 NOBODY_HAS_IT = "no job, worker or cron entry has this entrypoint yet: check its name"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from jqueue.cli.columns import write_lines
-from jqueue.domain.counting import counted
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

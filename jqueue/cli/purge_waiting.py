@@ -8,8 +8,8 @@ from collections.abc import Set
 from jqueue.cli.on_jobs import ask
 from jqueue.cli.on_queue import OpenedQueue, certain, on_queue
 from jqueue.cli.printing import jobs, show, show_json
-from jqueue.domain.counting import counted
 from jqueue.domain.models import JobStatus
+from jqueue.domain.printable import counted
 
 
 def purge_waiting(url: str, entrypoints: Set[str], *, yes: bool, dry_run: bool, as_json: bool) -> None:

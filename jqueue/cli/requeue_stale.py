@@ -10,8 +10,8 @@ import typer
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.printing import jobs, refusal, show, show_json
 from jqueue.cli.values import duration
-from jqueue.domain.counting import counted
 from jqueue.domain.models import JobStatus
+from jqueue.domain.printable import counted
 
 
 def requeue_stale(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.pause import Entrypoint
 from jqueue.cli.printing import show, show_json
-from jqueue.domain.counting import counted
+from jqueue.domain.printable import counted
 from jqueue.domain.stats import EntrypointStats
 
 

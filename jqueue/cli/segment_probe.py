@@ -15,9 +15,9 @@ from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.segment_check import CheckedChunk, SegmentCheck
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
 from jqueue.core.engine.observers import Observers
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.models import QueueState
+from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import FOLDER, Segment
 from jqueue.ports.clock import Entropy

@@ -20,11 +20,10 @@ from jqueue.cli.printing import age, ago, instant, length, moment, show_json, si
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.verbs.large_values import payload_of
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Phase, phase_of, since
 
 BEFORE = timedelta(minutes=1)

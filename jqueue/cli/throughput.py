@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jqueue.cli.printing import age, brief, table
-from jqueue.domain.counting import counted
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.domain.totals import Totals
 

@@ -21,7 +21,6 @@ from jqueue.cli.printing import UNUSABLE, refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     InvalidBlobError,
     InvalidJobError,
@@ -30,7 +29,7 @@ from jqueue.domain.errors import (
     QueueMissingError,
     StorageFatalError,
 )
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import logger_of

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from jqueue.domain.counting import counted
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 
 SHOWN = 80
 """Number of characters of a value that an error shows."""

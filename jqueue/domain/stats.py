@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jqueue.domain.counters import OTHERS
-from jqueue.domain.counting import counted
 from jqueue.domain.job_table import Packed, split_waiting, unpacked
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
 from jqueue.domain.rates import claims_left
 from jqueue.domain.segments import SEGMENTS_KEPT

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal, Protocol
 
-from jqueue.domain.counting import counted
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
+from jqueue.domain.printable import counted
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handlers import Handler

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 
 from jqueue.core.queue_options import options_of
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
@@ -21,6 +20,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.operations import Ack, Nack
+from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply

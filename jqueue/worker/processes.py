@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
+from jqueue.domain.printable import counted
 from jqueue.worker.handlers import Handler
 from jqueue.worker.in_process import read_answer, run_in_process
 from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext, begun

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from jqueue.domain.counting import counted
 from jqueue.domain.durations import exponential_bound
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, StorageFatalError
+from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 

@@ -11,9 +11,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, SegmentDamagedError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer, SupportsRanges
 from jqueue.worker.claiming import SingleClaims

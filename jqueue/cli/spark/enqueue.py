@@ -19,10 +19,9 @@ from jqueue.cli.spark.files import format_of, is_missing, read_jobs
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, pairs, spark_session
 from jqueue.connect import connect_storage
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_options import IN_BULK
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.runtime.system import SystemClock
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from jqueue.core.blob.codec import (
 from jqueue.core.blob.lines import encode_asides, encode_jobs
 from jqueue.core.blob.pages import Page, Pages
 from jqueue.core.engine.lazy_state import LazyState
-from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
+from jqueue.domain.printable import counted
 from jqueue.domain.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import logger_of
 

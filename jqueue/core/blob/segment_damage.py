@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
+from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import FOLDER, Segment, Span, common, joined, size_of, without
 

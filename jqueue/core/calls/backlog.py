@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from jqueue.core.calls.deadlines import Alarms
 from jqueue.core.engine.requests import Request
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import DeadlineExceededError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.operations import Operation
+from jqueue.domain.printable import counted
 
 
 class Backlog:

@@ -19,10 +19,10 @@ from datetime import timedelta
 
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.engine.view import QueueView
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.models import QueueState
+from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
 from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, awaits_commit
 from jqueue.domain.stored_object import PAYLOADS, RESULTS

@@ -20,7 +20,6 @@ from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.job_table import unpacked, waits_only
@@ -36,6 +35,7 @@ from jqueue.domain.operations import (
     Transaction,
 )
 from jqueue.domain.operations.bulk import conflict_mode
+from jqueue.domain.printable import counted
 from jqueue.domain.segment_index import id_hashes
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.domain.size_limit import enqueue_limit

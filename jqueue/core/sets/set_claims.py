@@ -13,10 +13,10 @@ from typing import Any
 
 from jqueue.core.sets.members import ClaimOwners, Member, Names, in_order
 from jqueue.core.sets.same_place import name_of
-from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.models import Job
+from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 

@@ -11,7 +11,6 @@ from typing import Unpack
 from jqueue.core.engine.slices import in_turns
 from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
-from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, check_names, takes_options
@@ -38,6 +37,7 @@ from jqueue.domain.operations import (
     Unschedule,
 )
 from jqueue.domain.operations.dequeue import sought_names
+from jqueue.domain.printable import counted
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of

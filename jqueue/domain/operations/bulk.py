@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.job_options import CONFLICTS, OnConflict
@@ -34,6 +33,7 @@ from jqueue.domain.operations.known_rows import (
 )
 from jqueue.domain.operations.staged import StagedReceipt
 from jqueue.domain.operations.transactions import Given, is_repeated, last_version, remember
+from jqueue.domain.printable import counted
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
 from jqueue.domain.segments import SEGMENTS_KEPT, Segment, Span, joined, size_of, without

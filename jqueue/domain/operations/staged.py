@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, NoReturn
 
-from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import OnConflict, check_conflict
@@ -20,6 +19,7 @@ from jqueue.domain.models import COUNT_MAX, QueueState
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import NewJob, drop_outlived, new_job
 from jqueue.domain.operations.transactions import Transaction, checked, is_repeated, last_version, remember
+from jqueue.domain.printable import counted
 from jqueue.domain.sequence_numbers import EncodedJobs
 from jqueue.domain.size_limit import enqueue_limit, take_space
 

@@ -14,7 +14,6 @@ from typing import Any
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     JQueueError,
     QueueFullError,
@@ -27,6 +26,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.ranges import ClaimRange
+from jqueue.domain.printable import counted
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.ports.log import logger_of

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from jqueue.domain.counting import counted
+from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock

@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import WorkInstructions, work
 from jqueue.spark.batch.child_listener import ChildReport, ChildTimeouts, run_child

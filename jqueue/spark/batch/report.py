@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.printable import counted
 
 _SAID = {
     "done": "done",

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
+from jqueue.domain.printable import counted
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of

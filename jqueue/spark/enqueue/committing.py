@@ -21,7 +21,6 @@ from jqueue.core.blob.segment_object import EncodedSegment
 from jqueue.core.blob.segment_staging import SegmentPlace, StagedTask
 from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
@@ -34,6 +33,7 @@ from jqueue.domain.operations import (
     StagedReceipt,
     Transaction,
 )
+from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from jqueue.core.blob.segment_staging import SegmentStager
 from jqueue.core.blob.staged_object import StagedWriter
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import check_name, check_payloads
+from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.bad_rows import BadRowCollector, BadRowPolicy

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Transaction
 from jqueue.domain.operations.transactions import TRANSACTION_KEPT
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.committing import (
     BATCH_ID,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy

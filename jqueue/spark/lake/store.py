@@ -19,13 +19,12 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
 from jqueue.core.engine.engine import ask_until
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     CASConflictError,
     InvalidURLError,
     StorageFatalError,
 )
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsListing, SupportsRelease
 from jqueue.runtime.posix_files import as_storage_error, create_folder, flush_folder, open_folder

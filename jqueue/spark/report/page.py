@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from jqueue._version import __version__
-from jqueue.domain.counting import counted
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.runtime.posix_files import as_storage_error
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import Failure, Figures

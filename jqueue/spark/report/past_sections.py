@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from jqueue.domain.counting import counted
+from jqueue.domain.printable import counted
 from jqueue.spark.report import past_plots
 from jqueue.spark.report.formatting import duration, mean, number
 from jqueue.spark.report.past_columns import Past, PastFigures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jqueue.domain.counting import counted
+from jqueue.domain.printable import counted
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import (
     AGE_NAMES,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from jqueue.domain.counting import counted
+from jqueue.domain.printable import counted
 from jqueue.spark.report.columns import EntrypointFigures, Figures
 from jqueue.spark.report.formatting import ahead, duration, mean, moment, name, number, short_names
 from jqueue.spark.report.plots import by_class

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from jqueue.core.blob.pages import SEPARATOR
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import JobStatus
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options

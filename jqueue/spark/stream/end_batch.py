@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, StorageFatalError, shown
 from jqueue.domain.limits import Limits, check_result, cut_error
+from jqueue.domain.printable import counted
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
 from jqueue.spark.staging import absolute

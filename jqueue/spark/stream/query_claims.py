@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobCancelledError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Operation
@@ -33,6 +32,7 @@ from jqueue.domain.operations.claim_batch import ClaimBatch
 from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence, RangesHeldBy
 from jqueue.domain.operations.lookup import Backlog, LookAtBacklog
 from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.printable import counted
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import CHUNK_ROWS, FOLDER
 from jqueue.ports.log import logger_of
