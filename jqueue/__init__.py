@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jqueue.core.broker import BrokerQueue
     from jqueue.core.direct import DirectQueue
     from jqueue.core.heartbeat import HeartbeatManager
-    from jqueue.core.migration.mover import migrate
-    from jqueue.core.sets.queue_set import QueueSet
+    from jqueue.core.migration import migrate
+    from jqueue.core.queue_set import QueueSet
     from jqueue.domain.errors import (
         CASConflictError,
         ClaimLostError,
@@ -139,8 +139,8 @@ _HOMES = {
         "jqueue.core.broker": "BrokerQueue",
         "jqueue.core.direct": "DirectQueue",
         "jqueue.core.heartbeat": "HeartbeatManager",
-        "jqueue.core.migration.mover": "migrate",
-        "jqueue.core.sets.queue_set": "QueueSet",
+        "jqueue.core.migration": "migrate",
+        "jqueue.core.queue_set": "QueueSet",
         "jqueue.domain.errors": """
             CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError InvalidJobError JQueueError
             JobCancelledError JobFailedError JobNotFoundError JobStateError JobsUnreadableError QueueClosedError
@@ -174,7 +174,7 @@ _PACKAGES = ("adapters", "core", "domain", "formats", "ports", "runtime")
 _ELSEWHERE = (
     "operations",
     *("domain.errors", "domain.events", "domain.rules", "domain.stats", "ports.queue"),
-    *("core.group_commit", "core.migration.mover", "formats.queue", "worker", "sync"),
+    *("core.group_commit", "core.migration", "formats.queue", "worker", "sync"),
 )
 """Modules with further public names, which the AttributeError for such a name suggests."""
 

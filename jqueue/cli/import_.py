@@ -15,7 +15,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain,
 from jqueue.cli.printing import jobs, show_json
 from jqueue.cli.progress import jobs_counted
 from jqueue.core.blob.job_lines import import_line
-from jqueue.core.migration.plan import arriving
+from jqueue.core.migration import arriving
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Find
@@ -156,7 +156,7 @@ async def _add(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report
     if not batch:
         return
     queue, now = opened.queue, opened.now()
-    arrivals = [Arrive(arriving(job, (), queue.capabilities, now)) for _, job in batch]
+    arrivals = [Arrive(arriving(job, now)) for _, job in batch]
     for (number, _), answer in zip(batch, await certain(queue.apply_each(*arrivals)), strict=True):
         if not isinstance(answer, JQueueError):
             report.added += 1

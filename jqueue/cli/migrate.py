@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from jqueue.adapters.storage.memory import InMemoryStorage
@@ -20,15 +18,18 @@ from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.cli.progress import jobs_counted
 from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.migration.mover import MigrationReport, SourceDamagedError
-from jqueue.core.migration.mover import migrate as move
-from jqueue.core.migration.plan import Tally
-from jqueue.core.sets.same_place import is_same_place
+from jqueue.core.migration import MigrationReport
+from jqueue.core.migration import migrate as move
+from jqueue.core.same_place import is_same_place
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.printable import counted, printable
 from jqueue.formats.queue import StoreQueue
 
 Queue = DirectQueue | StoreQueue
+
+
+LEFT = ("ready", "scheduled", "in_progress", "dead", "completed")
+"""The figures of jobs that are left at SOURCE."""
 
 
 class Status(IntEnum):
@@ -62,8 +63,8 @@ def migrate(
 ) -> None:
     """Move the jobs of one queue to another.
 
-    They keep their order, delays, attempts and errors, and dead jobs move too. Programs may use both queues meanwhile.
-    If the move is interrupted at any moment, run the command again to finish it.
+    They keep their ids, order, delays, attempts and errors, and dead jobs move too. Limits, settings and cron entries
+    do not. Programs may use both queues meanwhile. If the move is interrupted, run the command again to finish it.
 
     Exits with 0 if all jobs have moved, 1 if some stay, 2 if the move cannot be done.
     """
@@ -72,17 +73,16 @@ def migrate(
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     try:
-        report = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
-    except SourceDamagedError as error:  # all others have moved
-        report = error.report
+        report, rules = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
     except StorageError as error:
         raise refusal(f"{error}. Run the command again to finish the move", as_json=as_json) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
+    names = _name(opened[0]), _name(opened[1])
     if as_json:
-        show_json(as_values(report, *map(_name, opened)))
+        show_json(as_values(report, rules, *names, dry_run=dry_run))
     else:
-        _show(report, *map(_name, opened))
+        _show(report, rules, *names, dry_run=dry_run)
     raise typer.Exit(Status.COMPLETE if report.complete else Status.SOME_STAY)
 
 
@@ -90,7 +90,8 @@ def _name(queue: Queue) -> str:
     return describe(place_of(queue))
 
 
-async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) -> MigrationReport:
+async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) -> tuple[MigrationReport, list[str]]:
+    """Return the report, and the rules of SOURCE, which do not move."""
     if any(isinstance(place_of(queue), InMemoryStorage) for queue in (source, dest)):
         raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     if is_same_place(source, dest):
@@ -98,10 +99,14 @@ async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) ->
     stop = asyncio.Event()
     _stop_on_signals(stop)
     async with source, dest:
-        if (await source.view(deadline=FIRST_CALL_DEADLINE)).absent:
+        view = await source.view(deadline=FIRST_CALL_DEADLINE)
+        if view.absent:
             raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
+        rules = [f"limits of {name}" for name in view.header.entrypoints]
+        rules += [f"cron entry {name}" for name in view.header.schedules]
+        rules += [f"setting {name}" for name in view.header.settings.model_dump(exclude_defaults=True)]
         with jobs_counted("checking" if dry_run else "moving") as tell:
-            return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop)
+            return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop), rules
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -111,74 +116,44 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
-def as_values(report: MigrationReport, source: str, dest: str) -> dict[str, Any]:
+def as_values(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> dict[str, Any]:
     """Return a report as JSON values."""
+    left = {name: getattr(report.left, name) for name in LEFT}
     return {
         "source": source,
         "dest": dest,
-        "dry_run": report.dry_run,
+        "dry_run": dry_run,
         "complete": report.complete,
         "stopped": report.stopped,
         "damaged": report.damaged,
         "moved": report.moved,
-        "resumed": report.resumed,
-        "lost": _tallies(report.lost),
-        "refused": _tallies(report.refused),
-        "in_progress": report.in_progress,
-        "results": report.results,
-        "unreadable": report.unreadable,
-        "keys_held": report.keys_held,
-        "rules_taken": list(report.rules_taken),
-        "rules_kept": list(report.rules_kept),
+        "refused": [{"reason": reason, "ids": ids} for reason, ids in report.refused.items()],
+        "left": {**left, "unreadable": report.left.unreadable},
+        "rules_left": rules,
     }
 
 
-def _tallies(tallies: Mapping[str, Tally]) -> list[dict[str, Any]]:
-    return [{"what": what, "jobs": tally.count, "ids": tally.ids} for what, tally in tallies.items()]
-
-
-def _show(report: MigrationReport, source: str, dest: str) -> None:
+def _show(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> None:
     """Print a report for people."""
-    would = "would be " if report.dry_run else ""
-    again = f", {report.resumed} of them from an interrupted move" if report.resumed else ""
-    show(Text(f"{source} to {dest}", "bold"), f"{jobs(report.moved)} {would}moved{again}")
-    if report.lost:
-        show("", _table("lost in the move", report.lost))
+    show(Text(f"{source} to {dest}", "bold"), f"{jobs(report.moved)} {'would be ' if dry_run else ''}moved")
     if report.refused:
-        show("", _table("not moved: the reason", report.refused))
-        if not report.dry_run and any("would be lost" in why for why in report.refused):
+        made = table("not moved: the reason", "jobs", "such as", numbers=("jobs",))
+        for reason, ids in report.refused.items():
+            some = ", ".join(map(printable, ids[:2])) + (", …" if len(ids) > 2 else "")
+            made.add_row(Text(printable(reason)), str(len(ids)), Text(some))
+        show("", made)
+        if any("the format of this queue has no" in reason for reason in report.refused):
             show("add --lossy to move the jobs that would lose something")
-    if report.in_progress:
-        running = counted(report.in_progress, "job is", "jobs are")
-        show(f"{running} in progress and not moved: run the command again later")
-    if report.results:
-        show(f"{counted(report.results, 'finished job stays', 'finished jobs stay')} at SOURCE, for the results")
-    if report.unreadable:
-        show(f"not moved: {counted(report.unreadable, 'line')} of SOURCE that cannot be read as jobs")
-    if report.keys_held:
-        keys = counted(report.keys_held, "unique key of a finished job is", "unique keys of finished jobs are")
-        show(f"{keys} remembered only at SOURCE")
-    if report.rules_taken:
-        show(f"{would}copied to DEST: {_listed(report.rules_taken)}")
-    if report.rules_kept:
-        show(f"not copied, as DEST has its own or cannot store them: {_listed(report.rules_kept)}")
     for suffix, why in report.damaged.items():
         show(f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}")
     if report.damaged:
-        show(
-            "restore what is damaged from a backup, or give it up with `jqueue drop-segment`, and run the command again"
-        )
+        show("restore what is damaged, or give it up with `jqueue drop-segment`, and run the command again")
+    if report.left.unreadable:
+        show(f"not moved: {counted(report.left.unreadable, 'line')} of SOURCE that cannot be read as jobs")
+    if rules:
+        show(f"not copied: {printable(', '.join(rules))}. Set them at DEST, best before the jobs move")
     if report.stopped:
         show("stopped before all jobs were moved: run the command again to finish")
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return printable(", ".join(names))
-
-
-def _table(title: str, tallies: Mapping[str, Tally]) -> Table:
-    made = table(title, "jobs", "such as", numbers=("jobs",))
-    for what, tally in tallies.items():
-        ids = ", ".join(map(printable, tally.ids[:2])) + (", …" if tally.count > 2 else "")
-        made.add_row(Text(printable(what)), str(tally.count), Text(ids))
-    return made
+    left = [f"{number} {name.replace('_', ' ')}" for name in LEFT if (number := getattr(report.left, name))]
+    if left and not dry_run:
+        show(f"left at SOURCE: {', '.join(left)}")

@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.ended_jobs import EndedJobs
-from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, is_moving
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
 from jqueue.domain.lazy_heap import Entry, LazyHeap
 from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Job, JobStatus
@@ -113,16 +112,13 @@ class Order:
 
     def claim_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Take note of plain jobs that were queued and are claimed now: as `changed` does one by one."""
-        is_move = fields[0]["claim_timeout"] == MOVE_CLAIM_TIMEOUT  # all claims of a run have the same length
         for entrypoint, number in Counter([values["entrypoint"] for values in fields]).items():
             self._uncount_queued(entrypoint, number)
-            if not is_move:
-                _count(self.running, entrypoint, number)
+            _count(self.running, entrypoint, number)
 
     def finish_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Take note of plain jobs that were in progress and are gone: as `changed` does one by one."""
-        ended = [values["entrypoint"] for values in fields if values["claim_timeout"] != MOVE_CLAIM_TIMEOUT]
-        for entrypoint, number in Counter(ended).items():
+        for entrypoint, number in Counter([values["entrypoint"] for values in fields]).items():
             _count(self.running, entrypoint, -number)
 
     def add_packed(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
@@ -149,11 +145,11 @@ class Order:
             self._uncount_queued(job.entrypoint)
         elif job.status is not JobStatus.IN_PROGRESS:
             self.ended.remove(job)
-        elif not is_moving(job):
+        else:
             _count(self.running, job.entrypoint, -1)
         if job.concurrency_key is not None:
             self._keyed -= 1
-            if job.status is JobStatus.IN_PROGRESS and not is_moving(job):
+            if job.status is JobStatus.IN_PROGRESS:
                 _count(self.running_keys, job.concurrency_key, -1)
             self._unpark(job.concurrency_key)
 
@@ -168,13 +164,12 @@ class Order:
             else:
                 self._push_ready(job)
         elif status is JobStatus.IN_PROGRESS:
-            if not is_moving(job):
-                _count(self.running, job.entrypoint, 1)
+            _count(self.running, job.entrypoint, 1)
         else:
             self.ended.add(job)
         if job.concurrency_key is not None:
             self._keyed += 1
-            if status is JobStatus.IN_PROGRESS and not is_moving(job):
+            if status is JobStatus.IN_PROGRESS:
                 _count(self.running_keys, job.concurrency_key, 1)
 
     # Queries

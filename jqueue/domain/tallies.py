@@ -30,7 +30,6 @@ from jqueue.domain.counters import (
     windows_after,
     with_durations,
 )
-from jqueue.domain.in_transit import is_moving
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.transitions import BulkMove, Move, MoveRun, Verb
 
@@ -146,33 +145,30 @@ def _count_run(run: MoveRun, sums_of: Callable[[str], _Sums]) -> None:
         elif verb is Verb.ACK:
             sums.totals[DONE] += len(several)
             sums.claimed += [at for values in several if (at := values["claimed_at"]) is not None]
-        elif after is not None and not is_moving(after[0]):  # all claims of a run have the same length
+        elif after is not None:
             sums.totals[CLAIMED] += len(several)
             sums.ready += [values["created_at"] for values in several]  # a plain job was ready at once
 
 
 def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums) -> None:
-    """Count a transition. The claims of a move between queues do not count."""
+    """Count a transition."""
     totals = sums.totals
     if verb is Verb.CLAIM:
-        if after is not None and not is_moving(after):
-            totals[CLAIMED] += 1
-            sums.ready.append(ready_since(job))
-    elif verb is Verb.ENQUEUE:
+        totals[CLAIMED] += 1
+        sums.ready.append(ready_since(job))
+    elif verb in (Verb.ENQUEUE, Verb.ARRIVE):
         totals[ENQUEUED] += 1
     elif verb is Verb.ACK:
         totals[DONE] += 1
         if job.claimed_at is not None:
             sums.claimed.append(job.claimed_at)
-    elif verb is Verb.ARRIVE:
-        totals[ENQUEUED] += before is None
-    elif verb in (Verb.NACK, Verb.REVOKE) and not is_moving(job):
+    elif verb in (Verb.NACK, Verb.REVOKE):
         totals[FAILED] += 1
         totals[RECOVERED] += verb is Verb.REVOKE
         totals[CANCELLED if after is None else DEAD if after.status is JobStatus.DEAD else RETRIED] += 1
         if verb is Verb.NACK and job.claimed_at is not None:
             sums.claimed.append(job.claimed_at)
-    elif verb in (Verb.CANCEL, Verb.NACK, Verb.REVOKE, Verb.HAND_BACK):
+    elif verb in (Verb.CANCEL, Verb.HAND_BACK):
         totals[CANCELLED] += after is None
     elif verb is Verb.EXPIRE and job.status is JobStatus.QUEUED:
         totals[EXPIRED] += 1

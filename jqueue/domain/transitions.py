@@ -107,7 +107,7 @@ class BulkMove(NamedTuple):
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {
     (None, Verb.ENQUEUE): (QUEUED,),
-    (None, Verb.ARRIVE): (QUEUED, IN_PROGRESS, DEAD),
+    (None, Verb.ARRIVE): (QUEUED, DEAD),
     (QUEUED, Verb.CLAIM): (IN_PROGRESS,),
     (QUEUED, Verb.CANCEL): (None,),
     (QUEUED, Verb.EXPIRE): (None,),
@@ -115,7 +115,7 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (QUEUED, Verb.RESCHEDULE): (QUEUED,),
     (QUEUED, Verb.REPRIORITISE): (QUEUED,),
     (QUEUED, Verb.EDIT): (QUEUED,),
-    (QUEUED, Verb.ARRIVE): (DEAD,),
+    (QUEUED, Verb.DEPART): (None,),
     (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.ACK): (COMPLETED,),
     (IN_PROGRESS, Verb.CANCEL): (IN_PROGRESS,),

@@ -24,9 +24,9 @@ from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import (
     comparable,
     failed_changes,
-    imported_ids,
     is_refusal,
     may_be_behind,
+    transferred_ids,
     with_current_jobs,
     without_failed,
 )
@@ -229,7 +229,7 @@ class StoreEngine(Engine):
         self._freshness.note_claims(outcomes)
         generation = self.generation
         try:
-            results, done = await self._call(self._carry_out, stages, imported_ids(outcomes), self.now())
+            results, done = await self._call(self._carry_out, stages, transferred_ids(outcomes), self.now())
         except BaseException:  # the changes may be made, or half made, or an abandoned thread may still make them
             if generation is self.generation:
                 self._forget_content()
@@ -299,7 +299,7 @@ class StoreEngine(Engine):
                 del finished[job_id]
 
     def _carry_out(
-        self, stages: Mapping[str, list[Job | None]], imported_ids: Set[str], now: datetime
+        self, stages: Mapping[str, list[Job | None]], transferred_ids: Set[str], now: datetime
     ) -> tuple[dict[str, Any], dict[str, int]]:
         """Take each job from state to state, until it is in its last one or a step fails.
 
@@ -311,7 +311,7 @@ class StoreEngine(Engine):
         moving = [(job_id, states, places.get(job_id, "")) for job_id, states in stages.items()]
         while moving:
             changes = [
-                Change(states[step], states[step + 1], place, job_id in imported_ids)
+                Change(states[step], states[step + 1], place, job_id in transferred_ids)
                 for job_id, states, place in moving
             ]
             further = []

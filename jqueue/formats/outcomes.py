@@ -14,10 +14,10 @@ from jqueue.domain.operations import Operation
 from jqueue.formats.port import JobChangedError, StoredJob, StoreFullError
 
 
-def imported_ids(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
-    """Return the ids of the jobs that come from another queue."""
+def transferred_ids(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
+    """Return the ids of the jobs that come from another queue, or go to one."""
     operations = (operation for request, _ in outcomes for operation in request.operations)
-    return frozenset(job_id for operation in operations if operation.arrives for job_id in operation.job_ids())
+    return frozenset(job_id for operation in operations if operation.transfers for job_id in operation.job_ids())
 
 
 def is_refusal(error: Exception) -> TypeGuard[JQueueError]:

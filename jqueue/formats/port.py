@@ -14,7 +14,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jqueue.domain.in_transit import is_moving
 from jqueue.domain.models import Job, JobStatus
 from jqueue.ports.queue import Capabilities
 
@@ -64,14 +63,14 @@ class Change:
         before: the job as it was last seen; None if it is new.
         after: the job as it must become; None if it is removed.
         place: the place where it was last seen; empty if it is new.
-        is_import: True if the job comes from another queue: it keeps its id and its history (attempts, failures,
-            error).
+        is_transfer: True if the job comes from another queue, and keeps its id and its history (attempts, failures,
+            error); or goes to one, and is not finished.
     """
 
     before: Job | None
     after: Job | None
     place: str
-    is_import: bool = False
+    is_transfer: bool = False
 
     @property
     def step(self) -> Step:
@@ -82,11 +81,10 @@ class Change:
 
     @property
     def acked(self) -> bool:
-        """True if the holder of the claim has finished the job. A job that moves to another queue is not finished."""
-        before = self.before
-        if self.after is not None or before is None or is_moving(before):
+        """True if the holder of the claim has finished the job."""
+        if self.after is not None or self.before is None or self.is_transfer:
             return False
-        return before.status is JobStatus.IN_PROGRESS
+        return self.before.status is JobStatus.IN_PROGRESS
 
     @property
     def old(self) -> Job:

@@ -16,7 +16,6 @@ from typing import Any
 
 from jqueue.core.calls.claimed_payloads import NotLoadedError
 from jqueue.core.queue_options import options_of
-from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import JQueueError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
@@ -55,7 +54,7 @@ class SingleClaims:
         self._options: dict[str, Any] = {}
         if claim_timeout is not None and queue.capabilities.claim_timeout:
             self._options["claim_timeout"] = claim_timeout
-        if queue.capabilities.holders or isinstance(queue, QueueSet):  # a set tells those of its queues that keep one
+        if queue.capabilities.holders:
             self._options["holder"] = f"{name}@{process_name()}"
 
     async def claim(self, entrypoints: str | Sequence[str], count: int) -> list[Job]:

@@ -147,19 +147,21 @@ def test_a_move_is_described_by_a_dry_run_and_loses_no_feature_unasked(source, p
     before = path.read_bytes()
     assert "2 jobs would be moved" in text("migrate", path, older, "--dry-run", status=1)
     plan = values("migrate", path, older, "--dry-run", status=1)
-    assert (True, False, 2, 1) == tuple(plan[name] for name in ("dry_run", "complete", "moved", "in_progress"))
-    assert [{"what": "the priority would be lost", "jobs": 2, "ids": ["urgent", "more urgent"]}] == plan["refused"]
+    assert (True, False, 2) == tuple(plan[name] for name in ("dry_run", "complete", "moved"))
+    assert (1, 0) == (plan["left"]["in_progress"], plan["left"]["ready"])
+    [refused] = plan["refused"]
+    assert ("no priority" in refused["reason"], ["urgent", "more urgent"]) == (True, refused["ids"])
     assert (before, False) == (path.read_bytes(), (tmp_path / "older").exists())
     assert "add --lossy to move the jobs that would lose something" in text("migrate", path, older, status=1)
     text("migrate", path, older, "--lossy", status=1)
     assert (["held"], ["more urgent", "one", "two", "urgent"]) == (ids(path), ids(older))
 
 
-def test_a_complete_move_takes_limits_and_cron_entries_along_and_can_be_repeated(source, path, copy):
+def test_a_complete_move_names_the_limits_and_cron_entries_that_it_leaves_and_can_be_repeated(source, path, copy):
     source.requeue_stale(0)
     source.pause("mail")
     source.schedule("night", "0 3 * * *", "work")
-    assert "copied to DEST: limits of mail, cron entry night" in text("migrate", path, copy)
+    assert "5 jobs moved not copied: limits of mail, cron entry night." in text("migrate", path, copy)
     assert 5 == len(ids(copy))
     again = values("migrate", path, copy)
     assert (True, 0, str(path), str(copy)) == tuple(again[name] for name in ("complete", "moved", "source", "dest"))

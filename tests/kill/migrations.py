@@ -4,8 +4,8 @@
 
 A child moves jobs, and kills itself at its n-th call that changes or opens a file, for n = 1, 2, … until a child ends
 without a kill. After each kill both queues are audited, and their workers claim all ready jobs and hand them back.
-Then other children are killed elsewhere, and a last one finishes the move. The exit code is 1 if a job was lost, could
-be claimed twice, or is out of order.
+Then other children are killed elsewhere, and a last one finishes the move. The exit code is 1 if a job was lost, or is
+twice in a queue.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def move(folder: Path, pair: Sequence[str], last: int) -> None:
 
     async def run() -> None:
         source, dest = (open_at(folder, kind, name) for kind, name in zip(pair, NAMES, strict=True))
-        while (report := await migrate(source, dest)).in_progress and pair[0].startswith("dirq"):
+        await source.requeue_stale(0)  # the claims of the child before
+        while (report := await migrate(source, dest)).left.in_progress and pair[0].startswith("dirq"):
             # A lock whose owner was killed before it wrote its note ends only by age, while a consumer watches it.
             assert [] == await source.dequeue("nobody's")
             await asyncio.sleep(0.1)
@@ -94,25 +95,20 @@ class TwoQueues:
         self.ids = [job.id for job in await jobs_of(source)]
 
     async def look(self) -> None:
-        """Check that no job is lost or can be claimed twice."""
+        """Check that no job is lost or twice in a queue."""
         source, dest = self._queues()
         await audit(source, dest, self.ids)
-        had: list[str] = []
         for queue in (source, dest):
             jobs = await queue.dequeue(batch_size=99)
-            had += [job.id for job in jobs]
             assert [] == await queue.nack_many(jobs, charge=False)
-        assert len(had) == len(set(had)), "a job could be claimed twice"
 
     async def end(self) -> None:
-        """Check that all jobs are in the destination, in order."""
+        """Check that all jobs are in the destination."""
         source, dest = self._queues()
         assert [] == await jobs_of(source)
         await audit(source, dest, self.ids)
-        payloads = await drained(dest, "work")
-        if self.pair[0].startswith("dirq"):
-            payloads.sort()  # jobs that an orphaned lock held back come later
-        assert [b"%d" % number for number in range(JOBS)] == payloads, "the jobs are in another order"
+        payloads = sorted(await drained(dest, "work"))  # jobs whose claim was revoked come later
+        assert [b"%d" % number for number in range(JOBS)] == payloads, "the jobs are others"
         [dead] = await jobs_of(dest)
         assert ("dead", "no") == (dead.status, dead.error)
 

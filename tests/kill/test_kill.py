@@ -38,7 +38,7 @@ def test_every_kind_of_commit_can_be_killed_at_every_system_call():
 
 
 @pytest.mark.parametrize("every", ["29", pytest.param("1", marks=pytest.mark.full)])
-@pytest.mark.parametrize("pair", [("file", "vsqs"), ("dirq", "file")], ids="-to-".join)
+@pytest.mark.parametrize("pair", [("file", "vsqs"), ("dirq-simple", "file")], ids="-to-".join)
 @pytest.mark.wide
 def test_a_move_killed_at_its_file_calls_loses_no_job_and_moves_none_twice(pair, every):
     assert " kills." in run("tests.kill.migrations", *pair, "--every", every, "--seed", "7")

@@ -12,7 +12,6 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import (
     InvalidJobError,
     QueueClosedError,
@@ -81,8 +80,6 @@ async def test_bytes_of_any_size_come_back_and_only_large_ones_may_have_urls():
         for job_id, error in {large.id: "cannot make URLs", small.id: "is not large"}.items():
             with pytest.raises(InvalidJobError, match=error):
                 await queue.payload_url(job_id, 60)
-            with pytest.raises(InvalidJobError, match=error):
-                await QueueSet(queue, clock=VirtualClock()).payload_url(job_id, 60)
 
 
 async def test_the_claim_of_many_large_payloads_takes_no_more_memory_than_the_blob_may():

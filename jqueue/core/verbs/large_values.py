@@ -21,8 +21,8 @@ async def payload_of(queue: JobQueue, job: Job) -> AsyncGenerator[bytes, None]:
     if not job.payload_apart:
         if job.payload:
             yield job.payload
-    elif isinstance(queue, SupportsLargeValues):
-        async with aclosing(queue.open_payload(job)) as pieces:
+    elif (open_payload := getattr(queue, "open_payload", None)) is not None:
+        async with aclosing(open_payload(job)) as pieces:
             async for piece in pieces:
                 yield piece
     else:

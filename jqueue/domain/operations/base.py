@@ -87,8 +87,8 @@ class Operation:
     ends_claims: ClassVar[bool] = False
     """True if it ends the claims that it names."""
 
-    arrives: ClassVar[bool] = False
-    """True if its job comes from another queue, and keeps its id, its attempts and its failures."""
+    transfers: ClassVar[bool] = False
+    """True if its job comes from another queue, with its id and its history; or goes to one, and is not finished."""
 
     surveys: ClassVar[bool] = False
     """True if its result tells which jobs are there, or how many of all jobs it has changed."""
@@ -172,11 +172,6 @@ class Operation:
     def job_ids(self) -> Sequence[str]:
         """Return the ids of the jobs that it adds or names, as far as they are known before it is applied."""
         return [_id_of(reference) for reference in self.references()]
-
-    @property
-    def keeps_place(self) -> bool:
-        """True if a job whose claim it ends keeps its place among the others."""
-        return False
 
     def tell(self, claims: ClaimLog, result: Any) -> None:
         """Report to a registry the claims in the result that the caller is about to get.

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
-from jqueue.domain.in_transit import is_moving
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import NO_CLAIM, PLAIN_FIELDS, AttemptError, Claim, Job, JobStatus, KeyHold
@@ -31,11 +30,6 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", ]')
 """About how many bytes such an error takes in the blob besides its text."""
 
 SAME_MOMENT = timedelta(microseconds=1)
-
-
-def _as_it_was(job: Job) -> Job:
-    """Return a job queued again after a move that did not happen: with its old place, and no failure counted."""
-    return job.evolve(status=JobStatus.QUEUED, **NO_CLAIM)
 
 
 def _returned(job: Job, now: datetime) -> dict[str, Any]:
@@ -86,9 +80,6 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     if job.cancel_requested:
         draft.move(job, verb, None, None)
         return
-    if is_moving(job):
-        draft.move(job, verb, _as_it_was(job), JobStatus.QUEUED)
-        return
     if job.max_attempts is not None and job.failures >= job.max_attempts:
         changes = {**changes, "dead": True}
     if changes.pop("dead", False):
@@ -106,9 +97,6 @@ def hand_back(draft: Draft, job: Job, now: datetime, **changes: Any) -> None:
     """
     if job.cancel_requested:
         draft.move(job, Verb.HAND_BACK, None, None)
-        return
-    if is_moving(job):
-        draft.move(job, Verb.HAND_BACK, _as_it_was(job), JobStatus.QUEUED)
         return
     failures = max(0, job.failures - 1)
     after = job.evolve(status=JobStatus.QUEUED, failures=failures, **_returned(job, now), **changes)
@@ -317,11 +305,6 @@ class Nack(_EndsClaim):
         if not self.charge:
             yield "uncharged"
 
-    @property
-    def keeps_place(self) -> bool:
-        """True if the claim does not count as a failure."""
-        return not self.charge
-
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Queue the job again, or make it dead. A cancelled job leaves the queue."""
         assert isinstance(self.job, Claim)
@@ -331,7 +314,7 @@ class Nack(_EndsClaim):
             changes["run_at"] = now + timedelta(seconds=to_seconds("delay", self.delay))
         elif self.charge:
             changes["run_at"] = None
-        if self.error is not None and not job.cancel_requested and not is_moving(job):
+        if self.error is not None and not job.cancel_requested:
             assert isinstance(self.error, str)
             changes |= kept_error(draft, job, self.error, self.traceback, self.blob_bytes)
             changes["errors"] = kept_errors(draft, job, self.error, now, self.blob_bytes)

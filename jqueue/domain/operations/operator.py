@@ -11,7 +11,6 @@ from typing import ClassVar, Self
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, SegmentDamagedError, shown
-from jqueue.domain.in_transit import is_moving
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
@@ -52,7 +51,7 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
     for job in jobs:
         place = {"sequence": job.sequence} if in_place else {}
         errors = job.errors
-        if not (job.cancel_requested or is_moving(job)):
+        if not job.cancel_requested:
             errors = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
         last = {"error": STALE_ERROR, "error_dropped": 0, "traceback": None, "errors": errors}
         send_back(draft, job, Verb.REVOKE, now, **last, **place)

@@ -285,7 +285,7 @@ class DirqStore(ABC):
             "headers": dict(job.headers) if headers and job.headers else None,
             "max_attempts": job.max_attempts,
         }
-        if change.is_import:
+        if change.is_transfer:
             said |= {
                 "id": job.id,
                 "created": microseconds(job.created_at),
@@ -370,7 +370,7 @@ class DirqStore(ABC):
         """Publish a new element. Its name becomes the job's id, unless the job comes from another queue."""
         name, place = self._publish_with_retries(part, change, now)
         job, number = change.new, number_of(name[-14:])
-        if not change.is_import:
+        if not change.is_transfer:
             job = job.evolve(id=name, created_at=moment(number))
         return StoredJob(job.evolve(sequence=number), place)
 

@@ -111,7 +111,7 @@ class Batch:
         record = self._view.records.by_id.get(job.id)
         if job.id not in self._new or record is None:
             return JobChangedError()  # the id was in the file already
-        if change.is_import:
+        if change.is_transfer:
             dead_at = None if job.dead_at is None else microseconds(job.dead_at)
             state = MessageState(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at)
             self._set_state(record, state)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
-from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT
 from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.files.folders import AckedJobs, flush
@@ -271,15 +270,10 @@ class VsqsFolder:
         old, job = change.old, change.new
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
-        moves = timeout == MOVE_CLAIM_TIMEOUT
-        if moves:  # noted before the rename, so that the next run recognises a move that died right after it
-            note = self._reader.note(change.place)
-            until = max(until, note.get("until", 0) + 1)
-            self._annotate(change.place, {**note, "until": until, "claim_timeout": timeout})
         place = self._rename(change.place, str(Name(number, until)))
         try:
             note = self._reader.note(place)
-            if note.get("until", 0) >= until and not moves:  # no two claims of a message have the same name
+            if note.get("until", 0) >= until:  # no two claims of a message have the same name
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
             failures = note.get("failures", 0) + job.failures - old.failures

@@ -33,10 +33,3 @@ def is_same_place(one: object, other: object) -> bool:
         return os.path.samefile(ours[1], theirs[1])
     except OSError:
         return False
-
-
-def name_of(queue: object) -> str:
-    """Return a name of the queue's place for the holder of a claim. It is the same for all processes of a machine."""
-    kind, *where = place_of(queue)
-    name = ascii(where[0])[1:-1] if kind != "object" else "memory"
-    return name if len(name) <= 400 else f"…{name[-399:]}"

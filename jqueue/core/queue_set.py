@@ -1,0 +1,559 @@
+"""`QueueSet`: takes jobs from several queues, of any formats, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from itertools import chain
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+
+from jqueue.core.engine.workers import Describe
+from jqueue.core.queue_base import errors_of
+from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
+from jqueue.core.same_place import is_same_place
+from jqueue.core.verbs.large_values import payload_of
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import (
+    InvalidJobError,
+    JobNotFoundError,
+    JQueueError,
+    QueueClosedError,
+    QueueMissingError,
+    shown,
+)
+from jqueue.domain.job_options import check_names, takes_options
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Ack, DequeueOptions, JobReference, Nack, Operation
+from jqueue.domain.printable import counted
+from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.domain.workers import by_name
+from jqueue.ports.log import logger_of
+from jqueue.ports.queue import Capabilities, JobQueue, Operator, Producer, SupportsWorkers
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Figures = TypeVar("Figures", bound=EntrypointStats)
+
+logger = logger_of("jqueue")
+
+IDS_KEPT = 100_000
+"""Maximum number of ids that are remembered with their queues; the oldest are dropped first."""
+
+SLOW = 2.0
+"""Seconds for which a queue that does not answer delays the jobs of the others."""
+
+PENALTY = 30.0
+"""Seconds for which a queue that has failed is asked after the others."""
+
+OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "staged", "history", "ranges"), False)
+"""Capabilities for calls to one queue, which a set lacks."""
+
+
+def of_one_queue(
+    verb: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[QueueSet, Parameters], Coroutine[Any, Any, Result]]:
+    """Return a set's method for a verb that concerns one queue. It takes the same arguments, and refuses."""
+    known = list(inspect.signature(verb).parameters)[1:]
+
+    @functools.wraps(verb)
+    async def refuse(self: QueueSet, /, *given: Parameters.args, **options: Parameters.kwargs) -> Result:
+        check_names(verb.__name__, options, known)
+        raise _one_queue_error(verb.__name__)
+
+    return refuse
+
+
+@dataclass(eq=False)
+class _Member:
+    """A queue of a set.
+
+    Attributes:
+        queue: the queue.
+        served: the last turn in which it had jobs.
+        failed_until: time until which it is asked after the others, on the clock of the event loop.
+    """
+
+    queue: JobQueue
+    served: int = 0
+    failed_until: float = 0.0
+
+
+@lists_queue_options
+class QueueSet(JobQueue):
+    """Takes jobs from several queues, in turn.
+
+        async with QueueSet(connect_queue("queue.json"), connect_queue("vsqs:///var/spool/mail")) as queues:
+            [job] = await queues.dequeue(wait=30)
+            await queues.ack(job)
+
+    A worker runs on it as on any queue. The jobs of one dequeue come from one queue, in its order. An ack, nack or
+    heartbeat goes to the queue that the job came from; an id or a claim that stands for jobs of several queues is
+    refused with InvalidJobError. `stats` and `count` add up the figures of all queues. All other calls concern one
+    queue, and must be made on it.
+
+    Entering the block opens the queues that are not open; leaving it closes the ones that it opened.
+
+    Args:
+        queues: any queues, each once.
+        options: by name, as below. The set uses `deadline` and `clock`; its queues use their own options for the rest.
+    """
+
+    @takes_queue_options
+    def __init__(self, *queues: JobQueue, **options: Any) -> None:
+        self.options = QueueOptions(**options)
+        self.options.check()
+        self._members: list[_Member] = []
+        self._owners: OrderedDict[str, list[tuple[JobQueue, Job]]] = OrderedDict()
+        self._stack: AsyncExitStack | None = None
+        self._changed = asyncio.Event()
+        self._turn = 0
+        for queue in queues:
+            self._members.append(self._new_member(queue))
+
+    def __repr__(self) -> str:
+        return f"QueueSet({', '.join(map(repr, self.queues))})"
+
+    @property
+    def queues(self) -> tuple[JobQueue, ...]:
+        """The queues, in the order in which they were added."""
+        return tuple(member.queue for member in self._members)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The common capabilities of all queues. A call about one job only needs those of that job's own queue."""
+        several = [queue.capabilities for queue in self.queues]
+        can = {field.name: all(getattr(one, field.name) for one in several) for field in fields(Capabilities)}
+        return Capabilities(**{**can, **OF_ONE_QUEUE, "wait": True, "holders": True})
+
+    # Adding and removing queues
+
+    async def add(self, queue: JobQueue) -> None:
+        """Add a queue. Calls that already wait for jobs wait for its jobs, too.
+
+        Raises:
+            InvalidJobError: it is not a queue, or is in the set already.
+        """
+        member = self._new_member(queue)
+        self._members.append(member)
+        try:
+            await self._open(queue)
+        except BaseException:
+            self._members.remove(member)
+            raise
+        self._wake_waiting()
+
+    def remove(self, queue: JobQueue) -> None:
+        """Remove a queue. Claims on its jobs can be acked and nacked here as before.
+
+        If the set has opened the queue, it stays open until the set is left.
+
+        Raises:
+            InvalidJobError: it is not in the set.
+        """
+        for member in self._members:
+            if member.queue is queue:
+                self._members.remove(member)
+                self._wake_waiting()
+                return
+        raise InvalidJobError("this queue is not in the set")
+
+    def _new_member(self, queue: JobQueue) -> _Member:
+        if not hasattr(queue, "dequeue"):
+            raise InvalidJobError(
+                f"a set is made of queues, got {type(queue).__name__}: for a URL, `connect_queue(url)` makes a queue"
+            )
+        if any(is_same_place(queue, other) for other in self.queues):
+            raise InvalidJobError("this queue is in the set already")
+        return _Member(queue)
+
+    def _wake_waiting(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # Taking jobs
+
+    @takes_options(DequeueOptions)
+    async def dequeue(
+        self,
+        entrypoint: str | Sequence[str] | None = None,
+        *,
+        wait: Duration | None = None,
+        deadline: Duration | None = None,
+        **options: Unpack[DequeueOptions],
+    ) -> list[Job]:
+        """Claim ready jobs of one queue: of the one with ready jobs that was served the longest time ago.
+
+        A queue whose store does not answer is passed over after two seconds if others have jobs.
+
+        Args:
+            entrypoint: of the jobs; one name, several, or None for all.
+            wait: maximum time to wait for the first job if none is ready.
+            deadline: maximum time for the call, in addition to `wait`.
+
+        Returns:
+            The claimed jobs; an empty list if none was ready.
+
+        Raises:
+            StorageError: the store of a queue failed, and no other queue had jobs.
+        """
+        seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + (0.0 if wait is None else to_seconds("wait", wait))
+
+        def claim(member: _Member, wait: float | None, deadline: float) -> Coroutine[Any, Any, list[Job]]:
+            given: dict[str, Any] = {**options, "deadline": deadline}
+            if wait is not None:
+                given["wait"] = wait
+            if not member.queue.capabilities.holders:
+                given.pop("holder", None)
+            return member.queue.dequeue(entrypoint, **given)
+
+        while True:
+            changed, failed = self._changed, dict[_Member, JQueueError]()
+            now = loop.time()
+            for member in sorted(self._members, key=lambda each: (each.failed_until > now, each.served)):
+                try:
+                    jobs = await claim(member, None, min(seconds, SLOW) if len(self._members) > 1 else seconds)
+                except (InvalidJobError, QueueClosedError):
+                    raise
+                except JQueueError as error:
+                    failed[member], member.failed_until = error, loop.time() + PENALTY
+                    continue
+                if jobs:
+                    return self._handed_out(member, jobs)
+            left = max(0.0, end - loop.time())
+            asked = self._members if left else [member for member in failed if seconds > SLOW]
+            if not left and not asked:
+                if failed:
+                    raise next(iter(failed.values()))
+                return []
+            calls = {member: claim(member, left or None, seconds) for member in asked}
+            answer = await self._first_answer(calls, changed, left)
+            if isinstance(answer, tuple):
+                return self._handed_out(*answer)
+            if not changed.is_set() or loop.time() >= end:
+                if answer is not None:
+                    raise answer
+                return []
+
+    async def _first_answer(
+        self, calls: dict[_Member, Coroutine[Any, Any, list[Job]]], changed: asyncio.Event, seconds: float
+    ) -> tuple[_Member, list[Job]] | BaseException | None:
+        """Return the first queue that has jobs, and these jobs. Without any, return an error, or None.
+
+        Jobs that other queues have claimed at the same moment are handed back.
+        """
+        tasks = {asyncio.create_task(call): member for member, call in calls.items()}
+        change: asyncio.Task[Any] = asyncio.create_task(changed.wait())
+        pending: set[asyncio.Task[Any]] = {*tasks, change}
+        served = None
+        try:
+            while served is None and change in pending and (len(pending) > 1 or not tasks):
+                timeout = None if tasks else seconds
+                done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                served = next((task for task in tasks if task in done and not task.exception() and task.result()), None)
+        finally:
+            for task in (*tasks, change):
+                task.cancel()
+            await asyncio.wait([*tasks, change])
+            for task, member in tasks.items():
+                if task is not served and not task.cancelled() and task.exception() is None and task.result():
+                    await self._hand_back(member.queue, task.result())
+        if served is not None:
+            return tasks[served], served.result()
+        return next((error for task in tasks if not task.cancelled() and (error := task.exception())), None)
+
+    async def _hand_back(self, queue: JobQueue, jobs: list[Job]) -> None:
+        try:
+            await queue.nack_many(jobs, charge=not queue.capabilities.uncharged)
+        except JQueueError as error:
+            logger.warning("%s could not be handed back, and will time out: %s", counted(len(jobs), "job"), error)
+
+    def _handed_out(self, member: _Member, jobs: list[Job]) -> list[Job]:
+        """Note that jobs of a queue were handed out, and return them."""
+        self._turn += 1
+        member.served, member.failed_until = self._turn, 0.0
+        for job in jobs:
+            known = [pair for pair in self._owners.pop(job.id, ()) if pair[0] is not member.queue]
+            self._owners[job.id] = [*known, (member.queue, job.evolve(payload=b""))]
+        while len(self._owners) > IDS_KEPT:
+            self._owners.popitem(last=False)
+        return jobs
+
+    # Claims
+
+    def _owners_of(self, reference: JobReference) -> list[JobQueue]:
+        """Return the queues whose job or claim a reference may stand for: those that handed one out here.
+
+        Raises:
+            InvalidJobError: it is not a job, a claim or an id, or no queue of this set handed it out.
+        """
+        if not isinstance(reference, Job | Claim | str):
+            raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
+        claim = reference.claim if isinstance(reference, Job) else reference
+        pairs = self._owners.get(claim if isinstance(claim, str) else claim.job_id, [])
+        if len(pairs) > 1 and not isinstance(claim, str):
+            pairs = [pair for pair in pairs if pair[1].claim == claim] or pairs
+        if len(pairs) > 1 and isinstance(reference, Job):
+            pairs = [pair for pair in pairs if pair[1] == reference.evolve(payload=b"")] or pairs
+        queues = [queue for queue, _ in pairs]
+        if not queues and len(self._members) == 1:
+            return [self._members[0].queue]
+        if not queues:
+            raise InvalidJobError(f"this set did not hand out {shown(str(claim))}: call its own queue")
+        return queues
+
+    def _owner(self, *references: JobReference) -> JobQueue:
+        """Return the one queue of jobs or claims.
+
+        Raises:
+            InvalidJobError: there is none, or more than one.
+        """
+        if not references:
+            raise _one_queue_error("an operation that names no job")
+        several = [self._owners_of(reference) for reference in references]
+        if any(len(owners) > 1 for owners in several):
+            raise InvalidJobError("this is the id of jobs in several queues of the set: pass the Job itself")
+        if len({id(owners[0]) for owners in several}) > 1:
+            raise InvalidJobError("these jobs are in several queues: call apply once for each queue")
+        return several[0][0]
+
+    async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
+        await self._owner(job_id).ack(job_id, result=result, deadline=deadline)
+
+    async def nack(
+        self,
+        job_id: JobReference,
+        *,
+        delay: Duration | None = None,
+        error: BaseException | str | None = None,
+        dead: bool = False,
+        charge: bool = True,
+        deadline: Duration | None = None,
+    ) -> None:
+        said: dict[str, Any] = {"delay": delay, "error": error, "dead": dead, "charge": charge, "deadline": deadline}
+        await self._owner(job_id).nack(job_id, **said)
+
+    async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
+        await self._owner(job_id).heartbeat(job_id, deadline=deadline)
+
+    async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
+        return errors_of(await self.apply_each(*(Ack(job) for job in jobs), deadline=deadline))
+
+    async def nack_many(
+        self,
+        jobs: Iterable[JobReference],
+        *,
+        delay: Duration | None = None,
+        error: BaseException | str | None = None,
+        dead: bool = False,
+        charge: bool = True,
+        deadline: Duration | None = None,
+    ) -> list[Exception]:
+        operations = [Nack(job, delay, error, dead, charge) for job in jobs]
+        return errors_of(await self.apply_each(*operations, deadline=deadline))
+
+    async def heartbeat_many(
+        self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
+    ) -> list[JobNotFoundError]:
+        lots: dict[JobQueue, list[JobReference]] = {}
+        for job in jobs:
+            for queue in self._owners_of(job):  # if a claim is in two queues, both get the heartbeat
+                lots.setdefault(queue, []).append(job)
+        calls = [queue.heartbeat_many(lot, deadline=deadline) for queue, lot in lots.items()]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [error for errors in answers if not isinstance(errors, BaseException) for error in errors]
+
+    def claim_age(self, job_id: JobReference) -> float | None:
+        """Seconds since the store last confirmed a claim handed out here; None if the queue of the job cannot tell."""
+        age = getattr(self._owner(job_id), "claim_age", None)
+        return None if age is None else age(job_id)
+
+    def open_payload(self, job: Job) -> AsyncGenerator[bytes, None]:
+        """Yield the payload of a job in pieces: see `SupportsLargeValues`."""
+        return payload_of(self._owner(job), job)
+
+    # Several operations
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Carry out several operations in one commit of one queue, all or nothing.
+
+        All jobs that the operations name must be in one queue. An operation that names none, such as an `Enqueue`, is
+        done in the same queue.
+
+        Raises:
+            InvalidJobError: the jobs are in several queues, or no job is named.
+            JQueueError: an operation was refused; none of them was done.
+        """
+        if not operations:
+            return []
+        owner = self._owner(*(reference for operation in operations for reference in _references(operation)))
+        return await owner.apply(*operations, deadline=deadline)
+
+    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Carry out several operations, each in the queue of its job. A refused one does not affect the others.
+
+        Returns:
+            The result of each operation, in order, or the JQueueError that refused it.
+        """
+        results: list[Any] = [None] * len(operations)
+        lots: dict[JobQueue, list[int]] = {}
+        for place, operation in enumerate(operations):
+            try:
+                lots.setdefault(self._owner(*_references(operation)), []).append(place)
+            except InvalidJobError as error:
+                results[place] = error
+        answers = await asyncio.gather(
+            *(queue.apply_each(*(operations[at] for at in lot), deadline=deadline) for queue, lot in lots.items()),
+            return_exceptions=True,
+        )
+        for lot, answer in zip(lots.values(), answers, strict=True):
+            if isinstance(answer, BaseException) and (len(lots) == 1 or not isinstance(answer, JQueueError)):
+                raise answer
+            for number, place in enumerate(lot):
+                results[place] = answer if isinstance(answer, BaseException) else answer[number]
+        return results
+
+    # Figures
+
+    async def count(self, *, deadline: Duration | None = None) -> int:
+        """Return the number of jobs that are queued, scheduled or in progress, in all queues."""
+        stats = await self.stats(deadline=deadline)
+        return stats.ready + stats.scheduled + stats.in_progress
+
+    async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
+        """Add up the figures of all queues. An entrypoint is paused if it is in each queue that has it."""
+        found = await asyncio.gather(*(queue.stats(deadline=deadline) for queue in self.queues), return_exceptions=True)
+        missing = [each for each in found if isinstance(each, QueueMissingError)]
+        for each in found:
+            if isinstance(each, BaseException) and (each not in missing or len(missing) == len(found)):
+                raise each
+        absent = QueueStats(warnings=tuple(map(str, missing)))
+        return _sum_of(QueueStats, [each for each in found if isinstance(each, QueueStats)] + [absent])
+
+    # Calls for one queue
+
+    enqueue = of_one_queue(Producer.enqueue)
+    enqueue_many = of_one_queue(Producer.enqueue_many)
+    result = of_one_queue(Producer.result)
+    cancel = of_one_queue(Operator.cancel)
+    reschedule = of_one_queue(Operator.reschedule)
+    reprioritise = of_one_queue(Operator.reprioritise)
+    redrive = of_one_queue(Operator.redrive)
+    purge = of_one_queue(Operator.purge)
+    requeue_stale = of_one_queue(Operator.requeue_stale)
+    pause = of_one_queue(Operator.pause)
+    resume = of_one_queue(Operator.resume)
+    limit = of_one_queue(Operator.limit)
+    configure = of_one_queue(Operator.configure)
+    schedule = of_one_queue(Operator.schedule)
+    unschedule = of_one_queue(Operator.unschedule)
+    schedules = of_one_queue(Operator.schedules)
+    read_state = of_one_queue(Operator.read_state)
+
+    def iterate_jobs(self, *statuses: Any, **which: Any) -> AsyncGenerator[Job, None]:
+        raise _one_queue_error("iterate_jobs")
+
+    # Workers
+
+    def attend(self, run: str, describe: Describe) -> None:
+        """Add a worker to each queue: see `SupportsWorkers`."""
+        for queue in self.queues:
+            if isinstance(queue, SupportsWorkers):
+                queue.attend(run, describe)
+
+    def leave(self, run: str) -> None:
+        """Remove a worker from each queue."""
+        for queue in self.queues:
+            if isinstance(queue, SupportsWorkers):
+                queue.leave(run)
+
+    async def remove_left(self, deadline: Duration) -> None:
+        """Remove the records of workers that have left from each queue."""
+        await asyncio.gather(*(each.remove_left(deadline) for each in self.queues if isinstance(each, SupportsWorkers)))
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        try:
+            for queue in self.queues:
+                await self._open(queue)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the queues that the set has opened, each by its own deadline."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def _open(self, queue: Any) -> None:
+        """Open a queue that must be opened and is not open."""
+        if self._stack is None or not hasattr(queue, "__aenter__"):
+            return
+        try:
+            await queue.dequeue(batch_size=0)
+        except QueueClosedError:
+            await self._stack.enter_async_context(queue)
+
+
+def _one_queue_error(what: str) -> InvalidJobError:
+    return InvalidJobError(f"{what} concerns one queue, not a set of queues: call it on one queue of the set")
+
+
+def _references(operation: object) -> Sequence[JobReference]:
+    """Return the jobs that an operation names.
+
+    Raises:
+        InvalidJobError: it is not an operation.
+    """
+    if not isinstance(operation, Operation):
+        raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
+    return operation.references()
+
+
+def _sum_of(kind: type[Figures], several: Sequence[Figures]) -> Figures:
+    """Add up figures: counts are added, ages are the oldest, and a flag holds if it holds for all."""
+    total: dict[str, Any] = {}
+    for field in fields(kind):
+        values = [value for each in several if (value := getattr(each, field.name)) is not None]
+        if not values:
+            continue
+        first = values[0]
+        if isinstance(first, bool):
+            total[field.name] = all(values)
+        elif isinstance(first, timedelta):
+            total[field.name] = max(values)
+        elif isinstance(first, tuple):
+            together = tuple(chain.from_iterable(values))
+            total[field.name] = by_name(together) if field.name == "workers" else together
+        elif field.name == "entrypoints":
+            names = sorted(set(chain.from_iterable(values)))
+            total[field.name] = {
+                name: _sum_of(EntrypointStats, [each[name] for each in values if name in each]) for name in names
+            }
+        elif isinstance(first, Mapping):
+            total[field.name] = dict(sum(map(Counter, values), Counter()))
+        else:
+            total[field.name] = sum(values[1:], first)
+    return kind(**total)
