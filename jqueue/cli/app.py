@@ -42,7 +42,7 @@ class Commands(CommandGroup):
         "edit": "Edit a waiting or dead job, a cron entry, limits or settings in your editor.",
         "run-now": "Make a scheduled job ready; of a cron entry, enqueue a job now.",
         "requeue-stale": "Take jobs back from workers that have not confirmed their claims for a time.",
-        "drop-segment": "Give up the jobs of a damaged or missing segment that cannot be read. Readable jobs are kept.",
+        "repair": "Bring back the jobs of damaged segments that can be read. The others are given up.",
         "limit": "Set the limits of an entrypoint; without options, show its limits.",
         "configure": "Change the settings of a queue; without options, show them.",
         "schedule": "Set a cron entry: at each of its times, one job is enqueued, whatever the number of workers.",

@@ -147,7 +147,7 @@ def _show(report: MigrationReport, rules: list[str], source: str, dest: str, *, 
     for suffix, why in report.damaged.items():
         show(f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}")
     if report.damaged:
-        show("restore what is damaged, or give it up with `jqueue drop-segment`, and run the command again")
+        show("restore what is damaged, or use `jqueue repair`, and run the command again")
     if report.left.unreadable:
         show(f"not moved: {counted(report.left.unreadable, 'line')} of SOURCE that cannot be read as jobs")
     if rules:

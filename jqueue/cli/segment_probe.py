@@ -12,8 +12,9 @@ from jqueue.cli.printing import jobs, size
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, failed, noted, passed
 from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.codec import parse_blob
-from jqueue.core.blob.segment_check import CheckedChunk, SegmentCheck
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
+from jqueue.core.blob.segment_check import SegmentCheck
+from jqueue.core.blob.segment_damage import reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.models import QueueState
@@ -50,8 +51,7 @@ class Damage:
         entrypoint: of its jobs.
         jobs: number of its jobs that wait or are in progress in ranges.
         why: the first fault that was found.
-        lost: number of the jobs that cannot be read. It is 0 if all can be read, and the index or the manifest is
-            wrong.
+        unreadable: True if not all jobs can be read; if not, the index or the manifest is wrong.
         in_ranges: number of `jobs` that are in progress in ranges.
     """
 
@@ -59,22 +59,22 @@ class Damage:
     entrypoint: str
     jobs: int
     why: str = ""
-    lost: int = 0
+    unreadable: bool = False
     in_ranges: int = 0
 
     @property
     def advice(self) -> str:
         """The damage, and the steps to take."""
         about = f"Segment {FOLDER}{self.name} ({self.entrypoint}): {self.why}."
-        if not self.lost:
+        if not self.unreadable:
             return f"{about} {REPORT}"
         each, later = "", ""
         if self.in_ranges:
             each = f" ({self.jobs - self.in_ranges:,} waiting, {self.in_ranges:,} in claimed ranges)"
             later = " It gives up jobs in claimed ranges only once these claims have ended."
         return (
-            f"{about} {self.lost:,} of its {jobs(self.jobs)}{each} cannot be read. Restore this object from a backup: "
-            f"any copy is right. If there is none, give up these jobs: `jqueue drop-segment URL {self.name}`.{later}"
+            f"{about} Its {jobs(self.jobs)}{each} wait. Restore this object from a backup: any copy is right. If there "
+            f"is none, keep what can be read: `jqueue repair URL {self.name}`.{later}"
         )
 
 
@@ -108,7 +108,7 @@ async def segments(context: ProbeContext) -> Result | None:
 
 def _failure(damaged: Sequence[Damage]) -> Result:
     """Return the result for damaged segments. Each is named, with the steps to take."""
-    lost = sum(each.lost for each in damaged)
+    lost = sum(each.jobs for each in damaged if each.unreadable)
     named = ", ".join(f"{FOLDER}{each.name}" for each in damaged[:NAMED])
     advice = [each.advice for each in damaged[:ADVISED]]
     if len(damaged) > ADVISED:
@@ -117,7 +117,9 @@ def _failure(damaged: Sequence[Damage]) -> Result:
     return failed(
         f"{counted(len(damaged), 'segment is', 'segments are')} missing or damaged: {named}"
         + (", …" if len(damaged) > NAMED else ""),
-        f"not run {jobs(lost)} of the queue, which cannot be read." if lost else "miss jobs, or run them out of order.",
+        f"not run {jobs(lost)} of the queue, in segments that cannot be read."
+        if lost
+        else "miss jobs, or run them out of order.",
         *advice,
     )
 
@@ -131,12 +133,12 @@ async def _damaged(storage: SupportsObjects, header: QueueState, context: ProbeC
         in_ranges = sum(each.rows for each in held)
         damage = Damage(name, segment.entrypoint, segment.waiting + in_ranges, in_ranges=in_ranges)
         if absence := await _absence(storage, segment, name, context.space.entropy):
-            damage.why, damage.lost = absence, damage.jobs
+            damage.why, damage.unreadable = absence, True
         elif not context.quick:
             try:
                 await _check_rows(reader, segment, held, damage, context, (seen, total))
             except DAMAGED as error:
-                damage.why, damage.lost = reason_of(error), damage.jobs
+                damage.why, damage.unreadable = reason_of(error), True
         seen += segment.waiting
         if damage.why:
             found.append(damage)
@@ -154,7 +156,7 @@ async def _check_rows(
     """Read all rows of a segment, and note what is wrong with them.
 
     Raises:
-        InvalidBlobError: the index is damaged.
+        InvalidBlobError: the index or a row is damaged.
         ObjectMissingError: the segment does not exist.
         StorageError: the store failed.
     """
@@ -168,17 +170,9 @@ async def _check_rows(
     for numbers in check.pieces:
         context.tell(f"{seen:,} of {jobs(total)}")
         for number, data in await with_retries(lambda numbers=numbers: _limited(read(numbers)), entropy):  # type: ignore[misc]
-            checked = check.chunk(number, data)
-            seen += checked.jobs
-            _note(damage, checked)
+            damage.why = damage.why or check.chunk(number, data)
+            seen += segment.chunk_rows
             await asyncio.sleep(0)
-
-
-def _note(damage: Damage, checked: CheckedChunk) -> None:
-    if checked.unreadable and checked.jobs:
-        damage.why = damage.why if damage.lost else checked.unreadable
-        damage.lost += checked.jobs
-    damage.why = damage.why or checked.misplaced
 
 
 async def _limited(call: Awaitable[Answer]) -> Answer:

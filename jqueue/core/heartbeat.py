@@ -50,16 +50,16 @@ class HeartbeatManager:
     holds until it is nacked.
 
     A cancelled job of a range does not stop the block, which goes on with the others. `cancelled` has its id from the
-    next heartbeat on. The block leaves the job out, and returns it at the end of the range, which removes it:
+    next heartbeat on. The block leaves the job out, and names it at the end of the range, which removes it:
 
-        left_out = []
+        left_out = {}
         async with HeartbeatManager(queue, claim) as heartbeats:
             async for job in queue.read_range(claim):
                 if job.id in heartbeats.cancelled:
-                    left_out.append(job.id)
+                    left_out[job.id] = None
                 else:
                     await work(job.payload)
-        await queue.end_range(claim, returned=left_out)
+        await queue.end_range(claim, failed=left_out)
 
     Args:
         queue: the queue that the jobs were dequeued from.

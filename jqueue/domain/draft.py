@@ -302,9 +302,9 @@ class Draft:
         self.set_range(range_id, claim.model_copy(update={"cancelled": (*claim.cancelled, job.id)}))
         self._journal.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
 
-    def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span]) -> None:
+    def give_back(self, range_id: str, name: str, rows: range) -> None:
         """Make rows of a range wait again: see `SegmentRows.give_back`."""
-        self.jobs.rows.give_back(range_id, segment, held, spans, self._journal)
+        self.jobs.rows.give_back(range_id, name, rows, self._journal)
 
     def hide_row(self, job_id: str, range_id: str | None = None) -> None:
         """Remove the loaded row of a job that leaves, or is claimed as a part of a range."""

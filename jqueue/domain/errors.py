@@ -136,7 +136,7 @@ class JobCancelledError(ClaimLostError):
     The claim is still the caller's. An ack would finish the job as if nobody had cancelled it.
 
     A job of a range has no claim of its own, and cannot be nacked. The work on the other jobs of the range goes on, and
-    `end_range(claim, returned=[job_id])` removes the job.
+    `end_range(claim, failed={job_id: None})` removes the job.
 
     Attributes:
         range_id: id of the range that has the job; None if the job has a claim of its own. With a range, `attempt` is
@@ -150,7 +150,7 @@ class JobCancelledError(ClaimLostError):
             "stop working on it, and nack it"
             if range_id is None
             else "go on with the other jobs of its range, keep the range alive with heartbeat_many, and end it with "
-            f"end_range(claim, returned=[{job_id!r}])"
+            f"end_range(claim, failed={{{job_id!r}: None}})"
         )
         self.args = (f"Job {job_id!r} was cancelled: {advice}",)
 
@@ -289,27 +289,23 @@ class SegmentDamagedError(StorageFatalError):
 
     Attributes:
         suffix: the end of the segment's name, after the name of the queue's object.
-        rows: of a range: the rows that cannot be read, as spans, for `RangeClaim.without`. It is raised at the end,
-            after all other jobs. Otherwise empty.
+        why: the reason.
         lasts: False if the store only does not answer: an atomic call that must know then waits until its deadline.
     """
 
     def __init__(
         self,
         suffix: str,
-        rows: Sequence[tuple[int, int]] = (),
         why: str = "it is missing or was changed",
         *,
         lasts: bool = True,
     ) -> None:
-        jobs = counted(sum(last - first for first, last in rows), "job")
-        effect = f"{jobs} of a range cannot be read" if rows else "it cannot be told whether the job is in it"
         super().__init__(
-            f"the segment {suffix!r} beside the queue cannot be read, and {effect}: {why}. Make it readable, restore "
-            "it from a backup, or give up its jobs with `jqueue drop-segment`"
+            f"the segment {suffix!r} beside the queue cannot be read, and its jobs wait: {why}. Make it readable, "
+            "restore it from a backup, or keep what can be read of it with `jqueue repair`"
         )
         self.suffix = suffix
-        self.rows = tuple(rows)
+        self.why = why
         self.lasts = lasts
 
 
@@ -325,7 +321,7 @@ class JobsUnreadableError(StorageError):
         them = "the segment" if len(segments) == 1 else "these segments"
         super().__init__(
             f"not all jobs could be read, and all others were: {said}. Make {them} readable, restore {them} from a "
-            "backup, or give up what cannot be read with `jqueue drop-segment`"
+            "backup, or keep what can be read with `jqueue repair`"
         )
         self.segments = dict(segments)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import ClassVar
@@ -12,7 +11,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.job_table import Packed, packed, unpacked
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Segment, Span, joined, size_of, without
+from jqueue.domain.segments import Segment
 
 
 def in_progress(job: Job, claim: Range) -> Job:
@@ -58,7 +57,6 @@ class RangeClaim:
         segment: name of the segment.
         entry: the entry of the segment in the manifest, at the time of the claim.
         held: the claim as the header keeps it.
-        unread: rows of the range that its holder cannot read. The end of the range gives them back.
         payload_object: None, so that a list may have jobs and ranges: payloads of a range are loaded with its jobs.
     """
 
@@ -68,24 +66,11 @@ class RangeClaim:
     segment: str
     entry: Segment = field(repr=False)
     held: Range = field(repr=False)
-    unread: tuple[Span, ...] = field(default=(), repr=False)
-
-    def without(self, rows: Iterable[Span]) -> RangeClaim:
-        """Return the claim of a holder that cannot read some rows: `SegmentDamagedError.rows`.
-
-        Its end gives the jobs of these rows back, uncharged. They wait until their segment is restored.
-        """
-        return replace(self, unread=tuple(joined([*self.unread, *rows])))
-
-    @property
-    def spans(self) -> list[Span]:
-        """The rows of the jobs, as far as their holder can read them."""
-        return without(self.held.spans, self.unread) if self.unread else self.held.spans
 
     @property
     def rows(self) -> int:
-        """Number of jobs that its holder can read."""
-        return size_of(self.spans)
+        """Number of jobs."""
+        return self.held.rows
 
     @property
     def entrypoint(self) -> str:

@@ -19,7 +19,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
-from jqueue.domain.segments import FOLDER, Segment, Span, joined, numbers_in, without
+from jqueue.domain.segments import FOLDER, Segment, Span, joined, without
 
 NEVER = -float("inf")
 
@@ -96,9 +96,7 @@ class SegmentRows:
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
         self._loaded: dict[str, set[int]] = {}
         self._alone: dict[str, set[int]] = {}  # rows that were loaded without the others of their chunks
-        self._damaged: dict[str, dict[int | None, str]] = {}
-        self._passing: set[str] = set()  # damaged segments that may be read again without any repair
-        self._doubtful: dict[str, set[int | None]] = {}  # chunks that could not be read, until they are loaded
+        self._damaged: dict[str, tuple[str, bool]] = {}  # why segments cannot be read, and True if that lasts
         self._head_of: dict[str, _Head | None] = {}
         self._first_due: dict[str, tuple[float, _Head]] = {}  # until the next chunk is due
         self._ready: dict[str, list[_Head]] | None = None
@@ -134,16 +132,8 @@ class SegmentRows:
             for name in claimed:
                 self.reload(name)  # its rows were loaded as rows that wait
             for name in moved - segments.keys():
-                for table in (
-                    self.indexes,
-                    self._loaded,
-                    self._alone,
-                    self._damaged,
-                    self._doubtful,
-                    self._entrypoints,
-                ):
+                for table in (self.indexes, self._loaded, self._alone, self._damaged, self._entrypoints):
                     table.pop(name, None)
-                self._passing.discard(name)
             self._changed(moved)
         self._ready = None
 
@@ -228,7 +218,6 @@ class SegmentRows:
             self._alone.setdefault(name, set()).update(row for row, _, _ in rows)
             return
         self._loaded.setdefault(name, set()).add(chunk)
-        self._doubtful.get(name, set()).difference_update((chunk, None))
         self._changed([name])
 
     def load_index(self, name: str, index: SegmentIndex) -> None:
@@ -257,26 +246,25 @@ class SegmentRows:
         self._alone.pop(name, None)
         self._changed([name])
 
-    def give_back(self, range_id: str, segment: Segment, held: Range, spans: Sequence[Span], journal: Journal) -> None:
+    def give_back(self, range_id: str, name: str, rows: range, journal: Journal) -> None:
         """Make rows of a range wait again: known rows at once, and other rows when they are read again.
 
         Args:
             range_id: id of the range.
-            segment: the segment after the return.
-            held: the claim that ends.
-            spans: the rows.
+            name: the segment, whose entry has them already.
+            rows: the rows.
             journal: of the draft.
         """
+        segment, returned = self.segments[name], _Returned(self)
         known = {row: (job_id, entry) for job_id, (its, row, entry) in self._claimed.items() if its == range_id}
-        unknown = {segment.chunk_of(row) for row in numbers_in(spans) if row not in known}
-        self._loaded.get(held.segment, set()).difference_update(unknown)
-        returned = _Returned(self)
-        for row in numbers_in(spans):
+        unknown = {segment.chunk_of(row) for row in rows if row not in known}
+        self._loaded.get(name, set()).difference_update(unknown)
+        for row in rows:
             if row in known:
                 job_id, entry = known[row]
                 self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)))
-                self.of[job_id] = held.segment, row
-                self._left[held.entrypoint] += 1
+                self.of[job_id] = name, row
+                self._left[segment.entrypoint] += 1
                 journal.entries.append((returned, job_id, None))
         self.changed()
 
@@ -302,17 +290,12 @@ class SegmentRows:
         journal.entries.append((_Hidden(self), job_id, (place, known)))
 
     def is_loaded(self, wanted: Wanted) -> bool:
-        """Return True if a part of a segment is loaded, or cannot be read."""
-        if self.is_damaged(wanted):
+        """Return True if a part of a segment is loaded, or the segment cannot be read."""
+        if wanted.segment in self._damaged:
             return True
         if wanted.chunk is None:
             return wanted.segment in self.indexes
         return wanted.chunk in self._loaded.get(wanted.segment, ()) or wanted.row in self._alone.get(wanted.segment, ())
-
-    def is_damaged(self, wanted: Wanted) -> bool:
-        """Return True if a part of a segment cannot be read."""
-        damaged = self._damaged.get(wanted.segment, ())
-        return wanted.chunk in damaged or None in damaged
 
     def index_of(self, name: str) -> SegmentIndex:
         """Return the index of a segment.
@@ -326,59 +309,34 @@ class SegmentRows:
         return index
 
     def damage_of(self, name: str) -> SegmentDamagedError | None:
-        """Return the error that says why a segment, or a part of it, cannot be read; None if no part is damaged."""
-        parts = self._damaged.get(name)
-        lasts = name not in self._passing
-        return SegmentDamagedError(FOLDER + name, why=next(iter(parts.values())), lasts=lasts) if parts else None
+        """Return the error that says why a segment cannot be read; None if it can be, as far as is known."""
+        damage = self._damaged.get(name)
+        return None if damage is None else SegmentDamagedError(FOLDER + name, damage[0], lasts=damage[1])
 
-    def note_damaged(self, wanted: Wanted, why: str, *, lasts: bool = True) -> None:
-        """Note that a part of a segment cannot be read, and why. Its rows wait until it can.
-
-        Args:
-            wanted: the part.
-            why: the reason.
-            lasts: True if it must be repaired; False if the store only does not answer.
-        """
-        self._damaged.setdefault(wanted.segment, {})[wanted.chunk] = why
-        (self._passing.discard if lasts else self._passing.add)(wanted.segment)
-        self.doubt(wanted.segment, [wanted.chunk])
-        self.changed()
-
-    def doubt(self, name: str, chunks: Iterable[int | None]) -> None:
-        """Note that chunks of a segment could not be read. No range has rows of them until they are loaded.
+    def set_aside(self, name: str, why: str, *, lasts: bool = True) -> None:
+        """Note that a segment cannot be read, and why. Its rows wait until it can be, and no range has any of them.
 
         Args:
             name: the segment.
-            chunks: the numbers of the chunks; None stands for all.
+            why: the reason.
+            lasts: True if it must be repaired; False if the store only does not answer.
         """
-        if name in self.segments:
-            self._doubtful.setdefault(name, set()).update(chunks)
-
-    def doubtful_spans(self, name: str) -> list[Span]:
-        """Return the rows of a segment that no range may have."""
-        doubtful, segment = self._doubtful.get(name), self.segments[name]
-        if not doubtful:
-            return []
-        size = segment.chunk_rows
-        chunks = range(segment.chunks) if None in doubtful else (each for each in doubtful if each is not None)
-        return joined((chunk * size, (chunk + 1) * size) for chunk in chunks)
-
-    def forget_damage(self, names: Iterable[str]) -> None:
-        """Try damaged parts of segments again when an operation needs one. Until it is loaded, no range has it."""
-        for name in names:
-            self._damaged.pop(name, None)
-            self._passing.discard(name)
+        self._damaged[name] = why, lasts
         self.changed()
+
+    def try_again(self, name: str) -> None:
+        """Note that a segment may be read again."""
+        if self._damaged.pop(name, None) is not None:
+            self.changed()
 
     def next_chunks(self, name: str, number: int) -> list[int]:
         """Return the numbers of the next chunks of a segment that are not loaded, at most a certain number."""
         segment = self.segments.get(name)
-        if segment is None or None in self._damaged.get(name, ()):
+        if segment is None or name in self._damaged:
             return []
-        damaged, loaded = self._damaged.get(name, ()), self._loaded.get(name, ())
-        found = []
+        loaded, found = self._loaded.get(name, ()), []
         for chunk in range(segment.chunk_of(segment.next), segment.chunks):
-            if chunk not in loaded and chunk not in damaged and not segment.is_chunk_taken(chunk):
+            if chunk not in loaded and not segment.is_chunk_taken(chunk):
                 found.append(chunk)
                 if len(found) == number:
                     break
@@ -453,8 +411,8 @@ class SegmentRows:
                 table = index.keys if keys else index.ids
                 rows = table.find_hash(hashed_as_own if table.own else hashed)
                 parts = [Wanted(name, segment.chunk_of(row), row) for row in rows if self.is_there(name, segment, row)]
-            if any(map(self.is_damaged, parts)):
-                damaged = self.damage_of(name)
+            if parts:
+                damaged = self.damage_of(name) or damaged
             wanted += [each for each in parts if not self.is_loaded(each)]
         if wanted:
             raise RowsMissingError(wanted)
@@ -471,7 +429,7 @@ class SegmentRows:
         """Return the rows of a segment whose jobs wait, or are in progress in ranges, as `is_there` does one by one."""
         segment = self.segments[name]
         waiting = without([(0, segment.rows)], [(0, segment.next), *segment.taken])
-        claimed = (span for each in self.ranges.values() if each.segment == name for span in each.spans)
+        claimed = (each.span for each in self.ranges.values() if each.segment == name)
         return without([*waiting, *claimed], ((row, row + 1) for row in self._taken.get(name, ())))
 
     def claimed_job(self, job_id: str) -> Job | None:
@@ -479,8 +437,6 @@ class SegmentRows:
         place = self._claimed.get(job_id)
         claim = None if place is None else self.ranges.get(place[0])
         if place is None or claim is None or job_id in self._jobs.entries:
-            return None
-        if not claim.has(place[1]):
             return None
         return in_progress(unpacked(job_id, place[2]), claim)
 
@@ -495,6 +451,10 @@ class SegmentRows:
     def range_of(self, job_id: str) -> str | None:
         """Return the id of the range in which a job is in progress; None if it is in none whose row is loaded."""
         return None if self.claimed_job(job_id) is None else self._claimed[job_id][0]
+
+    def row_in(self, range_id: str, job_id: str) -> int | None:
+        """Return the row of a job that is in progress in a range; None if it is elsewhere, or its row is not loaded."""
+        return self._claimed[job_id][1] if self.range_of(job_id) == range_id else None
 
     def ranges_with(self, job_id: str) -> list[str]:
         """Return the ids of the ranges that have the row of a job by the index; if none is known, that may have it."""
@@ -515,14 +475,14 @@ class SegmentRows:
             SegmentDamagedError: the segment cannot be read.
         """
         claim = self.ranges[range_id]
-        self._need_chunks(claim.segment, claim.spans)
+        self._need_chunks(claim.segment, range(*claim.span))
         if (damage := self.damage_of(claim.segment)) is not None:
             raise damage
         found = [self.claimed_job(job_id) for job_id, place in self._claimed.items() if place[0] == range_id]
         return sorted((job for job in found if job is not None), key=lambda job: job.sequence)
 
-    def cancelled_in(self, range_id: str) -> list[Span]:
-        """Return the rows of the cancelled jobs of a range.
+    def cancelled_in(self, range_id: str, first: int) -> list[Span]:
+        """Return the rows of the cancelled jobs of a range, from a first row on.
 
         Raises:
             RowsMissingError: the index of the segment is not loaded.
@@ -531,29 +491,29 @@ class SegmentRows:
         claim = self.ranges[range_id]
         if not claim.cancelled:
             return []
-        if self.is_damaged(Wanted(claim.segment, None)) and (damage := self.damage_of(claim.segment)) is not None:
+        if claim.segment not in self.indexes and (damage := self.damage_of(claim.segment)) is not None:
             raise damage
         ids = self.index_of(claim.segment).ids
-        found = [row for job_id in claim.cancelled for row in ids.find(job_id) if claim.has(row)]
+        found = [row for job_id in claim.cancelled for row in ids.find(job_id) if first <= row < claim.last]
         return joined((row, row + 1) for row in found)
 
-    def attempts_in(self, range_id: str, spans: Sequence[Span]) -> list[tuple[str, int]]:
+    def attempts_in(self, range_id: str, rows: Iterable[int]) -> list[tuple[str, int]]:
         """Return the ids and attempts of the jobs of some rows of a range, in order. Damaged rows are left out.
 
         Raises:
             RowsMissingError: not all rows are loaded.
         """
         claim = self.ranges[range_id]
-        self._need_chunks(claim.segment, spans)
+        self._need_chunks(claim.segment, rows)
         claimed = self._claimed.items()
         known = {row: (job_id, attempt_of(entry)) for job_id, (its, row, entry) in claimed if its == range_id}
-        found = (known[row] for row in numbers_in(spans) if row in known)
+        found = (known[row] for row in rows if row in known)
         return [(job_id, attempt + claim.claims) for job_id, attempt in found]
 
-    def _need_chunks(self, name: str, spans: Sequence[Span]) -> None:
+    def _need_chunks(self, name: str, rows: Iterable[int]) -> None:
         """Return if all chunks with some rows are loaded, or cannot be read."""
         segment = self.segments[name]
-        chunks = {segment.chunk_of(row) for row in numbers_in(spans)}
+        chunks = {segment.chunk_of(row) for row in rows}
         if wanted := [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]:
             raise RowsMissingError(wanted)
 
@@ -561,7 +521,9 @@ class SegmentRows:
         """Return True if each of some chunks of a segment has rows that are in progress in ranges."""
         size = self.segments[name].chunk_rows
         claims = [each for each in self.ranges.values() if each.segment == name]
-        return all(any(each.among(chunk * size, (chunk + 1) * size) for each in claims) for chunk in chunks)
+        return all(
+            any(each.first < (chunk + 1) * size and each.last > chunk * size for each in claims) for chunk in chunks
+        )
 
     def running(self, entrypoint: str) -> int:
         """Return the number of jobs of an entrypoint that are in progress in ranges."""
@@ -745,8 +707,6 @@ class SegmentRows:
 
     def _head(self, name: str, segment: Segment) -> _Head | None:
         """Return the first row of a segment that is not loaded; None if there is none, or it cannot be read."""
-        if None in self._damaged.get(name, ()):
-            return None
         chunks = self.next_chunks(name, 1)
         if not chunks:
             return None

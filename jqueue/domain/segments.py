@@ -183,12 +183,15 @@ class Segment(BaseModel):
         _, last, claims, failures = self.tried[place - 1] if place else (0, 0, 0, 0)
         return (claims, failures) if row < last else (0, 0)
 
-    def tried_like(self, row: int) -> list[Span]:
-        """Return the rows that were as often as a row in ranges that have ended, with as many failures."""
+    def end_of_run(self, row: int) -> int:
+        """Return the number of the row behind the last one of the run of rows from a row on that wait like it does.
+
+        None of them is taken, and all were as often in ranges, with as many failures.
+        """
         tries = self.tries_of(row)
-        if tries == (0, 0):
-            return without([(0, self.rows)], [(first, last) for first, last, *numbers in self.tried if any(numbers)])
-        return [(first, last) for first, last, *numbers in self.tried if tries == tuple(numbers)]
+        edges = (edge for first, last, *_ in self.tried for edge in (first, last) if edge > row)
+        ends = [edge for edge in edges if self.tries_of(edge) != tries]
+        return min([self.rows, *(first for first, _ in self.taken if first > row), *ends])
 
     def waiting_by_claims(self, within: Sequence[Span] | None = None) -> list[tuple[int, list[Span]]]:
         """Return the rows that are not taken, of all or of some, by the number of their claims as parts of ranges."""
@@ -208,18 +211,12 @@ class Segment(BaseModel):
         """Return `next` and `taken` after some more rows were taken, as `taking` does."""
         return _cut(joined([(0, self.next), *self.taken, *spans]))
 
-    def giving_back(self, spans: Sequence[Span], claims: int, failures: int) -> Self:
-        """Return the segment after rows of a range have come back, with numbers for `tried`."""
-        first, taken = _cut(without([(0, self.next), *self.taken], spans))
-        others = [(0, first), *taken, *spans]
-        tried = [
-            (start, end, *numbers)
-            for numbers in {each[2:] for each in self.tried}
-            for start, end in without([each[:2] for each in self.tried if each[2:] == numbers], others)
-        ]
-        if claims:
-            tried += [(start, end, claims, failures) for start, end in spans]
-        changes = {"next": first, "taken": taken, "tried": tuple(sorted(tried))}
+    def giving_back(self, first: int, last: int, claims: int, failures: int) -> Self:
+        """Return the segment after a run of rows has come back, with the numbers of its claims and failures."""
+        start, taken = _cut(without([(0, self.next), *self.taken], [(first, last)]))
+        gone = [(0, start), *taken, (first, last)]
+        tried = [(*left, each[2], each[3]) for each in self.tried for left in without([(each[0], each[1])], gone)]
+        changes = {"next": start, "taken": taken, "tried": tuple(sorted([*tried, (first, last, claims, failures)]))}
         return self.model_copy(update=changes)
 
 
@@ -330,8 +327,3 @@ def joined(spans: Iterable[Span]) -> list[Span]:
         else:
             found.append((first, last))
     return found
-
-
-def numbers_in(spans: Sequence[Span]) -> Iterable[int]:
-    """Iterate over the row numbers of spans."""
-    return (row for first, last in spans for row in range(first, last))

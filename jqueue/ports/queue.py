@@ -197,8 +197,8 @@ class SupportsRanges(Protocol):
     ) -> RangeClaim | None:
         """Claim the next jobs of a segment as one. Return None if the next job is not in a segment, or none is ready.
 
-        It also returns None while the next job is in a segment with more than a thousand gaps, until the segment is
-        written anew.
+        The jobs follow each other in the segment: a range ends before the first job that another claim has, that is
+        never in a range, or that was in ranges more or less often. It is None while the segment cannot be read.
 
         A dequeue claims the jobs that are in no segment. It also claims the jobs that are never in a range: they keep
         a result, expire, have a concurrency key, or have just become due.
@@ -227,9 +227,8 @@ class SupportsRanges(Protocol):
             deadline: maximum time for each request to the store.
 
         Raises:
-            SegmentDamagedError: the segment is missing or was changed. It is raised at the end, after all jobs that can
-                be read. `claim.without(error.rows)` is the claim on these jobs alone: its end gives the others back,
-                which wait until the segment is restored. The next ranges of this queue object go around them.
+            SegmentDamagedError: the segment is missing or was changed. End the range with `worked_on=0`: its jobs wait
+                until the segment is restored or repaired. This queue object goes on with other segments.
             ObjectMissingError: a payload in an object of its own does not exist.
             StorageError: the store failed.
         """
@@ -239,36 +238,27 @@ class SupportsRanges(Protocol):
         claim: RangeClaim,
         *,
         failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
-        returned: Iterable[str] = (),
-        kept: Iterable[str] = (),
-        nothing_done: bool = False,
-        jobs: int | None = None,
+        worked_on: int | None = None,
         deadline: Duration | None = None,
     ) -> None:
         """End the claim on a range: its jobs are done, but for some. Repeating it soon after changes nothing.
 
-        A failed or kept job whose row can no longer be read is given back, as nothing can be noted with it.
-
-        A cancelled job that is done is done, as after an ack. It leaves the queue if it is failed, in whatever way,
-        returned, or given back with others. A kept one stays in progress until its own claim ends: a nack removes it,
-        and an ack finishes it. So a job that the holder left out because it was cancelled belongs in `returned`. A
-        stale range loses its cancelled jobs, too.
+        A failed job becomes a single job of the queue. A cancelled job that is done is done, as after an ack. It leaves
+        the queue if it failed, in whatever way, or if nobody worked on it. So a job that the holder left out because it
+        was cancelled belongs in `failed`. A stale range loses its cancelled jobs, too.
 
         Args:
-            claim: as returned by `claim_range`, or by `without` if not all jobs could be read.
+            claim: as returned by `claim_range`.
             failed: errors by job id, each with a delay and more if it is a `RangeFailure`. These jobs are tried again,
                 or are dead, as after a nack.
-            returned: ids of jobs that were not worked on. They wait again in their places, uncharged.
-            kept: ids of jobs that stay in progress. From now on each has a claim of its own, which is that of the job
-                as it was read, and is kept alive and ended by itself.
-            nothing_done: True if only `failed` and `kept` jobs were worked on: all others are given back.
-            jobs: number of jobs to end, from the start of the range as it was claimed. The claim goes on for the
-                others. None means all.
+            worked_on: number of jobs that were worked on, from the start of the range; None for all. The others are
+                handed back: they wait again in their places, uncharged.
             deadline: maximum time for the call.
 
         Raises:
             ClaimLostError: the claim became stale, or was ended otherwise. Nothing changed.
-            JobNotFoundError: a job of `failed`, `returned` or `kept` is not one of the ended jobs. Nothing changed.
+            JobNotFoundError: a failed job is not one of those that were worked on. Nothing changed.
+            SegmentDamagedError: a failed job cannot be read, so that nothing can be noted with it. Nothing changed.
         """
 
 

@@ -24,9 +24,7 @@ class ClaimedTogether(Protocol):
     claim: RangeClaim
     confirmed: float
     cancelled: set[str]
-
-    def note(self, outcome: Outcome, now: float) -> None:
-        """Take the outcome of a job."""
+    outcomes: dict[int, Outcome]
 
 
 class Work:

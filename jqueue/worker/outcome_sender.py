@@ -7,7 +7,8 @@ meanwhile make the next one, so a slow store gets few and large commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from jqueue.core.queue_options import options_of
 from jqueue.domain.errors import (
@@ -17,6 +18,7 @@ from jqueue.domain.errors import (
     JobNotFoundError,
     JQueueError,
     QueueClosedError,
+    SegmentDamagedError,
     UnknownOutcomeError,
 )
 from jqueue.domain.operations import Ack, Nack
@@ -25,7 +27,7 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
 from jqueue.worker.held_jobs import HeldJob, Outcome
-from jqueue.worker.held_ranges import HeldRange, RangeEnd
+from jqueue.worker.held_ranges import HeldRange
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
@@ -61,14 +63,13 @@ class OutcomeSender:
         self._failures = CallFailures("sending outcomes of jobs", entropy, health)
         self._own_tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
-        self._alarm: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Send outcomes as they come, until cancelled."""
         state = self._state
         try:
             while True:
-                while not state.outcomes and not self._is_end_due():
+                while not state.outcomes and not state.ranges.due:
                     await state.has_outcomes.wait()
                     if self._failure is not None:
                         raise self._failure
@@ -80,16 +81,15 @@ class OutcomeSender:
                     raise
                 if again:
                     state.put_back(again)
-                if state.ranges:
-                    error = await self._end_ranges() or error
+                for held in state.ranges.due:
+                    held.ending = True
+                    self._begin(self._end_range(held))
                 state.wake_waiting()
                 if error is None:
                     self._failures.clear()
                 else:
                     await asyncio.sleep(self._failures.add(error))
         finally:
-            if self._alarm is not None:
-                self._alarm.cancel()
             for task in self._own_tasks:
                 task.cancel()
 
@@ -97,67 +97,59 @@ class OutcomeSender:
         """Return the outcomes of jobs that are claimed by themselves. Note the others with their ranges."""
         if not self._state.ranges:
             return taken
-        now, single = asyncio.get_running_loop().time(), []
+        single = []
         for outcome in taken:
             if outcome.held.range is None:
                 single.append(outcome)
             else:
-                outcome.held.range.note(outcome, now)
+                outcome.held.range.outcomes[outcome.held.place] = outcome
         return single
 
-    def _is_end_due(self) -> bool:
-        """Return True if an end of a range must be sent now. If one must be sent later, be woken then."""
-        loop = asyncio.get_running_loop()
-        seconds = self._state.ranges.due(loop.time())
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if seconds:
-            self._alarm = loop.call_later(seconds, self._state.has_outcomes.set)
-        return seconds == 0.0
-
-    async def _end_ranges(self) -> Exception | None:
-        """Send the ends of ranges that are due. Return the reason if some must be sent again."""
-        now = asyncio.get_running_loop().time()
-        ends = [(held, held.next_end()) for held in self._state.ranges if held.due(now) == 0.0]
-        if not ends:
-            return None
+    async def _end_range(self, held: HeldRange) -> None:
+        """Send the end of a range until the queue has answered, or the claim is lost."""
+        state, claim = self._state, held.claim
         try:
-            results = await self._queue.apply_each(*[end.operation for _, end in ends])
-        except RETRIED_ERRORS as error:
-            results = [error] * len(ends)
-        except BaseException:
-            for held, _ in ends:
-                held.uncertain = True
+            while held in state.ranges:
+                try:
+                    await self._commit_once(held, claim.held.claim_timeout)
+                except QueueClosedError as error:
+                    self._failure = error
+                    state.has_outcomes.set()
+                    return
+                except JQueueError as error:
+                    self._refused_end(held, error)
+                else:
+                    self._failures.clear()
+                    self._settle_end(held)
+        except asyncio.CancelledError:
+            held.uncertain = True
+            held.refused = held.refused or "the worker ended before the queue answered"
             raise
-        last_error = None
-        for (held, end), result in zip(ends, results, strict=True):
-            if held not in self._state.ranges:
-                continue  # lost meanwhile
-            if isinstance(result, RETRIED_ERRORS):
-                held.uncertain = held.uncertain or isinstance(result, UnknownOutcomeError)
-                last_error = result
-            elif isinstance(result, JQueueError):
-                logger.warning(
-                    "%s of %s are no longer claimed here: %s",
-                    counted(held.claim.rows, "job"),
-                    held.claim.entrypoint,
-                    result,
-                )
-                self._job_runner.lose_range(held)
-            else:
-                self._settle_end(held, end)
-        return last_error
+        finally:
+            held.ending = False
 
-    def _settle_end(self, held: HeldRange, end: RangeEnd) -> None:
+    def _refused_end(self, held: HeldRange, error: JQueueError) -> None:
+        """Decide how a range ends whose end the queue refused: the jobs that it may be for are given back."""
+        if held not in self._state.ranges:
+            return
+        is_lost = isinstance(error, JobNotFoundError) and error.job_id == held.claim.id
+        if not is_lost and held.companions:
+            held.refused = f"{type(error).__name__}: {error}"
+        elif isinstance(error, SegmentDamagedError) and not held.spoiled:
+            held.spoiled = True
+        elif not isinstance(error, UnknownOutcomeError):
+            jobs = counted(held.claim.rows, "job")
+            logger.warning("%s of %s are no longer claimed here: %s", jobs, held.claim.entrypoint, error)
+            self._job_runner.lose_range(held)
+
+    def _settle_end(self, held: HeldRange) -> None:
         """Note that the queue has done the end of a range."""
         state = self._state
-        again = held.settle(end)
-        for outcome in end.outcomes:
-            state.finish(outcome.held, outcome.kind)
-        state.sending -= len(end.outcomes) + len(again)
-        state.put_back(again)
-        if held.is_over:
+        if held in state.ranges:
+            for outcome in held.outcomes.values():
+                is_back = held.spoiled or (held.refused is not None and outcome.companions)
+                state.finish(outcome.held, "handed_back" if is_back else outcome.kind)
+            state.sending -= len(held.outcomes)
             state.ranges.remove(held)
         state.wake_waiting()
 
@@ -192,14 +184,17 @@ class OutcomeSender:
 
         It must not be done twice, so it may take long to find out if it was done.
         """
-        task = asyncio.create_task(self._send_until_answered(outcome), name="jqueue-worker-outcome")
+        self._begin(self._send_until_answered(outcome))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="jqueue-worker-outcome")
         self._own_tasks.add(task)
         task.add_done_callback(self._own_tasks.discard)
 
     async def _send_until_answered(self, outcome: Outcome) -> None:
         state = self._state
         try:
-            await self._commit_once(outcome)
+            dropped = await self._commit_once(outcome, outcome.held.job.claim_timeout)
         except QueueClosedError as error:
             self._failure = error
             state.has_outcomes.set()
@@ -212,13 +207,14 @@ class OutcomeSender:
         except Exception as error:  # raised by an operation or a queue of a user
             self._refused(outcome, JQueueError(f"the queue raised {type(error).__name__}"))
         else:
+            _log_dropped(outcome, dropped)
             state.finish(outcome.held, outcome.kind)
         finally:
             state.sending -= 1
             state.wake_waiting()
 
-    async def _commit_once(self, outcome: Outcome) -> None:
-        """Have an outcome and its companions done in one commit, and not twice.
+    async def _commit_once(self, outcome: Outcome | HeldRange, claim_timeout: float | None) -> object:
+        """Have an outcome and its companions done in one commit, and not twice. Return the answer to the outcome.
 
         Raises:
             UnknownOutcomeError: it cannot be found out if they were done, and sent again they could be done twice. The
@@ -226,7 +222,7 @@ class OutcomeSender:
             JQueueError: the queue refused them.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + (outcome.held.job.claim_timeout or RESOLVE_TIMEOUT)
+        until = loop.time() + (claim_timeout or RESOLVE_TIMEOUT)
         unknown: UnknownOutcomeError | None = None
         while True:
             last_error: Exception
@@ -235,8 +231,7 @@ class OutcomeSender:
                     results = await self._queue.apply(*outcome.companions, outcome.operation)
                 else:
                     results = await unknown.resolve()
-                _log_dropped(outcome, results[-1])
-                return
+                return results[-1]
             except UnknownOutcomeError as error:
                 outcome.uncertain = True
                 if loop.time() >= until:

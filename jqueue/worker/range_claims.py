@@ -1,6 +1,6 @@
 """The source of jobs of a worker with batch handlers: it claims ranges where they pay, and single jobs elsewhere.
 
-A range costs a commit for its claim and one or more for its end, whatever the number of its jobs. So it is claimed
+A range costs a commit for its claim and one for its end, whatever the number of its jobs. So it is claimed
 only if it holds at least a chunk of a segment. Its jobs are held in memory, so none has a payload in an object of its
 own. It has only as many jobs as this worker does within a moment, because no other worker can have them.
 """
@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jqueue.domain.errors import JQueueError, SegmentDamagedError
+from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
@@ -111,9 +111,6 @@ class RangeClaims(SingleClaims):
         try:
             async for job in self._owner.read_range(claim):
                 jobs.append(job)
-        except SegmentDamagedError as error:
-            held.claim = claim.without(error.rows)
-            logger.warning("not all jobs of %s can be done: %s", name, error)
         except BaseException as error:
             self._close(held)
             if not isinstance(error, JQueueError):
@@ -121,9 +118,7 @@ class RangeClaims(SingleClaims):
             logger.warning("%s of %s cannot be read, and are handed back: %s", counted(claim.rows, "job"), name, error)
             return False
         held.jobs = jobs
-        if not jobs:
-            self._close(held)
-        return bool(jobs)
+        return True
 
     def _close(self, held: HeldRange) -> None:
         """Give the jobs of a range back."""

@@ -30,18 +30,20 @@ def test_the_doctor_names_a_damaged_segment_with_what_to_do(path, segments):
     assert (1, True) == (code, name in check["detail"])
     assert f"Segment .segments/{name} (mail): it is missing" in advice
     assert "from a backup" in advice
-    assert f"`jqueue drop-segment URL {name}`" in advice
+    assert f"`jqueue repair URL {name}`" in advice
     assert "not run" in verdict["harm"][0]
 
 
-def test_what_cannot_be_read_of_a_damaged_segment_is_given_up_and_no_more(path, segments):
+def test_a_repair_gives_up_what_cannot_be_read_of_a_damaged_segment_and_brings_back_the_rest(path, segments):
     content = bytearray(segments["mail"].read_bytes())
     content[content.index(b"\1")] ^= 1  # in the first chunk, of four rows
     segments["mail"].write_bytes(content)
-    arguments = ("drop-segment", path, segments["mail"].name)
-    assert {"unreadable": 4, "readable": 2}.items() <= values(*arguments, "--dry-run").items()
+    arguments = ("repair", path)
+    assert {"segments": 1, "unreadable": 4, "readable": 2}.items() <= values(*arguments, "--dry-run").items()
+    assert values(*arguments, "--dry-run") == values(*arguments, segments["mail"].name, "--dry-run")
+    assert "nothing was dropped" in refused("repair", path, segments["report"].name)
     assert "there is no terminal to ask at" in refused(*arguments)
-    assert "4 jobs (mail) dropped, 2 of the segment kept" == text(*arguments, "--yes")
+    assert "4 jobs of 1 damaged segment (mail) dropped, 2 kept" == text(*arguments, "--yes")
     assert ["mail"] * 2 + ["report"] * 2 == sorted(job["entrypoint"] for job in rows("ls", path))
 
 

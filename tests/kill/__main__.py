@@ -130,7 +130,7 @@ async def _range(queue: DirectQueue, watch: Watch) -> None:
     claim = await queue.claim_range("t", 3)
     assert claim is not None
     assert list(OLD[:3]) == [job.id async for job in queue.read_range(claim)]
-    await queue.end_range(claim, failed={OLD[1]: "boom"}, returned=[OLD[2]])
+    await queue.end_range(claim, failed={OLD[1]: "boom"}, worked_on=2)
 
 
 async def _revoke(queue: DirectQueue, watch: Watch) -> None:

@@ -40,6 +40,7 @@ class PlainRanges:
     enqueue: Any
     beaten: Any
     give_back: Any
+    ack: Any
     nack: Any
     revoke: Any
 
@@ -106,60 +107,32 @@ class PlainRanges:
         del self.ranges[range_id]
         return self.revoke([self.leave_range(job_id) for job_id in held["ids"]])
 
-    def end_range(self, asked, ended, unread, remembered):
-        """End the claim on the first jobs of a range, or on all: see `jqueue.operations.EndRange`.
-
-        Args:
-            asked: the operation.
-            ended: ids of the jobs of the claim that end; None: all.
-            unread: ids of jobs whose rows cannot be read.
-            remembered: True if the ids of done jobs are remembered.
-        """
+    def end_range(self, asked, *, remembered):
+        """End the claim on a range: see `jqueue.operations.EndRange`. Its done jobs may be remembered by their ids."""
         range_id, attempt = asked.claim.claim
         held = self.ranges.get(range_id)
         if held is None or held["attempt"] != attempt:
             if self.finished.get(range_id) == attempt:
                 return
             raise Refused(ClaimLostError, job_id=range_id, attempt=attempt)
-        part = [job_id for job_id in held["ids"] if ended is None or job_id in ended]
-        others = tuple(job_id for job_id in held["ids"] if job_id not in part)
-        if not part:
-            return
-        self._check_named([*asked.failed, *asked.kept, *asked.returned], held)
-        stopped = [job_id for job_id in part if self.table[job_id]["cancel_requested"]]
-        leaving = [
-            each for each in stopped if each in asked.returned or (asked.nothing_done and each not in asked.kept)
-        ]
-        failed = [each for each in dict.fromkeys([*asked.failed, *leaving]) if each not in unread]
-        kept = [each for each in asked.kept if each not in unread]
-        back = [each for each in part if each in asked.returned or asked.nothing_done or each in unread]
-        back = [each for each in back if each not in failed and each not in kept]
-        for job_id in (*failed, *kept):
-            self.leave_range(job_id)
-        for job_id in failed:
-            job, failure = self.table[job_id], asked.failed.get(job_id)
-            nack = Nack(job_id, charge=False)
-            if failure is not None:
-                nack = Nack(job_id, failure.delay, failure.error, failure.dead, failure.charge)
-            self.nack((job_id, job["attempt"]), nack)
+        number = len(held["ids"]) if asked.worked_on is None else asked.worked_on
+        worked_on, back = held["ids"][:number], held["ids"][number:]
+        for job_id in asked.singles:
+            if job_id not in worked_on:
+                raise Refused(JobNotFoundError, job_id=job_id)
+        del self.ranges[range_id]
         self.put_back(back, charge=False)
-        for job_id in part:
-            if job_id not in (*failed, *kept, *back):
+        for job_id, end in asked.singles.items():
+            job = self.leave_range(job_id)
+            (self.nack if isinstance(end, Nack) else self.ack)((job_id, job["attempt"]), end)
+        for job_id in worked_on:
+            if job_id not in asked.singles:
                 job = self.table.pop(job_id)
                 self.count(job["entrypoint"], 2)
                 if remembered:
                     self.finished[job_id] = job["attempt"]
-        if others:
-            self.ranges[range_id] = {**held, "ids": others}
-        else:
-            del self.ranges[range_id]
-            self.finished[range_id] = attempt
+        self.finished[range_id] = attempt
         self.changes += 1
-
-    def _check_named(self, ids, held):
-        for job_id in ids:
-            if job_id not in held["ids"]:
-                raise Refused(JobNotFoundError, job_id=job_id)
 
     # Transactions
 

@@ -288,16 +288,10 @@ def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
     return _Waiting(entry, jobs, {row.job_id: (name, number) for number, row in waiting.items()})
 
 
-def _rows_in(held: Fields) -> Iterable[int]:
-    """Return the numbers of the rows of a range."""
-    gaps = {row for first, last in held.get("without", ()) for row in range(first, last)}
-    return (row for row in range(held["first"], held["last"]) if row not in gaps)
-
-
 def _jobs_in(held: Fields, segment: StoredSegment, entry: Fields) -> dict[str, Fields]:
     """Return the jobs of a range, which are in progress."""
     jobs = {}
-    for row in (segment.rows[number] for number in _rows_in(held)):
+    for row in segment.rows[held["first"] : held["last"]]:
         job = {
             **row.job,
             "status": IN_PROGRESS,
@@ -323,7 +317,7 @@ def jobs_of_range(held: Fields, objects: Created) -> list[tuple[str, int]]:
         objects: the objects beside the queue's.
     """
     segment = _ChainReader(objects).segment(held["segment"])
-    rows = [] if segment is None else [segment.rows[number] for number in _rows_in(held)]
+    rows = [] if segment is None else segment.rows[held["first"] : held["last"]]
     return [(row.job_id, row.job["attempt"] + held["claims"]) for row in rows]
 
 

@@ -365,19 +365,21 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ranges.py", "if draft.header.finished.get(claim.job_id) == claim.attempt:", "if True:"
         ),
         "The end of a range takes its failed jobs for done": Bug(
-            "domain/operations/ranges.py", "{**self.failed, **cancelled}", "cancelled"
+            "domain/operations/ranges.py", "for job_id in self.singles:", "for job_id in ():"
         ),
-        "The end of the first jobs of a range ends all of its jobs": Bug(
-            "domain/operations/ranges.py", "if self.jobs is None or self._is_whole:", "if True:"
-        ),
-        "The end of a range takes the jobs that stay in progress for done": Bug(
-            "domain/operations/ranges.py", "self._found(draft, part, self.kept)", "self._found(draft, part, ())"
-        ),
-        "A repeated end of the first jobs of a range counts them from the first job that is left": Bug(
-            "domain/operations/ranges.py", "self.claim.held.row_behind(self.jobs,", "held.row_behind(self.jobs,"
+        "The end of a range takes the jobs that nobody worked on for done": Bug(
+            "domain/operations/ranges.py",
+            "if self.worked_on is None else min(held.last,",
+            "if True else min(held.last,",
         ),
         "The event of the end of a range names the rows that were given back, too": Bug(
-            "domain/operations/ranges.py", "done, now))", "done, now)._replace(rows=((part.segment, part.spans),)))"
+            "domain/operations/ranges.py", "done, now))", "done, now)._replace(rows=((held.segment, [held.span]),)))"
+        ),
+        "A range that was given back is claimed with the attempt that it had before": Bug(
+            "domain/segments.py", "sorted([*tried, (first, last, claims, failures)])", "sorted(tried)"
+        ),
+        "A range goes on behind rows that are taken": Bug(
+            "domain/segments.py", "*(first for first, _ in self.taken if first > row), ", ""
         ),
         "Jobs in ranges do not count as running": Bug(
             "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)"
@@ -386,9 +388,6 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0): {
         "The checksum of a chunk of rows is not compared": Bug(
             "core/blob/segment_object.py", "if zlib.crc32(data) != index.chunks[number].crc:", "if False:", seeds=100
-        ),
-        "The end of a range takes the rows that its holder could not read for done": Bug(
-            "domain/operations/ranges.py", "*common(part.spans, self.claim.unread), *(", "*("
         ),
     },
     # Many callers of one queue object call at once.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.models import Claim
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from tests.simulation.actors import CLAIM_TIMEOUTS, LOST
+from tests.simulation.actors import CLAIM_TIMEOUTS
 from tests.simulation.chain import jobs_of_range
 from tests.simulation.workload import DEADLINE, Actor
 
@@ -21,7 +21,6 @@ class Ranger(Actor):
     """Claims a range, keeps its claim alive for some time, and ends it."""
 
     held: RangeClaim
-    _places: dict[Claim, int]
 
     async def step(self) -> None:
         """Claim one range, and end it. If its claim becomes stale, claim its jobs again."""
@@ -47,27 +46,18 @@ class Ranger(Actor):
 
     async def _leaves(self, jobs: list[Claim]) -> bool:
         """Work on the jobs of the claimed range. Return True if the claim on them was left to become stale."""
-        dice, tag = self.dice, self.held.held.claim_timeout
-        held, jobs, unread = await self._readable(jobs)
-        claims = (*jobs, *unread)
+        dice, tag, held = self.dice, self.held.held.claim_timeout, self.held
+        if not await self._is_readable():
+            await self.call("end_range", self.queue.end_range(held, worked_on=0), claims=(), expected=(ClaimLostError,))
+            return False
         self.world.claimed += [job.job_id for job in jobs]
         for _ in range(dice.choice([0, 0, 1, 3])):
             await asyncio.sleep(dice.choice([0.1, 0.5, 1.5]) * tag / 3)
-            await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=claims)
-        first = dice.randrange(1, len(jobs)) if len(jobs) > 1 and dice.random() < 0.4 else 0
-        if first:
-            until = self._places[jobs[first - 1]]
-            among = [job for job in unread if self._places[job] < until]
-            unread = [job for job in unread if job not in among]
-            if not await self._end(held, jobs[:first], first, unread=among):
-                return False  # perhaps it was not done: an end of the range would end these jobs otherwise
-            await asyncio.sleep(dice.choice([0.0, 0.5, 1.5]) * tag / 3)
-            rest = (*jobs[first:], *unread)
-            await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=rest)
+            await self.call("beat_range", self.queue.heartbeat_many([held.claim]), claims=tuple(jobs))
         if dice.random() > LEFT:
-            await self._end(held, jobs[first:], unread=unread)
+            await self._end(held, jobs)
             return False
-        self.world.left_ranges.append((held, jobs[first:], unread))
+        self.world.left_ranges.append((held, jobs))
         return True
 
     async def _end_left_ranges(self) -> None:
@@ -75,8 +65,7 @@ class Ranger(Actor):
         claimed, left = self.held.held, self.world.left_ranges
         for each in [each for each in left if self.held.segment == each[0].segment and claimed.has(each[0].held.first)]:
             left.remove(each)
-            claim, jobs, unread = each
-            await self._end(claim, jobs, unread=unread)
+            await self._end(*each)
 
     async def _claim(self, entrypoint: str, rows: int, tag: float) -> list[Claim]:
         found = await self.queue.claim_range(entrypoint, rows, claim_timeout=tag)
@@ -85,68 +74,31 @@ class Ranger(Actor):
         self.held = found
         return [Claim(*each) for each in jobs_of_range(found.held.model_dump(), self.world.network.created)]
 
-    async def _readable(self, jobs: list[Claim]) -> tuple[RangeClaim, list[Claim], list[Claim]]:
-        """Read the jobs of the claimed range, if its segment was ever damaged.
-
-        Returns:
-            The claim on the jobs that can be read, these jobs, and the others.
-        """
-        self._places = {job: place for place, job in enumerate(jobs)}
+    async def _is_readable(self) -> bool:
+        """Read the jobs of the claimed range, if its segment was ever damaged. Return False if they cannot be read."""
         damage = self.world.damage
         if damage is None or self.held.segment not in damage.names:
-            return self.held, jobs, []
-        found = await self.call("read_range", self._read(), limit=10 * DEADLINE)
-        if not isinstance(found, set):
-            return self.held, jobs, []
-        return self.held, [job for job in jobs if job.job_id in found], [job for job in jobs if job.job_id not in found]
+            return True
+        return await self.call("read_range", self._read(), limit=10 * DEADLINE) is not False
 
-    async def _read(self) -> set[str]:
-        """Return the ids of the jobs of the claimed range that can be read. From now on, the claim is on these."""
-        found: set[str] = set()
+    async def _read(self) -> bool:
         try:
-            async for rows in self.queue.read_packed_range(self.held):
-                found |= {job_id for job_id, _ in rows}
-        except SegmentDamagedError as error:
-            self.held = self.held.without(error.rows)
-        return found
+            async for _ in self.queue.read_packed_range(self.held):
+                pass
+        except SegmentDamagedError:
+            return False
+        return True
 
-    async def _end(
-        self, held: RangeClaim, jobs: list[Claim], first: int | None = None, unread: Sequence[Claim] = ()
-    ) -> bool:
-        """End the claim: most jobs are done, some have failed, some are given back, and some are kept for a moment.
-
-        Args:
-            held: the claim.
-            jobs: the ended jobs.
-            first: their number, if others are left in the range.
-            unread: the jobs beside them that could not be read: they are given back.
-
-        Returns:
-            True if the queue has answered.
-        """
+    async def _end(self, held: RangeClaim, jobs: list[Claim]) -> None:
+        """End the claim: most jobs are done, some have failed, some have a result, and nobody worked on the last."""
         dice, tag = self.dice, f"nack {self.world.tag()}"
         charge = dice.random() < 0.7
         failure = RangeFailure(tag, dice.choice([None, None, 3.0]), charge and dice.random() < 0.3, charge)
-        chosen = [self.pick((70, "done"), (18, "failed"), (8, "returned"), (4, "kept")) for _ in jobs]
-        nothing = dice.random() < 0.15
-        ends = {job: "returned" if nothing and end == "done" else end for job, end in zip(jobs, chosen, strict=True)}
-        failed = {job.job_id: failure for job, end in ends.items() if end == "failed"}
-        back = tuple(job.job_id for job, end in ends.items() if end == "returned")
-        kept = [job for job, end in ends.items() if end == "kept"]
-        ended = tuple(job for job in [*jobs, *unread] if job not in kept)
-        details: dict[str, Any] = {"claims": ended, "operations": len(jobs)}
-        answered = False
-        for _ in range(dice.choice([1, 2] if first else [1, 1, 1, 2])):  # repeating it changes nothing
-            work = self.queue.end_range(
-                held,
-                failed=failed,
-                returned=() if nothing else back,
-                kept=[job.job_id for job in kept],
-                nothing_done=nothing,
-                jobs=first,
-            )
-            error = await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)
-            answered = answered or not isinstance(error, Exception)
-        for job in kept if answered else ():
-            await self.call("ack", self.queue.ack(job), claims=(job,), expected=LOST)
-        return answered
+        worked_on = dice.choice([0, dice.randrange(len(jobs) + 1)]) if jobs and dice.random() < 0.3 else None
+        ends = {job.job_id: self.pick((75, "done"), (20, "failed"), (5, "result")) for job in jobs[:worked_on]}
+        failed = {job_id: failure for job_id, end in ends.items() if end == "failed"}
+        results = {job_id: (tag, 5.0) for job_id, end in ends.items() if end == "result"}
+        details: dict[str, Any] = {"claims": tuple(jobs), "operations": len(jobs)}
+        for _ in range(dice.choice([1, 1, 1, 2])):  # repeating it changes nothing
+            work = self.one(EndRange(held, failed, results=results, worked_on=worked_on))
+            await self.call("end_range", work, expected=(ClaimLostError, JobNotFoundError), **details)

@@ -6,7 +6,7 @@ in the objects of the simulation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -168,7 +168,7 @@ class Replay:
             case ClaimRange():
                 return self._claim_range(operation, told)
             case EndRange():
-                return self._end_range(operation)
+                return self.model.end_range(operation, remembered=not operation.claim.entry.own_ids)
             case EnqueueSegments():
                 return self._enqueue_segments(operation, told)
             case EnqueueStaged():
@@ -275,7 +275,7 @@ class Replay:
         if not isinstance(told, list) or not told:
             return []
         claim: RangeClaim = told[0]
-        ids = self._ids_in(claim.segment, _rows(claim.held.spans))
+        ids = self._ids_in(claim.segment, range(*claim.held.span))
         first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure)
         if first is None or first["id"] != ids[0]:
             raise Difference(f"a range begins with {ids[0]}, and the next job is {first and first['id']}")
@@ -291,22 +291,6 @@ class Replay:
         whole = is_whole(claim.held.failures, claim.entry.spare)
         model.claim_range(claim.claim, ids, asked.claim_timeout, asked.holder, whole)
         return told
-
-    def _end_range(self, asked: EndRange) -> None:
-        claim = asked.claim
-        rows, unread = list(_rows(claim.held.spans)), set(_rows(claim.unread))
-        ended = None
-        if asked.jobs is not None and asked.jobs < len([row for row in rows if row not in unread]):
-            behind = [row for row in rows if row not in unread][asked.jobs - 1]
-            ended = set(self._ids_in(claim.segment, [row for row in rows if row <= behind]))
-        lost = set(self._ids_in(claim.segment, unread))
-        if claim.segment in self._seed.damaged:  # what can be noted with no row is given back
-            lost |= {job_id for job_id in (*asked.failed, *asked.kept) if job_id in self._after.rows}
-        self.model.end_range(asked, ended, lost, not claim.entry.own_ids)
-
-
-def _rows(spans: Iterable[Sequence[int]]) -> Iterable[int]:
-    return (row for first, last in spans for row in range(first, last))
 
 
 def _is_beyond(told: Any) -> bool:

@@ -181,7 +181,7 @@ class World:
         ranged: True if some actors claim ranges.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
-        left_ranges: claims of ranges that nobody ended, each with its jobs, and those that could not be read.
+        left_ranges: claims of ranges that nobody ended, each with its jobs.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -210,7 +210,7 @@ class World:
     damage: Damage | None = None
     ranged: bool = False
     crowded: bool = False
-    left_ranges: list[tuple[RangeClaim, list[Any], list[Any]]] = field(default_factory=list)
+    left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None

@@ -223,14 +223,13 @@ class Worker:
         end = self._dice.choices(("all", "some", "nothing", "abandon"), (40, 40, 8, 4))[0]
         if end == "abandon":
             return
-        fates = {job: self._dice.choice(("done", "failed", "returned")) if end == "some" else "done" for job in jobs}
-        done = [job.claim for job, fate in fates.items() if fate == "done" and end != "nothing"]
+        worked_on = {"all": len(jobs), "some": self._dice.randint(0, len(jobs)), "nothing": 0}[end]
+        fates = {job: self._dice.choice(("done", "failed")) if end == "some" else "done" for job in jobs[:worked_on]}
+        done = [job.claim for job, fate in fates.items() if fate == "done"]
         failed = {job.id: RangeFailure("boom", delay=0.01) for job, fate in fates.items() if fate == "failed"}
-        returned = [job.id for job, fate in fates.items() if fate == "returned"]
 
         def end_range(limit: float) -> Any:
-            ends: dict[str, Any] = {"failed": failed, "returned": returned, "nothing_done": end == "nothing"}
-            return queue.end_range(claim, deadline=limit, **ends)
+            return queue.end_range(claim, failed=failed, worked_on=worked_on, deadline=limit)
 
         await self._call(Verb.END_RANGE, [claim.claim, *done], end_range)
 

@@ -55,7 +55,7 @@ def jobs_of_all_kinds(url):
             await queue.enqueue_many(Enqueue("mail", b"", headers={"n": f"{each}"}, priority=each) for each in range(9))
             back = await queue.claim_range("resize", 20)
             assert back is not None
-            await queue.end_range(back, nothing_done=True)
+            await queue.end_range(back, worked_on=0)
             await queue.dequeue("resize", batch_size=6)
             assert await queue.claim_range("resize", 300, holder="me") is not None
             [first, second, *_] = await queue.dequeue("mail", batch_size=4)

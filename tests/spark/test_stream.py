@@ -279,7 +279,7 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
     stream.run(on_step=on_step)
     assert stream.ids[-1] in stream.delivered
     assert len(stream.delivered) == len(set(stream.delivered))
-    [line] = [each for each in caplog.messages if "rows of batch 1" in each]
+    [line] = [each for each in caplog.messages if "ranges of batch 1" in each]
     assert segment.name in line
     segment.write_bytes(content)
     assert not any(job.failures for job in jobs_of(url))

@@ -63,7 +63,7 @@ def test_a_cancelled_job_of_a_range_shows_in_the_block_and_is_no_loss():
             while not heartbeats.cancelled:
                 assert broker.beaten.acquire(timeout=PATIENCE)
             assert not heartbeats.lost
-        queue.end_range(claim, returned=heartbeats.cancelled)
+        queue.end_range(claim, failed=dict.fromkeys(heartbeats.cancelled))
         assert 96 == queue.stats().depth
 
 

@@ -126,9 +126,7 @@ async def test_batches_claim_each_job_once_and_none_before_a_more_urgent_one(see
             if chance.random() < 0.2:
                 for each in claimed:
                     await (
-                        queue.nack(each, charge=False)
-                        if isinstance(each, Job)
-                        else queue.end_range(each, nothing_done=True)
+                        queue.nack(each, charge=False) if isinstance(each, Job) else queue.end_range(each, worked_on=0)
                     )
                 continue
             taken = [left.pop(job_id) for job_id in await ids_of(queue, claimed)]

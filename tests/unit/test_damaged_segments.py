@@ -97,7 +97,7 @@ async def test_stats_name_a_segment_from_its_first_failed_read_to_its_next_good_
     [warning] = (await queue.stats()).warnings
     assert [] == storage.object_calls, "the warning costs no request"
     assert warning.startswith(f"segment .segments/{name} (a) cannot be read, and 40 jobs in it wait")
-    assert "until it is restored from a backup, or given up" in warning
+    assert "until it is restored from a backup, or repaired" in warning
     assert warning.endswith("it is missing")
     await restore_segment(store, name, whole)
     await asyncio.sleep(61)

@@ -11,14 +11,15 @@ from jqueue import (
     ClaimLostError,
     DuplicateJobError,
     InMemoryStorage,
+    JobNotFoundError,
     JobStateError,
     JobStatus,
     Limits,
 )
 from jqueue.domain.operations.holders import JobsInRanges
 from jqueue.domain.range_jobs import RangeFailure
-from jqueue.domain.ranges import Range
 from jqueue.domain.segments import joined, without
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -75,7 +76,7 @@ def test_spans_without_others_are_the_other_rows_in_spans_that_are_not_empty(som
 
 
 @in_virtual_time
-async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
+async def test_a_range_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
     async with queue_on(store()) as queue:
         ids = await with_rows(queue, 10)
         claim = await claimed(queue, 8)
@@ -83,11 +84,16 @@ async def test_a_range_is_done_but_for_jobs_that_failed_or_are_returned():
         assert ids[:8] == [job.id for job in jobs]
         assert {(JobStatus.IN_PROGRESS, 1, 1)} == {(job.status, job.attempt, job.failures) for job in jobs}
         failed = {ids[2]: RangeFailure("boom", delay=60), ids[5]: ValueError("bad")}
-        await queue.end_range(claim, failed=failed, returned=[ids[6]])
+        with pytest.raises(JobNotFoundError, match=ids[7]):
+            await queue.end_range(claim, failed={ids[7]: "not worked on"}, worked_on=7)
+        await queue.end_range(claim, failed=failed, worked_on=6)
         stats = await queue.stats()
-        assert (4, 1, 0, 5) == (stats.depth - 0, stats.scheduled, stats.in_progress, stats.totals.done)
+        assert (5, 1, 0, 4) == (stats.depth, stats.scheduled, stats.in_progress, stats.totals.done)
+        again = await claimed(queue, 9)
+        assert ids[6:8] == [job.id for job in await jobs_of(queue, again)], "the others were in no range before"
+        await queue.end_range(again, worked_on=0)
         left = await queue.dequeue("t", batch_size=9)
-        assert {ids[6]: (2, 1), ids[8]: (1, 1), ids[9]: (1, 1), ids[5]: (2, 2)} == {
+        assert {ids[6]: (3, 1), ids[7]: (3, 1), ids[8]: (1, 1), ids[9]: (1, 1), ids[5]: (2, 2)} == {
             job.id: (job.attempt, job.failures) for job in left
         }
         assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
@@ -100,14 +106,24 @@ async def test_a_range_with_a_cancelled_job_gives_back_the_others(way):
         ids = await with_rows(queue, 4)
         claim = await claimed(queue, 3)
         await queue.cancel(ids[1], running=True)
-        await (queue.requeue_stale(0) if way == "stale" else queue.end_range(claim, nothing_done=True))
+        await (queue.requeue_stale(0) if way == "stale" else queue.end_range(claim, worked_on=0))
         assert [ids[0], ids[2], ids[3]] == [job.id for job in await queue.dequeue("t", batch_size=9)]
 
 
-def test_the_row_behind_the_first_jobs_of_a_range_leaves_out_gaps_and_unread_rows():
-    rows = Range.model_construct(first=0, last=10, without=((2, 5),))
-    assert [1, 2, 6, 8, 10] == [rows.row_behind(jobs) for jobs in (1, 2, 3, 5, 7)]
-    assert [1, 7] == [rows.row_behind(jobs, [(5, 6)]) for jobs in (1, 3)]
+@in_virtual_time
+async def test_a_range_ends_before_the_first_row_that_is_taken_or_is_never_in_a_range():
+    async with queue_on(store()) as queue:
+        await queue.enqueue_many(
+            [Enqueue("t", job_id=f"{number}", keep_result=9 if number == 3 else None) for number in range(9)]
+        )
+        await settled(queue)
+        await queue.cancel("6")
+        for first, last in ((0, 3), (4, 6), (7, 9)):
+            claim = await claimed(queue, 9)
+            assert [f"{number}" for number in range(first, last)] == [job.id for job in await jobs_of(queue, claim)]
+            await queue.end_range(claim)
+            if first == 0:
+                assert ["3"] == [job.id for job in await queue.dequeue("t")]
 
 
 @in_virtual_time
@@ -133,8 +149,7 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
         await settled(queue)
         claim = await claimed(queue, 3)
         assert JobStatus.IN_PROGRESS == (await queue.find("id-1")).status
-        [[in_range]] = await queue.apply(JobsInRanges(("id-1", "unknown")))
-        assert (claim.id, "id-1", 1) == (*in_range[:2], in_range[2].attempt)
+        assert [[(claim.id, "id-1")]] == await queue.apply(JobsInRanges(("id-1", "unknown")))
         assert ids[0] == (await queue.enqueue("t", b"", job_id="id-0")).id
         taken = await queue.enqueue("t", b"", unique_key="key of id-2")
         assert (ids[2], JobStatus.IN_PROGRESS) == (taken.id, taken.status)

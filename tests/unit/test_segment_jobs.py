@@ -173,7 +173,7 @@ async def test_ids_and_unique_keys_of_purged_rows_are_free_and_attempts_go_on(st
         await spilled(queue)
     else:
         claim = await queue.claim_range("a", 1)
-        await (queue.requeue_stale(0) if way == "range stale" else queue.end_range(claim, nothing_done=True))
+        await (queue.requeue_stale(0) if way == "range stale" else queue.end_range(claim, worked_on=0))
     assert 1 == await queue.purge(status=WAITING)
     again = await queue.enqueue("a", b"again", job_id="one", **options)
     assert (b"again", WAITING) == (again.payload, again.status)
@@ -194,7 +194,7 @@ async def test_a_purge_counts_each_row_once_and_leaves_jobs_in_progress(storage)
     stats = await queue.stats()
     assert (0, 5) == (stats.depth, stats.in_progress)
     await queue.ack_many(jobs)
-    await queue.end_range(claim, nothing_done=True)
+    await queue.end_range(claim, worked_on=0)
     assert 3 == len(await queue.dequeue(batch_size=12))
 
 

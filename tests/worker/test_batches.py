@@ -232,6 +232,47 @@ async def test_each_job_of_a_range_has_an_outcome_of_its_own():
         assert 30 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
 
 
+@in_virtual_time
+async def test_a_job_that_a_range_may_not_enqueue_fails_the_job_that_adds_it_and_no_other():
+    worker = Worker()
+
+    @worker.handler("work", batch=100, max_attempts=1)
+    async def work(numbers: list[int], ctx: BatchContext) -> None:
+        for number, each in zip(numbers, ctx, strict=True):
+            if number % 300 == 7:
+                key = "taken" if number == 1207 else f"{number}"
+                each.on_ack(Enqueue("next", b"", unique_key=key, on_conflict="raise"))
+
+    queue = await filled()
+    async with queue:
+        await queue.enqueue("next", b"", unique_key="taken")
+        report = await drained(worker, queue)
+        assert (NUMBER - 1, 1) == (report.succeeded, report.dead)
+        assert report.handed_back > 0, "a range is ended as a whole, and its other jobs were done again"
+        assert 10 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
+
+
+@in_virtual_time
+async def test_a_stopped_worker_hands_back_what_is_left_of_a_range_as_a_run():
+    worker, done = Worker(), list[int]()
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        if len(done) >= 1500:
+            await asyncio.sleep(3600)
+        done.extend(numbers)
+
+    queue = await filled()
+    async with queue:
+        async with working(worker, queue):
+            await until(lambda: len(done) >= 1500)
+            await asyncio.sleep(1)
+        assert (1500, NUMBER - 1500, 0, 0, 0) == await counts(queue)
+        jobs = [job async for job in queue.iterate_jobs()]
+        assert {0} == {job.failures for job in jobs}
+        assert len((await queue.read_state()).jobs) < 300, "all others wait in their segment again"
+
+
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LANDS_LATER])
 @in_virtual_time
 async def test_faults_of_the_store_change_no_outcome_of_a_range(fault):

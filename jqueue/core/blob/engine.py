@@ -13,7 +13,7 @@ The loop of a commit is in `jqueue.core.engine.engine`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from string import ascii_letters, digits
 from typing import TypeVar
@@ -33,6 +33,7 @@ from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
     InvalidBlobError,
+    JQueueError,
     StorageError,
     StorageFatalError,
     shown,
@@ -174,6 +175,12 @@ class CommitEngine(Engine):
             return await self.segments.loader.load(wanted, self.draft, fresh=fresh)
         finally:
             self.pacing.cycle.rows_of_try += self.clock.monotonic() - started
+
+    def set_segment_aside(self, name: str, chunks: Iterable[int], error: JQueueError) -> None:
+        """Set a segment aside, as some chunks of it could not be read: see `SegmentLoader.set_aside`."""
+        assert self.segments is not None
+        parts = [Wanted(name, None), *(Wanted(name, chunk) for chunk in chunks)]
+        self.segments.loader.set_aside(name, parts, error, self.draft.jobs.rows)
 
     def _late_segments(self) -> Collection[str]:
         return () if self.segments is None else self.segments.loader.late()

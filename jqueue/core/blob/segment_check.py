@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from jqueue.core.blob.segment_jobs import pieces_of
 from jqueue.core.blob.segment_object import decode_chunk
-from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job_table import Packed
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import RowKey, Segment, size_of, without
+from jqueue.domain.segments import RowKey, Segment
 
 SAME_TIME = 0.001
 """Seconds by which two times of one row may differ: a line has its times as text."""
-
-
-class CheckedChunk(NamedTuple):
-    """A chunk that was checked.
-
-    Attributes:
-        jobs: number of its jobs that wait, or are in progress in ranges.
-        unreadable: the reason why they cannot be read; empty if they can be.
-        misplaced: a fact about a readable row that contradicts the index or the manifest; empty if there is none.
-    """
-
-    jobs: int
-    unreadable: str = ""
-    misplaced: str = ""
 
 
 class SegmentCheck:
@@ -48,32 +32,31 @@ class SegmentCheck:
         self._segment = segment
         self._index = index
         self._names: dict[str, str] = {}
-        self._gone = without([(0, segment.next), *segment.taken], [span for each in ranges for span in each.spans])
         self._before: RowKey | None = None
 
-    def chunk(self, number: int, data: bytes) -> CheckedChunk:
-        """Check a chunk.
+    def chunk(self, number: int, data: bytes) -> str:
+        """Check a chunk. Return a fact about a row that contradicts the index or the manifest; nothing if none does.
 
         Args:
             number: its number. Chunks come in order.
             data: its bytes.
+
+        Raises:
+            InvalidBlobError: its rows cannot be read.
         """
-        size, rows = self._segment.chunk_rows, self._segment.rows
-        first, last = number * size, min((number + 1) * size, rows)
-        jobs = size_of(without([(first, last)], self._gone))
-        try:
-            found = decode_chunk(data, number, self._segment, self._index, self._names)
-        except InvalidBlobError as error:
-            self._before = None
-            return CheckedChunk(jobs, str(error))
+        first, last = (
+            number * self._segment.chunk_rows,
+            min((number + 1) * self._segment.chunk_rows, self._segment.rows),
+        )
+        found = decode_chunk(data, number, self._segment, self._index, self._names)
         if len(found) != last - first:
-            return CheckedChunk(jobs, misplaced=f"chunk {number} has {len(found)} rows, and not {last - first}")
+            return f"chunk {number} has {len(found)} rows, and not {last - first}"
         keys = [_key_of(entry) for _, _, entry in found]
         wrong = "" if self._begins_like(number, keys[0]) else "its first row is not the one that the index names"
         for (row, job_id, entry), key in zip(found, keys, strict=True):
             wrong = wrong or self._fault_of(row, job_id, entry, key)
             self._before = key
-        return CheckedChunk(jobs, misplaced=wrong and f"chunk {number}: {wrong}")
+        return wrong and f"chunk {number}: {wrong}"
 
     def _begins_like(self, number: int, key: RowKey) -> bool:
         first = self._index.chunks[number].first.moved(self._segment.offset)

@@ -8,63 +8,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
-from jqueue.domain.segments import FOLDER, Segment, Span, common, joined, size_of, without
+from jqueue.domain.segments import FOLDER, Segment
 
 WARNING = f"segment {FOLDER}"
 """The beginning of the warnings of `stats()` about segments."""
 
 MISSING, CUT_OFF = "it is missing", "it is cut off"
 
+INDEX, OBJECT = "index", "object"
+"""Parts of a segment that are no chunks. The second stands for an object that is missing, or that cannot be read."""
+
 Damage = dict[str, str]
 """The reason why a segment cannot be read, by the end of its name. Readers of rows add to it."""
+
+
+def reason_of(error: JQueueError) -> str:
+    """Return why a segment cannot be read, for a sentence that names the segment and says what to do."""
+    return MISSING if isinstance(error, ObjectMissingError) else str(error)
 
 
 class DamageNotes:
     """The failed reads of the segments of one queue, until the same parts are read again."""
 
     def __init__(self) -> None:
-        self._whole: dict[str, str] = {}
-        self._parts: dict[str, dict[int | None, str]] = {}
+        self._parts: dict[str, dict[int | str, str]] = {}
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[None]:
-        """Note if a segment is missing or the store refuses to read it, or that it is there."""
-        try:
-            yield
-        except StorageFatalError as error:
-            self.note(name, MISSING if isinstance(error, ObjectMissingError) else str(error))
-            raise
-        self._whole.pop(name, None)
-
-    def note(self, name: str, why: str) -> None:
-        """Note why a segment cannot be read, until a part of it is read again."""
-        self._whole[name] = why
-
-    @contextmanager
-    def decoding(self, name: str, part: int | None) -> Iterator[None]:
-        """Note if a part of a segment that was read is damaged, or that it is whole.
+    def reading(self, name: str, part: int | str) -> Iterator[None]:
+        """Note if a part of a segment cannot be read, or that it is whole.
 
         Args:
             name: the segment.
-            part: the number of the chunk; None is the index.
+            part: the number of a chunk, `INDEX` or `OBJECT`.
         """
         try:
             yield
-        except InvalidBlobError as error:
-            self._parts.setdefault(name, {})[part] = str(error)
+        except StorageFatalError as error:
+            self.note(name, reason_of(error), part)
             raise
-        parts = self._parts.get(name)
-        if parts is not None:
-            parts.pop(part, None)
-            if not parts:
-                del self._parts[name]
+        self._parts.get(name, {}).pop(part, None)
+
+    def note(self, name: str, why: str, part: int | str = OBJECT) -> None:
+        """Note why a part of a segment cannot be read, until it is read again."""
+        self._parts.setdefault(name, {})[part] = why
 
     def forget(self) -> None:
         """Forget all failed reads."""
-        self._whole.clear()
         self._parts.clear()
 
     def warnings(self, segments: Mapping[str, Segment], ranges: Iterable[Range]) -> list[str]:
@@ -78,17 +70,20 @@ class DamageNotes:
         found = []
         for name, segment in segments.items():
             claimed = [each for each in held if each.segment == name]
-            parts = self._parts.get(name, {})
-            if name in self._whole:
-                found.append(warning(name, segment, claimed, self._whole[name]))
-            elif None in parts:
-                found.append(warning(name, segment, claimed, parts[None]))
-            elif parts and (text := _in_part(name, segment, claimed, parts)):
-                found.append(text)
+            parts = self._parts.get(name, {}).items()
+            reasons = [why for part, why in parts if isinstance(part, str) or _has_jobs(segment, claimed, part)]
+            if reasons:
+                found.append(warning(name, segment, claimed, reasons[0]))
         return found
 
 
-def warning(name: str, segment: Segment, held: Iterable[Range], why: str, within: Iterable[Span] | None = None) -> str:
+def _has_jobs(segment: Segment, claimed: Iterable[Range], chunk: int) -> bool:
+    """Return True if jobs of a chunk wait, or are in progress in ranges."""
+    first, last = chunk * segment.chunk_rows, (chunk + 1) * segment.chunk_rows
+    return not segment.is_chunk_taken(chunk) or any(each.first < last and each.last > first for each in claimed)
+
+
+def warning(name: str, segment: Segment, held: Iterable[Range], why: str) -> str:
     """Return the sentence that names a segment, the number of its jobs, the reason and what to do.
 
     Args:
@@ -96,38 +91,11 @@ def warning(name: str, segment: Segment, held: Iterable[Range], why: str, within
         segment: its entry in the manifest.
         held: the claims of ranges of the segment.
         why: the reason why it cannot be read.
-        within: the rows that cannot be read; None for all.
     """
-    rows = [(0, segment.rows)] if within is None else joined(within)
-    waiting, claimed = jobs_in(segment, held, rows)
-    wait = counted(waiting, "job in it waits", "jobs in it wait")
+    wait = counted(segment.waiting, "job in it waits", "jobs in it wait")
+    claimed = sum(each.rows for each in held)
     more = f" ({claimed:,} more {'is' if claimed == 1 else 'are'} in claimed ranges)" if claimed else ""
-    in_part = "" if within is None else " in part"
     return (
-        f"{WARNING}{name} ({segment.entrypoint}) cannot be read{in_part}, and {wait}{more} until it is restored from a "
-        f"backup, or given up with `jqueue drop-segment`: {why}"
+        f"{WARNING}{name} ({segment.entrypoint}) cannot be read, and {wait}{more} until it is restored from a backup, "
+        f"or repaired with `jqueue repair`: {why}"
     )
-
-
-def jobs_in(segment: Segment, held: Iterable[Range], rows: Iterable[Span]) -> tuple[int, int]:
-    """Return the number of waiting jobs in rows of a segment, and the number of jobs there in claimed ranges.
-
-    Args:
-        segment: its entry in the manifest.
-        held: the claims of ranges of the segment.
-        rows: the rows, as spans.
-    """
-    spans = joined(rows)
-    waiting = without(spans, [(0, segment.next), *segment.taken])
-    return size_of(waiting), sum(size_of(common(each.spans, spans)) for each in held)
-
-
-def _in_part(name: str, segment: Segment, held: Iterable[Range], parts: Mapping[int | None, str]) -> str | None:
-    """Return the warning for damaged chunks; None if no job is in them."""
-    claimed, size = tuple(held), segment.chunk_rows
-    spans = {chunk: [(chunk * size, min((chunk + 1) * size, segment.rows))] for chunk in parts if chunk is not None}
-    of_jobs = [chunk for chunk in sorted(spans) if any(jobs_in(segment, claimed, spans[chunk]))]
-    if not of_jobs:
-        return None
-    within = [span for chunk in of_jobs for span in spans[chunk]]
-    return warning(name, segment, claimed, parts[of_jobs[0]], within)

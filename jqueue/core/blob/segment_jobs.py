@@ -16,16 +16,17 @@ from heapq import heapify, heappop, heappush
 from typing import Self, TypeVar
 
 from jqueue.core.blob.segment_census import SegmentCensus
-from jqueue.core.blob.segment_reader import DAMAGED, LOST, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_damage import reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.lazy_state import Looked, Noticed
-from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, JQueueError
+from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, RowKey, Segment, Span, joined
+from jqueue.domain.segments import FOLDER, RowKey, Segment
 from jqueue.domain.stats import Census
 from jqueue.ports.clock import Entropy
 
@@ -167,21 +168,6 @@ class SegmentJobs:
             raise JobsUnreadableError(damaged)
         return None
 
-    async def unreadable(self, name: str) -> list[Span]:
-        """As in `JobRows`."""
-        segment, size = self.segments[name], self.segments[name].chunk_rows
-        try:
-            index = await self._index(name, segment)
-            damaged: list[Span] = []
-            for number in range(segment.chunks):
-                noted: dict[str, str] = {}
-                await self._chunks(name, segment, index, [number], "", noted)
-                if noted:
-                    damaged.append((number * size, min((number + 1) * size, segment.rows)))
-        except LOST:
-            return [(0, segment.rows)]
-        return joined(damaged)
-
     async def count(self, census: Census, deadline: float | None = None) -> None:
         """As in `JobRows`."""
         seconds = self.deadline if deadline is None else deadline
@@ -225,7 +211,7 @@ class SegmentJobs:
             while left:
                 read, left = left[:several], left[several:]
                 several = min(2 * several, MOST_AHEAD)
-                for rows in await self._chunks(name, segment, index, read, "", damaged):
+                for rows in await self._chunks(name, segment, index, read):
                     for row, job_id, entry in rows:
                         if not segment.is_taken(row):
                             job = unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
@@ -248,33 +234,17 @@ class SegmentJobs:
             try:
                 index = await self._index(name, segment)
                 for numbers in pieces_of(segment, index, self._held(name)):
-                    for rows in await self._chunks(name, segment, index, numbers, prefix, damaged):
+                    for rows in await self._chunks(name, segment, index, numbers, prefix):
                         yield name, rows
             except DAMAGED as error:
                 self._note(damaged, name, error)
 
     async def _chunks(
-        self,
-        name: str,
-        segment: Segment,
-        index: SegmentIndex,
-        numbers: list[int],
-        prefix: str,
-        damaged: dict[str, str],
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
     ) -> list[Rows]:
-        """Return the rows of some chunks, without the rows of damaged chunks."""
+        """Return the rows of some chunks."""
         reading = self.source.reader.chunks
-        try:
-            found = await self._patiently(name, lambda: reading(name, segment, index, numbers, prefix))
-        except InvalidBlobError as error:
-            self._note(damaged, name, error)
-            if len(numbers) == 1:
-                return []
-            return [
-                rows
-                for number in numbers
-                for rows in await self._chunks(name, segment, index, [number], prefix, damaged)
-            ]
+        found = await self._patiently(name, lambda: reading(name, segment, index, numbers, prefix))
         self._tell(segment, numbers)
         return [rows for _, rows in found]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from jqueue.core.blob.segment_reader import ALL_ROWS, AT_ONCE, DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_damage import reason_of
+from jqueue.core.blob.segment_reader import ALL_ROWS, AT_ONCE, DAMAGED, Rows, SegmentReader
 from jqueue.core.engine.requests import as_storage_error
 from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import InvalidBlobError, StorageError, StorageThrottledError
+from jqueue.domain.errors import JQueueError, StorageError, StorageThrottledError
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment
@@ -49,7 +49,7 @@ LATELY = 32
 look for jobs that were enqueued together, and each row alone would be a request."""
 
 DAMAGE_KEPT = 60.0
-"""Seconds after which a damaged segment is tried again when an operation needs it."""
+"""Seconds after which a damaged segment is read again when an operation needs it."""
 
 PATIENCE = 0.5
 """Seconds for which a commit waits for a segment. Then the calls that need it wait on, and the others are committed."""
@@ -59,7 +59,7 @@ FAILURES, FAILING_FOR = 3, 5.0
 over. The store answers reads of the queue's object between them."""
 
 FIRST_PAUSE = 1.0
-"""Seconds until a segment that is passed over is read again. They double with each failure, up to `DAMAGE_KEPT`."""
+"""Seconds until a segment is read again if the store did not answer reads of it. They double, up to `DAMAGE_KEPT`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,16 +89,18 @@ class _Load:
 
 
 @dataclass(slots=True)
-class _Failing:
-    """A segment that is passed over, as the store does not answer reads of it.
+class _Aside:
+    """A segment that is set aside, as it cannot be read.
 
     Attributes:
-        parts: the parts that operations needed.
+        parts: the parts that could not be read. It is set aside again if they still cannot be.
+        lasts: True if it is missing or damaged; False if the store does not answer reads of it.
         pause: seconds until the next try.
         due: time of the next try, on the monotonic clock.
     """
 
     parts: list[Wanted]
+    lasts: bool
     pause: float
     due: float
 
@@ -134,8 +136,7 @@ class SegmentLoader:
         self._loads: dict[str, _Load] = {}
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
-        self._damaged: dict[str, float] = {}  # segments that are missing or damaged, and when each was read
-        self._failing: dict[str, _Failing] = {}
+        self._aside: dict[str, _Aside] = {}
         self._missed: set[str] = set()
         self._lately: deque[tuple[str, int]] = deque(maxlen=LATELY)
         self._needed = 0  # number of rows to keep, beyond `rows_kept`
@@ -159,22 +160,31 @@ class SegmentLoader:
             self._commits_left = SOON
 
     def integrate(self, draft: Draft) -> None:
-        """Add the rows that were loaded to a draft without changes, and read segments again that are passed over."""
+        """Add the rows that were loaded to a draft without changes, and try segments again that were set aside."""
         rows, now = draft.jobs.rows, self._clock.monotonic()
-        if old := [name for name, at in self._damaged.items() if now - at > self.damage_kept]:
-            rows.forget_damage(old)
-            for name in old:
-                del self._damaged[name]
         for name, load in list(self._loads.items()):
             if load.task is not None and load.task.done():
                 del self._loads[name]
                 if not load.task.cancelled():
                     self._settle(name, load, rows)
-        for name, failing in list(self._failing.items()):
-            if name not in rows.segments:
-                del self._failing[name]
-            elif name not in self._loads and now >= failing.due:
-                self._begin(name, _Load(failing.parts, confirmed=False, tries=False, late=True), rows)
+        for name, aside in list(self._aside.items()):
+            if name not in rows.segments or not self._parts_aside(name, rows):
+                del self._aside[name]
+                rows.try_again(name)
+            elif now >= aside.due and aside.lasts:
+                rows.try_again(name)
+            elif now >= aside.due and name not in self._loads:
+                self._begin(name, _Load(aside.parts, confirmed=False, tries=False, late=True), rows)
+
+    def _parts_aside(self, name: str, rows: SegmentRows) -> list[Wanted]:
+        """Return the parts for which a segment was set aside, without those whose jobs have all left."""
+        aside, segment = self._aside.get(name), rows.segments[name]
+        parts = [] if aside is None else aside.parts
+        return [
+            each
+            for each in parts
+            if each.chunk is None or not segment.is_chunk_taken(each.chunk) or rows.are_in_ranges(name, [each.chunk])
+        ]
 
     def late(self) -> Collection[str]:
         """Return the names of the segments whose rows a commit does not wait for."""
@@ -205,7 +215,8 @@ class SegmentLoader:
                 of_segment.setdefault(each.segment, []).append(each)
         for name in sorted(of_segment):
             if name not in self._loads:
-                self._begin(name, _Load(of_segment[name], confirmed=fresh and name in self._missed, tries=True), rows)
+                parts = [*of_segment[name], *self._parts_aside(name, rows)]
+                self._begin(name, _Load(parts, confirmed=fresh and name in self._missed, tries=True), rows)
         loads = [self._loads[name] for name in of_segment]
         if tasks := [load.task for load in loads if load.task is not None and not load.late]:
             await asyncio.wait(tasks, timeout=PATIENCE)
@@ -287,7 +298,7 @@ class SegmentLoader:
         chunks: list[int],
         alone: Mapping[int, Collection[int]] = ALL_ROWS,
     ) -> None:
-        """Read chunks together. If one of them is damaged, read the others, and raise the error then.
+        """Read chunks together.
 
         Args:
             reader: reads them.
@@ -298,56 +309,50 @@ class SegmentLoader:
             chunks: the numbers of the chunks.
             alone: the rows to read of some chunks, instead of all.
         """
-        try:
-            several = await reader.chunks(name, segment, index, chunks, only=alone)
-        except InvalidBlobError as error:
-            if len(chunks) == 1:
-                raise
-            for chunk in chunks:
-                with suppress(InvalidBlobError):
-                    await self._read_chunks(reader, name, load, segment, index, [chunk], alone)
-            raise error
+        several = await reader.chunks(name, segment, index, chunks, only=alone)
         load.chunks += [(chunk, found, chunk not in alone) for chunk, found in several]
 
     def _settle(self, name: str, load: _Load, rows: SegmentRows) -> None:
         """Add what was read of a segment, and note what could not be read."""
-        failing, error = self._failing.get(name), load.error
-        if failing is not None and (error is None or isinstance(error, DAMAGED)):
-            del self._failing[name]
-            rows.forget_damage([name])
-            if error is None:
-                logger.info("segment %s%s of the queue can be read again", FOLDER, name)
+        error = load.error
         if load.index is not None:
             rows.load_index(name, load.index)
-        for chunk, found, is_whole in load.chunks:
+        for chunk, found, is_whole in load.chunks if error is None else ():
             if not rows.is_loaded(Wanted(name, chunk)):
                 rows.load(name, chunk, found, is_whole=is_whole)
         if error is None:
             self._missed.discard(name)
-        elif isinstance(error, DAMAGED) and not load.confirmed:
+            if self._aside.pop(name, None) is not None:
+                rows.try_again(name)
+                logger.info("segment %s%s of the queue can be read again", FOLDER, name)
+        elif isinstance(error, DAMAGED) and not load.confirmed and name not in self._aside:
             self._missed.add(name)  # it may have left the manifest before it was removed
-        elif name in rows.segments and load.parts:
-            if not isinstance(error, DAMAGED):
-                pause = min(2 * failing.pause if failing else FIRST_PAUSE, DAMAGE_KEPT)
-                self._failing[name] = _Failing(load.parts, pause, self._clock.monotonic() + pause)
-            if missing := [each for each in load.parts if not rows.is_loaded(each)]:
-                self._note_damaged(missing, rows, error)
+        elif load.parts:
+            self.set_aside(name, load.parts, error, rows)
 
-    def _note_damaged(self, wanted: list[Wanted], rows: SegmentRows, error: StorageError) -> None:
-        """Note parts that cannot be read. If the segment is there, and only chunks are damaged, it is these chunks."""
-        name, lasts = wanted[0].segment, isinstance(error, DAMAGED)
-        if lasts:
-            self._damaged[name] = self._clock.monotonic()
-        else:
+    def set_aside(self, name: str, parts: list[Wanted], error: JQueueError, rows: SegmentRows) -> None:
+        """Set a segment aside for a while, as parts of it cannot be read. All others go on.
+
+        Args:
+            name: the segment.
+            parts: the parts.
+            error: why they cannot be read.
+            rows: the rows of a draft.
+        """
+        if name not in rows.segments:
+            return
+        lasts, before = isinstance(error, DAMAGED), self._aside.get(name)
+        pause = self.damage_kept
+        if not lasts:
             self._reader.damage.note(name, reason_of(error))
-        for each in wanted:
-            in_part = each.segment in rows.indexes and isinstance(error, InvalidBlobError)
-            rows.note_damaged(each if in_part else Wanted(name, None), reason_of(error), lasts=lasts)
+            pause = FIRST_PAUSE if before is None or before.lasts else min(2 * before.pause, DAMAGE_KEPT)
+        self._aside[name] = _Aside(parts, lasts, pause, self._clock.monotonic() + pause)
+        rows.set_aside(name, reason_of(error), lasts=lasts)
         if name not in self.reported:
             self.reported.add(name)
             logger.error(
                 "segment %s%s of the queue cannot be read, and its jobs wait until it can be, is restored from a "
-                "backup, or given up with `jqueue drop-segment`; all other jobs go on: %s",
+                "backup, or repaired with `jqueue repair`; all other jobs go on: %s",
                 FOLDER,
                 name,
                 reason_of(error),

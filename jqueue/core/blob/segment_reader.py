@@ -9,15 +9,12 @@ from contextlib import aclosing
 from copy import copy
 from types import MappingProxyType
 
-from jqueue.core.blob.segment_damage import MISSING, DamageNotes
+from jqueue.core.blob.segment_damage import INDEX, OBJECT, DamageNotes
 from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import Turn, one_turn
 from jqueue.domain.errors import (
     DeadlineExceededError,
-    InvalidBlobError,
-    JQueueError,
-    ObjectMissingError,
     StorageFatalError,
 )
 from jqueue.domain.job_table import Packed
@@ -37,19 +34,11 @@ AT_ONCE = 16
 ALL_ROWS: Mapping[int, Collection[int]] = MappingProxyType({})
 """For `SegmentReader.chunks`: no chunk of which only some rows are wanted."""
 
-LOST = (ObjectMissingError, InvalidBlobError)
-"""Errors of a segment that is missing or damaged. A read after a look at the manifest decides which."""
-
 DAMAGED = (StorageFatalError,)
 """Errors of a segment that is missing or damaged, or that the store refuses to read, with or without another try."""
 
 UNREADABLE = (*DAMAGED, DeadlineExceededError)
 """Errors of a segment that cannot be read, after all tries."""
-
-
-def reason_of(error: JQueueError) -> str:
-    """Return why a segment cannot be read, for a sentence that names the segment and says what to do."""
-    return MISSING if isinstance(error, ObjectMissingError) else str(error)
 
 
 class SegmentReader:
@@ -86,7 +75,7 @@ class SegmentReader:
             StorageError: the store failed.
         """
         data = await self._read(name, segment.index, segment.bytes)
-        with self.damage.decoding(name, None):
+        with self.damage.reading(name, INDEX):
             return decode_index(data, segment, tables=tables)
 
     async def chunks(
@@ -116,7 +105,7 @@ class SegmentReader:
         async with aclosing(self.parts(name, index, numbers, at_once=AT_ONCE)) as parts:
             found = []
             async for number, data in parts:
-                with self.damage.decoding(name, number):
+                with self.damage.reading(name, number):
                     rows = decode_chunk(data, number, segment, index, self._names, prefix, only.get(number, ()))
                 found.append((number, rows))
             return found
@@ -127,7 +116,7 @@ class SegmentReader:
         """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
         async with aclosing(self.parts(name, index, numbers, turn)) as parts:
             async for number, data in parts:
-                with self.damage.decoding(name, number):
+                with self.damage.reading(name, number):
                     rows = decode_chunk(data, number, segment, index, self._names)
                 yield rows, index.whole(data).split(b"\n")[:-1]
 
@@ -147,7 +136,7 @@ class SegmentReader:
         turn = origin
         for number in numbers:
             start, stop = index.bytes_of(number, number)
-            with self.damage.decoding(name, number):
+            with self.damage.reading(name, number):
                 check_chunk(whole[start - origin : stop - origin], number, index)
             if stop - turn >= BYTES_IN_A_TURN:
                 turn = stop
@@ -161,7 +150,7 @@ class SegmentReader:
         async with aclosing(self.parts(name, index, numbers)) as parts:
             found = []
             async for number, data in parts:
-                with self.damage.decoding(name, number):
+                with self.damage.reading(name, number):
                     found += ids_in(data, number, segment, index)
             return found
 
@@ -205,7 +194,7 @@ class SegmentReader:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
-        with self.damage.reading(name):
+        with self.damage.reading(name, OBJECT):
             async with self._observers.limited("fetch", self._call_timeout):
                 return await self._objects.read_object(FOLDER + name, start, stop)
 

@@ -69,9 +69,8 @@ def alerts(header: QueueState, stats: QueueStats, damage: Damage) -> list[str]:
     for name, segment in header.segments.items():
         why = damage.get(FOLDER + name)
         told = next((each for each in stats.warnings if each.startswith(f"{WARNING}{name} ")), None)
-        if told is not None and why not in (MISSING, CUT_OFF):
-            found.append(told)  # it knows which rows cannot be read
-        elif why is not None:
-            held = [each for each in header.ranges.values() if each.segment == name]
-            found.append(warning(name, segment, held, why))
+        if told is None and why is not None:
+            told = warning(name, segment, [each for each in header.ranges.values() if each.segment == name], why)
+        if told is not None:
+            found.append(told)
     return [f"{each[0].upper()}{each[1:]}. All other jobs go on." for each in found]

@@ -9,7 +9,6 @@ from typing import Protocol, Self
 
 from jqueue.domain.job_table import Packed, entrypoint_of, status_of, unpacked
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
-from jqueue.domain.segments import Span
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.stats import Census
@@ -67,13 +66,6 @@ class JobRows(Protocol):
 
         Raises:
             JobsUnreadableError: it may be among jobs that are missing or damaged.
-            StorageError: the store failed.
-        """
-
-    async def unreadable(self, name: str) -> list[Span]:
-        """Read a whole segment, and return the rows that cannot be read, as spans.
-
-        Raises:
             StorageError: the store failed.
         """
 

@@ -12,7 +12,6 @@ from jqueue.core.engine.lazy_state import LazyState, Looked, Noticed
 from jqueue.domain.job_table import objects_of, unpacked
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
-from jqueue.domain.segments import Span
 from jqueue.domain.stats import Census, QueueStats
 from jqueue.domain.stored_object import StoredObject
 
@@ -134,14 +133,6 @@ class QueueView:
         if self._content.rows is not None:
             await self._content.rows.count(census, deadline)
         return census.figures(self.header, self.set_aside, self.size, self._taken, self._limits)
-
-    async def unreadable_rows(self, name: str) -> list[Span]:
-        """Read a whole segment, and return the rows that cannot be read, as spans.
-
-        Raises:
-            StorageError: the store failed.
-        """
-        return [] if self._content.rows is None else await self._content.rows.unreadable(name)
 
     def other_jobs(
         self, statuses: frozenset[JobStatus] = frozenset(), names: frozenset[str] = frozenset(), prefix: str = ""

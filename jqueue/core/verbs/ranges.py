@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.segment_reader import UNREADABLE, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_damage import reason_of
+from jqueue.core.blob.segment_reader import UNREADABLE, Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, SegmentDamagedError
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Span, common, joined
+from jqueue.domain.segments import FOLDER
 from jqueue.ports.queue import SupportsRanges
 
 T = TypeVar("T")
@@ -55,16 +55,11 @@ class RangeVerbs(QueueBase, SupportsRanges):
         claim: RangeClaim,
         *,
         failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
-        returned: Iterable[str] = (),
-        kept: Iterable[str] = (),
-        nothing_done: bool = False,
-        jobs: int | None = None,
+        worked_on: int | None = None,
         deadline: Duration | None = None,
     ) -> None:
         self.capabilities.require("ranges")
-        operation = self._prepared(
-            EndRange(claim, {} if failed is None else failed, returned, nothing_done, kept=kept, jobs=jobs)
-        )
+        operation = self._prepared(EndRange(claim, {} if failed is None else failed, worked_on=worked_on))
         await self._submit((operation,), deadline, convert=nothing)
 
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
@@ -88,7 +83,8 @@ class RangeVerbs(QueueBase, SupportsRanges):
 
         async for chunks in self._read_chunks(claim, deadline, CHUNKS_AT_ONCE, read):
             for number, rows in chunks:
-                yield _rows_in(claim.spans, rows, number * entry.chunk_rows)
+                first, last = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
+                yield [(job_id, packed) for _, job_id, packed in rows[first:last]]
 
     async def read_range_rows(
         self,
@@ -104,8 +100,8 @@ class RangeVerbs(QueueBase, SupportsRanges):
             claim: the claim of the range.
             chunks: number of chunks to read at once.
             parse: takes the number of their first row, the rows as they are stored, whose checksums are right, and
-                the texts that `MARKS` stand for in them. Rows that are not in the range are among them. Chunks for
-                which it raises InvalidBlobError cannot be read.
+                the texts that `MARKS` stand for in them. Rows that are not in the range are among them. It raises
+                InvalidBlobError if they cannot be read.
             deadline: as for `read_range`.
         """
 
@@ -125,43 +121,32 @@ class RangeVerbs(QueueBase, SupportsRanges):
     ) -> AsyncGenerator[T, None]:
         """Yield what `read` makes of the chunks of a range, given the numbers of a few of them.
 
-        Chunks that cannot be read are left out. The error at the end tells their rows.
+        Raises:
+            SegmentDamagedError: some cannot be read. The next claims go around the whole segment.
         """
         self.capabilities.require("ranges")
         assert self._engine.segments is not None
         name, entry, seconds = claim.segment, claim.entry, self._seconds(deadline)
         reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
-        groups, damaged = _groups_of(claim, at_once), list[range]()
-        cause: JQueueError | None = None
+        first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
+        numbers = range(0)
         try:
             index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
+            for start in range(first, last, at_once):
+                numbers = range(start, min(start + at_once, last))
+                yield await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
         except UNREADABLE as error:
-            raise self._unreadable(claim, groups, error) from error
-        while groups:
-            numbers = groups.popleft()
-            try:
-                found = await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
-            except InvalidBlobError as error:
-                if len(numbers) == 1:
-                    damaged, cause = [*damaged, numbers], error
-                else:
-                    groups.extendleft(range(each, each + 1) for each in reversed(numbers))
-            except UNREADABLE as error:
-                raise self._unreadable(claim, [*damaged, numbers, *groups], error) from error
-            else:
-                yield found
-        if cause is not None:
-            raise self._unreadable(claim, damaged, cause) from cause
+            self._engine.set_segment_aside(name, numbers, error)
+            raise SegmentDamagedError(FOLDER + name, reason_of(error)) from error
 
-    def _unreadable(self, claim: RangeClaim, chunks: Iterable[range], cause: JQueueError) -> SegmentDamagedError:
-        """Return the error that tells which rows of a range cannot be read. The next ranges are claimed without them.
+    def set_segment_aside(self, name: str, chunks: Iterable[int]) -> None:
+        """Claim no more jobs of a segment for a minute, and then only if some chunks can be read again.
 
-        A missing segment need not be looked for again, as for a dequeue: while the claim lasts, the queue names it.
+        Args:
+            name: the segment.
+            chunks: the chunks that another process could not read.
         """
-        rows, found = claim.entry.chunk_rows, list(chunks)
-        self._engine.draft.jobs.rows.doubt(claim.segment, (number for numbers in found for number in numbers))
-        spans = [(numbers.start * rows, numbers.stop * rows) for numbers in found]
-        return SegmentDamagedError(FOLDER + claim.segment, common(claim.spans, spans), reason_of(cause))
+        self._engine.set_segment_aside(name, chunks, InvalidBlobError("another process could not read it"))
 
     async def _with_payload(self, job: Job, seconds: float) -> Job:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""
@@ -172,23 +157,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         return job.evolve(payload=await self._objects.read(stored, seconds))
 
 
-def _groups_of(claim: RangeClaim, most: int) -> deque[range]:
-    """Return the numbers of the chunks of a range, in order and in groups of at most a number of neighbours."""
-    entry, found = claim.entry, deque[range]()
-    for first, last in joined((entry.chunk_of(start), entry.chunk_of(end - 1) + 1) for start, end in claim.spans):
-        found += (range(start, min(start + most, last)) for start in range(first, last, most))
-    return found
-
-
 def _checked(claim: RangeClaim) -> RangeClaim:
     if not isinstance(claim, RangeClaim):
         raise InvalidJobError(f"pass what claim_range returned, got {type(claim).__name__}")
     return claim
-
-
-def _rows_in(spans: Sequence[Span], rows: Rows, first: int) -> list[tuple[str, Packed]]:
-    """Return the rows of a chunk that are in spans, given the number of its first row."""
-    found: list[tuple[str, Packed]] = []
-    for start, end in spans:
-        found += [(job_id, packed) for _, job_id, packed in rows[max(0, start - first) : max(0, end - first)]]
-    return found

@@ -246,10 +246,9 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
         rows = draft.jobs.rows
         if not all(rows.is_loaded(each) for each in error.wanted):
             raise
-        damaged = next((each.segment for each in sorted(error.wanted, key=str) if rows.is_damaged(each)), None)
-        if damaged is not None:
-            return rows.damage_of(damaged)
-        return _bug(operation, error)  # it would ask for the same rows again and again
+        damaged = (rows.damage_of(each.segment) for each in sorted(error.wanted, key=str))
+        bug = _bug(operation, error)  # it would ask for the same rows again and again
+        return next((damage for damage in damaged if damage is not None), bug)
     except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
         draft.rollback(savepoint)
         return _bug(operation, error)

@@ -64,9 +64,9 @@ class RangesHeldBy(Operation):
 
 @dataclass(frozen=True, slots=True)
 class JobsInRanges(Operation):
-    """Look up jobs by their ids. Its result has an entry for each job in progress in a range: id of the range, id, job.
+    """Look up jobs by their ids. Its result has an entry for each job in progress in a range: ids of range and job.
 
-    If the row of a job can no longer be read, its result has None for each range that may have the job.
+    If the row of a job can no longer be read, its result has an entry for each range that may have the job.
 
     Attributes:
         ids: the ids.
@@ -76,25 +76,25 @@ class JobsInRanges(Operation):
 
     ids: tuple[str, ...]
 
-    def change(self, draft: Draft, now: datetime) -> list[tuple[str, str, Job | None]]:
-        """Return the jobs, and change nothing.
+    def change(self, draft: Draft, now: datetime) -> list[tuple[str, str]]:
+        """Return the ids, and change nothing.
 
         Raises:
             RowsMissingError: rows are not loaded. It names those of all jobs.
         """
-        found, missing, rows = list[tuple[str, str, Job | None]](), set[Wanted](), draft.jobs.rows
+        found, missing, rows = list[tuple[str, str]](), set[Wanted](), draft.jobs.rows
         for job_id in self.ids:
             try:
                 job = draft.jobs.find(job_id)
             except SegmentDamagedError:
-                found += [(range_id, job_id, None) for range_id in rows.ranges_with(job_id)]
+                found += [(range_id, job_id) for range_id in rows.ranges_with(job_id)]
                 continue
             except RowsMissingError as error:
                 missing |= error.wanted
                 continue
             range_id = rows.range_of(job_id)
             if job is not None and range_id is not None:
-                found.append((range_id, job_id, job))
+                found.append((range_id, job_id))
         if missing:
             raise RowsMissingError(missing)
         return found

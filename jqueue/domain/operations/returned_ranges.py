@@ -1,4 +1,4 @@
-"""The return of a range: its rows wait again, whole, and the segment's entry remembers their claims and failures."""
+"""The return of a range: its rows wait again as a run, and the segment's entry remembers their claims and failures."""
 
 from __future__ import annotations
 
@@ -12,54 +12,37 @@ from jqueue.domain.segments import Span, size_of
 from jqueue.domain.transitions import BulkMove, Verb
 
 
-def give_range_back(draft: Draft, range_id: str, now: datetime, *, charge: bool) -> None:
+def give_range_back(
+    draft: Draft, range_id: str, now: datetime, *, first: int = 0, charge: bool, unreadable: bool = False
+) -> None:
     """End the claim on a range whose jobs were not done: they are queued again, in their places. Cancelled ones leave.
 
     Args:
         draft: the queue.
         range_id: id of the range.
         now: the time.
+        first: the first row to queue again; all others are left to the caller.
         charge: True if the claim counts as a failure of each job.
+        unreadable: True if the caller removes the rows then, so that no row is needed to find the cancelled jobs.
 
     Raises:
         RowsMissingError: the places of the cancelled jobs are not loaded.
         SegmentDamagedError: they cannot be read.
     """
-    name, cancelled = draft.header.ranges[range_id].segment, draft.jobs.rows.cancelled_in(range_id)
-    return_range(draft, range_id, now, charge=charge, cancelled=size_of(cancelled))
-    if cancelled:
-        draft.drop_waiting((name,), Verb.CANCEL, cancelled)
-
-
-def return_range(draft: Draft, range_id: str, now: datetime, *, charge: bool, cancelled: int = 0) -> None:
-    """End the claim on a range: all its jobs are queued again, also the cancelled ones. No row is needed for that.
-
-    The arguments are as in `give_range_back`; `cancelled` is the number of jobs that the caller removes afterwards.
-    """
     held = draft.header.ranges[range_id]
+    first = max(first, held.first)
+    cancelled = [] if unreadable else draft.jobs.rows.cancelled_in(range_id, first)
     draft.set_range(range_id, None)
-    return_rows(draft, range_id, held, held.spans, now, charge=charge, cancelled=cancelled)
-
-
-def return_rows(
-    draft: Draft,
-    range_id: str,
-    held: Range,
-    spans: Sequence[Span],
-    now: datetime,
-    *,
-    charge: bool,
-    cancelled: int = 0,
-) -> None:
-    """Queue rows of a range again; the arguments are as in `give_range_back`."""
     verb, failures = (Verb.REVOKE, held.failures) if charge else (Verb.HAND_BACK, held.failures - 1)
-    draft.move_rows(bulk_move(verb, held, JobStatus.QUEUED, spans, now)._replace(cancelled=cancelled))
-    segment = draft.header.segments[held.segment]
-    back = segment.giving_back(spans, held.claims, failures)
-    changes = {"head": min(back.head, held.head), "oldest": min(back.oldest, held.oldest)}
-    back = back.model_copy(update=changes)
+    move = bulk_move(verb, held, JobStatus.QUEUED, [(first, held.last)], now)
+    draft.move_rows(move._replace(cancelled=size_of(cancelled)))
+    back = draft.header.segments[held.segment].giving_back(first, held.last, held.claims, failures)
+    head = min(back.head, held.head)
+    back = back.model_copy(update={"head": head, "oldest": min(back.oldest, held.oldest)})
     draft.name_segment(held.segment, back)
-    draft.give_back(range_id, back, held, spans)
+    draft.give_back(range_id, held.segment, range(first, held.last))
+    if cancelled:
+        draft.drop_waiting((held.segment,), Verb.CANCEL, cancelled)
 
 
 def bulk_move(verb: Verb, held: Range, after: JobStatus, spans: Sequence[Span], now: datetime) -> BulkMove:

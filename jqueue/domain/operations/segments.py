@@ -1,4 +1,4 @@
-"""Operations on segments: a writer moves waiting jobs in and out, an operator gives up rows that cannot be read."""
+"""The operations by which a writer moves waiting jobs between the blob and segments, or gives up rows of a segment."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job_table import Packed, packed
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.returned_ranges import return_range
+from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Segment, Span, without
+from jqueue.domain.segments import Segment, Span, common
 from jqueue.domain.transitions import Verb
 
 
@@ -131,9 +132,9 @@ class Merge(Operation):
 class DropRows(Operation):
     """Remove rows of a segment for good, without reading them. Its result is their number.
 
-    Rows that are in progress in a range stay, unless the claim is stale and none of its rows can be read. Such a claim
-    ends here: if a job in the range has no attempt left, it could end nowhere else, as that needs the rows. If the
-    segment has left the manifest, the result is 0.
+    Rows that are in progress in a range stay, unless the claim is stale. Such a claim ends here: if a job in the range
+    has no attempt left, it could end nowhere else, as that needs the rows. If the segment has left the manifest, the
+    result is 0.
 
     Attributes:
         segment: name of the segment.
@@ -147,10 +148,13 @@ class DropRows(Operation):
         """End stale claims on the rows, and take the rows."""
         for range_id, held in list(draft.header.ranges.items()):
             if held.segment == self.segment and is_given_up(held, self.rows, now):
-                return_range(draft, range_id, now, charge=True)
+                try:
+                    give_range_back(draft, range_id, now, charge=True)
+                except SegmentDamagedError:
+                    give_range_back(draft, range_id, now, charge=True, unreadable=True)
         return draft.drop_waiting((self.segment,), Verb.PURGE, self.rows)
 
 
 def is_given_up(held: Range, rows: Sequence[Span], now: datetime) -> bool:
-    """Return True if the claim on a range is stale, and all of its rows are among some rows that cannot be read."""
-    return now - held.heartbeat_at >= timedelta(seconds=held.claim_timeout) and not without(held.spans, rows)
+    """Return True if the claim on a range is stale, and some of its rows are among rows that cannot be read."""
+    return now - held.heartbeat_at >= timedelta(seconds=held.claim_timeout) and bool(common([held.span], rows))

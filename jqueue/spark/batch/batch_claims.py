@@ -215,7 +215,7 @@ class BatchClaims:
             try:
                 await self.queue.nack_many(self.jobs, charge=False)
                 for claim in self.ranges:
-                    await self.queue.end_range(claim, nothing_done=True)
+                    await self.queue.end_range(claim, worked_on=0)
             except JQueueError as error:
                 logger.warning("%s could not be handed back: %s", counted(self.number, "job"), error)
         if self._beats is not None:

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jqueue.core.blob.lines import encode_job, read_line
-from jqueue.domain.errors import InvalidBlobError, JQueueError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.domain.segments import FOLDER, Span, size_of
+from jqueue.domain.segments import FOLDER
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.outcomes import Outcome
+from jqueue.spark.batch.all_or_nothing import AllOrNothing
+from jqueue.spark.batch.outcomes import Outcome, enqueue_of_plain
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker.rows import DONE
 
@@ -39,34 +40,38 @@ class RangeResult:
         range_id: id of the range.
         done: number of jobs that are done, without the ones below.
         others: the outcomes of the other jobs.
-        jobs: the jobs, without payloads, about which the driver must decide, or with which it enqueues others.
-        unread: the rows of the jobs that the task could not read. They are handed back.
+        jobs: the jobs, without payloads, about which the driver must decide.
+        left: number of jobs at the end of the range that nobody worked on. They wait again.
+        unreadable: the reason if the task could not read the jobs, so that all are left.
     """
 
     range_id: str
     done: int
     others: tuple[Outcome, ...] = ()
     jobs: tuple[Job, ...] = ()
-    unread: tuple[Span, ...] = ()
+    left: int = 0
+    unreadable: str | None = None
 
     @classmethod
     def of(cls, claim: RangeClaim, rows: PartitionRows, outcomes: Iterable[Outcome]) -> RangeResult:
         """Return the result, given the jobs of the range and the outcomes of jobs that are not marked as done."""
         known = {outcome.job_id: outcome for outcome in outcomes}
-        others, open_jobs, done = [], [], rows.done
+        others, open_jobs, done, left = [], [], rows.done, 0
         for place, mark in enumerate(rows.marks[:]) if done < len(rows) else ():
+            left += 1
+            outcome = None if mark == DONE else known.get(rows.ids[place])
             if mark == DONE:
-                continue
-            outcome = known.get(rows.ids[place])
-            if outcome is None:
-                others.append(Outcome(*rows.job(place).claim, "handed_back"))
+                left = 0
+            elif outcome is None or outcome.kind == "handed_back":
+                others.append(outcome or Outcome(*rows.job(place).claim, "handed_back"))
             elif outcome.kind == "done" and not outcome.added:
-                done += 1
+                done, left = done + 1, 0
             else:
                 others.append(outcome)
-                if outcome.added or outcome.kind in ("killed", "overdue"):
+                left = 0
+                if outcome.kind in ("killed", "overdue"):
                     open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
-        return cls(claim.id, done, tuple(others), tuple(open_jobs), claim.unread)
+        return cls(claim.id, done, tuple(others[: len(others) - left]), tuple(open_jobs), left)
 
     @property
     def all_done(self) -> int:
@@ -80,7 +85,8 @@ class RangeResult:
             "done": self.done,
             "others": [outcome.plain() for outcome in self.others],
             "jobs": [encode_job(job).decode() for job in self.jobs],
-            "unread": self.unread,
+            "left": self.left,
+            "unreadable": self.unreadable,
         }
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -94,45 +100,49 @@ class RangeResult:
         try:
             said = json.loads(content)
             jobs = tuple(job for line in said["jobs"] if isinstance(job := read_line(line.encode()), Job))
-            unread = tuple((int(first), int(last)) for first, last in said["unread"])
-            return cls(said["range"], int(said["done"]), tuple(map(Outcome.of_plain, said["others"])), jobs, unread)
+            others = tuple(map(Outcome.of_plain, said["others"]))
+            return cls(said["range"], int(said["done"]), others, jobs, int(said["left"]), said["unreadable"])
         except (ValueError, LookupError, TypeError, AttributeError):
             raise InvalidBlobError("an object with the outcomes of a range is damaged or incomplete") from None
 
-    def operation(self, claim: RangeClaim, decide: Decide | None = None) -> EndRange | None:
-        """Return the operation that ends the range; None if the driver must decide and this is not the driver.
+    def operation(
+        self, claim: RangeClaim, decide: Decide | None = None, refused: JQueueError | None = None
+    ) -> Operation | None:
+        """Return the operation that ends the range; None if only the driver may end it, and this is not the driver.
 
         Args:
             claim: the claim of the range.
             decide: decides about jobs whose process ended; None if this is not the driver.
+            refused: why the queue refused to enqueue what jobs add: these jobs are handed back.
         """
-        if self.jobs and decide is None:
+        added = [outcome for outcome in self.others if outcome.added]
+        if decide is None and (self.jobs or added):
             return None
         whole = {job.id: job for job in self.jobs}
         failed: dict[str, RangeFailure | BaseException | str | None] = {}
-        returned, kept = [], []
         for outcome in self.others:
-            if outcome.added:
-                kept.append(outcome.job_id)
-                continue
             if outcome.job_id in whole and decide is not None:
                 outcome = decide(whole[outcome.job_id], outcome)
-            if outcome.kind == "handed_back":
-                returned.append(outcome.job_id)
-            else:
-                charge = outcome.kind != "snoozed"
-                failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
-        return EndRange(claim.without(self.unread), failed, returned, kept=kept)
+            if outcome.kind == "done":
+                if refused is not None:
+                    failed[outcome.job_id] = RangeFailure(refused, charge=False)
+                continue
+            charge = outcome.kind not in ("snoozed", "handed_back")
+            failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
+        end = EndRange(claim, failed, worked_on=claim.rows - self.left if self.left else None)
+        if not added or refused is not None:
+            return end
+        return AllOrNothing((*(enqueue_of_plain(each) for outcome in added for each in outcome.added), end))
 
-    def counts(self, decide: Decide) -> Counter[str]:
-        """Return the number of jobs of each kind of outcome, without jobs that enqueue others."""
+    def counts(self, decide: Decide, refused: JQueueError | None = None) -> Counter[str]:
+        """Return the number of jobs of each kind of outcome; the arguments are as in `operation`."""
         whole = {job.id: job for job in self.jobs}
-        counts = Counter({"done": self.done, "handed_back": size_of(self.unread)})
+        counts = Counter({"done": self.done, "handed_back": self.left})
         for outcome in self.others:
             if outcome.kind in ("killed", "overdue"):
                 counts["killed"] += 1
                 outcome = decide(whole[outcome.job_id], outcome)
-            counts[outcome.kind] += not outcome.added
+            counts["handed_back" if outcome.added and refused is not None else outcome.kind] += 1
         return counts
 
 
@@ -141,48 +151,42 @@ async def end_ranges(
     results: Mapping[str, RangeResult],
     decide: Decide,
     end: Callable[[Sequence[Operation]], Awaitable[list[Any]]],
-) -> tuple[Counter[str], list[Job], list[Outcome]]:
-    """End the ranges of a batch in one commit, as far as their tasks have not done so.
+) -> Counter[str]:
+    """End the ranges of a batch, as far as their tasks have not done so. Return the numbers of jobs by outcome.
+
+    All end in one commit. If the queue refuses to enqueue what jobs of a range add, these jobs are handed back in a
+    second one: done again by themselves, each is refused for itself.
 
     Args:
         ranges: their claims.
         results: the results that are known, by id. All jobs of the other ranges are handed back unharmed.
         decide: decides about jobs whose process ended.
         end: does operations in one commit, each by itself.
-
-    Returns:
-        The numbers of jobs by outcome; jobs that have claims of their own now, and their outcomes.
     """
-    operations = []
-    for claim in ranges:
-        result = results.get(claim.id)
-        ended = None if result is None else result.operation(claim, decide)
-        operations.append(ended or EndRange(claim, nothing_done=True))
-    _warn_of_unread(ranges, results)
     counts: Counter[str] = Counter()
-    kept: list[Job] = []
-    outcomes: list[Outcome] = []
-    for claim, answer in zip(ranges, await end(operations) if operations else (), strict=True):
-        result = results.get(claim.id)
-        if isinstance(answer, JQueueError):
-            counts["lost"] += claim.rows
-        elif result is None:
-            counts["handed_back"] += claim.rows
-        else:
-            counts.update(result.counts(decide))
-            added = {outcome.job_id: outcome for outcome in result.others if outcome.added}
-            kept += [job for job in result.jobs if job.id in added]
-            outcomes += added.values()
-    return counts, kept, outcomes
-
-
-def _warn_of_unread(ranges: Sequence[RangeClaim], results: Mapping[str, RangeResult]) -> None:
-    """Log which segments tasks could not read."""
-    unread: dict[str, list[Span]] = {}
-    for claim in ranges:
-        if claim.id in results and results[claim.id].unread:
-            unread.setdefault(claim.segment, []).extend(results[claim.id].unread)
-    for name, rows in unread.items():
-        logger.warning(
-            "jobs of a batch are handed back, and all others go on: %s", SegmentDamagedError(FOLDER + name, rows)
-        )
+    refusals: dict[str, JQueueError | None] = {claim.id: None for claim in ranges}
+    for name, why in {claim.segment: results[claim.id].unreadable for claim in ranges if claim.id in results}.items():
+        if why is not None:
+            logger.warning("jobs of a batch are handed back: %s", SegmentDamagedError(FOLDER + name, why))
+    while refusals:
+        told = [claim for claim in ranges if claim.id in refusals]
+        operations = [
+            (results[claim.id].operation(claim, decide, refusals[claim.id]) if claim.id in results else None)
+            or EndRange(claim, worked_on=0)
+            for claim in told
+        ]
+        again: dict[str, JQueueError | None] = {}
+        for claim, operation, answer in zip(told, operations, await end(operations), strict=True):
+            result = results.get(claim.id)
+            if isinstance(answer, JQueueError):
+                is_lost = isinstance(answer, JobNotFoundError) and answer.job_id == claim.id
+                if isinstance(operation, EndRange) or is_lost:
+                    counts["lost"] += claim.rows
+                else:
+                    again[claim.id] = answer
+            elif result is None:
+                counts["handed_back"] += claim.rows
+            else:
+                counts.update(result.counts(decide, refusals[claim.id]))
+        refusals = again
+    return counts

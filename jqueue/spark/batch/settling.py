@@ -58,10 +58,8 @@ async def settle_all(
         return drawn
 
     decided: dict[str, Outcome] = {}
-    counts, kept, outcomes = await end_ranges(ranges, results, decide, end)
-    single = [*jobs, *kept]
-    known = {**known, **{outcome.job_id: outcome for outcome in outcomes}}
-    report = await settle(single, known, worker, end, entropy, timeout) if single or not ranges else BatchReport()
+    counts = await end_ranges(ranges, results, decide, end)
+    report = await settle(jobs, known, worker, end, entropy, timeout) if jobs or not ranges else BatchReport()
     own = {
         name: getattr(report, name) + counts[name]
         for name in (*_KINDS.values(), "done", "cancelled", "handed_back", "lost")

@@ -20,7 +20,7 @@ from jqueue.core.blob.lines import read_line
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.models import Job
-from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.operations import Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
@@ -142,18 +142,22 @@ class BatchTask:
     def do_range(self, claim: RangeClaim, partition: int, attempt: int, done: list[Outcome] | None = None) -> str:
         """Read the jobs of a range, do them, and end the range. Return the name of the object with the outcomes.
 
-        Jobs that cannot be read are handed back.
+        If the segment cannot be read, all jobs of the range are handed back.
 
         Raises:
             BatchTaskError: they could not be done.
         """
         self._check_batch()
+        failure = None
         try:
-            claim, rows = asyncio.run(self._read_range(claim))
+            rows = asyncio.run(self._read_range(claim))
+        except SegmentDamagedError as error:
+            result = RangeResult(claim.id, 0, left=claim.rows, unreadable=error.why)
         except JQueueError as error:
             raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
-        outcomes, failure = self._outcomes(rows, done) if len(rows) else ((), None)
-        result = RangeResult.of(claim, rows, outcomes)
+        else:
+            outcomes, failure = self._outcomes(rows, done)
+            result = RangeResult.of(claim, rows, outcomes)
         name = self.staging.name(self.write_id, partition, attempt)
         asyncio.run(self._stage(name, result.encode()))
         if failure is not None:
@@ -181,23 +185,19 @@ class BatchTask:
             done += [outcome for outcome in outcomes if outcome.kind == "done"]
         return [outcome.for_queue() for outcome in outcomes], failure
 
-    async def _read_range(self, claim: RangeClaim) -> tuple[RangeClaim, PartitionRows]:
-        """Return the jobs of a range that can be read, and the claim on them."""
+    async def _read_range(self, claim: RangeClaim) -> PartitionRows:
+        """Return the jobs of a range."""
         segment, names, blocks = claim.entry, dict[str, str](), list[Block]()
 
         def parse(first: int, text: bytes, texts: Sequence[bytes]) -> list[Block]:
-            return blocks_of(segment, claim.spans, first, text, texts, names)
+            return blocks_of(segment, [claim.held.span], first, text, texts, names)
 
-        readable = claim
         async with connect(self.url, DirectQueue) as queue:
-            try:
-                async for found in queue.read_range_rows(claim, chunks_at_once(segment), parse):
-                    blocks += found
-            except SegmentDamagedError as error:
-                readable = claim.without(error.rows)
-        return readable, PartitionRows.of_range(readable, blocks)
+            async for found in queue.read_range_rows(claim, chunks_at_once(segment), parse):
+                blocks += found
+        return PartitionRows.of_range(claim, blocks)
 
-    async def _end_range(self, ended: EndRange) -> None:
+    async def _end_range(self, ended: Operation) -> None:
         async with connect(self.url, DirectQueue) as queue:
             await queue.apply(ended)
 

@@ -50,10 +50,10 @@ Texts = dict[int, memoryview]
 
 
 class NotesUnread(Protocol):
-    """Takes note of rows that a task cannot read. It may be pickled."""
+    """Takes note of chunks that a task cannot read. It may be pickled."""
 
-    def note(self, segment: str, rows: Sequence[Span]) -> bool:
-        """Note rows of a segment. Return False if the note would not be read."""
+    def note(self, segment: str, chunks: Sequence[int]) -> bool:
+        """Note chunks of a segment. Return False if the note would not be read."""
 
 
 class Lines(NamedTuple):
@@ -81,7 +81,7 @@ class SegmentRows:
         ranges: the current claims of its rows.
         statuses: the wanted statuses; empty for any.
         chunks: number of the first chunk, and of the chunk behind the last.
-        notes: takes note of rows that cannot be read, which are left out then. None: they are an error.
+        notes: takes note of chunks that cannot be read, which are left out then. None: they are an error.
     """
 
     queue: str
@@ -142,17 +142,14 @@ class SegmentRows:
             StorageFatalError: nothing takes note of them.
             JQueueError: they could not be noted.
         """
-        rows = self.segment.chunk_rows
-        spans = joined((number * rows, (number + 1) * rows) for number in chunks)
-        if self.notes is None or not self.notes.note(self.name, spans):
+        if self.notes is None or not self.notes.note(self.name, chunks):
             raise self._failed(error) from None
 
     def _failed(self, error: JQueueError) -> StorageFatalError:
         reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
         return StorageFatalError(
             f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour ago "
-            "must be loaded again; otherwise restore the segment from a backup, or give up its jobs with `jqueue "
-            "drop-segment`"
+            "must be loaded again; otherwise restore the segment from a backup, or use `jqueue repair`"
         )
 
     @property
@@ -176,7 +173,7 @@ class SegmentRows:
     def _wanted(self) -> list[int]:
         """Return the numbers of the chunks that may have wanted jobs."""
         waiting = self._has(JobStatus.QUEUED)
-        claimed = [span for each in self.ranges for span in each.spans] if self._has(JobStatus.IN_PROGRESS) else []
+        claimed = [each.span for each in self.ranges] if self._has(JobStatus.IN_PROGRESS) else []
         return [
             number
             for number in range(*self.chunks)
@@ -189,7 +186,7 @@ class SegmentRows:
         first = number * segment.chunk_rows
         last = min(first + segment.chunk_rows, segment.rows)
         for place, held in enumerate(self.ranges):
-            if held.first <= first and last <= held.last and not self._meets(held.without, number):
+            if held.first <= first and last <= held.last:
                 return place
         tried = [(start, end) for start, end, *_ in segment.tried]
         changed = self._meets([(0, segment.next), *segment.taken, *tried], number)

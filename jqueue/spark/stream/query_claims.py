@@ -19,7 +19,7 @@ It lives on one event loop, and one query calls it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +40,7 @@ from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
 from jqueue.spark.stream.row_outcomes import OutcomeStore, end_of_job, end_of_range
 from jqueue.spark.stream.source_options import MOST_SINGLES, SourceOptions
-from jqueue.spark.stream.unread_rows import Rows
+from jqueue.spark.stream.unread_rows import Chunks
 
 logger = logger_of("jqueue")
 
@@ -115,14 +115,6 @@ class Held:
 def one_line(error: BaseException) -> str:
     """Return the message of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _without_unread(start: Offset, held: Held, unread: Rows) -> Held:
-    """Return the claims of a batch without the rows that tasks could not read, and log which segments these are in."""
-    for name, rows in unread.items():
-        error = SegmentDamagedError(FOLDER + name, rows)
-        logger.warning("rows of batch %d are handed back, and all others go on: %s", start.batch, error)
-    return Held(held.jobs, [claim.without(unread.get(claim.segment, ())) for claim in held.ranges])
 
 
 class ClaimsOfQuery:
@@ -230,7 +222,14 @@ class ClaimsOfQuery:
     async def _next(self, start: Offset, most: int) -> Offset:
         held = self._held.get(start.claim, Held())
         told, unread = await self._told_of(start.claim, held)
-        finished = await self._ends(start, _without_unread(start, held, unread), told or ())
+        for name, chunks in unread.items():
+            self._queue.set_segment_aside(name, chunks)
+            logger.warning(
+                "ranges of batch %d are handed back, and all others go on: %s",
+                start.batch,
+                SegmentDamagedError(FOLDER + name),
+            )
+        finished = await self._ends(start, held, told or (), unread)
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         operations = [operation for operation, _ in finished]
         claim = self.new_id()
@@ -260,8 +259,8 @@ class ClaimsOfQuery:
             self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
 
-    async def _told_of(self, claim: str, held: Held) -> tuple[Sequence[Outcome] | None, Rows]:
-        """Return the outcomes that were told of a batch, and the rows that tasks could not read."""
+    async def _told_of(self, claim: str, held: Held) -> tuple[Sequence[Outcome] | None, Chunks]:
+        """Return the outcomes that were told of a batch, and the chunks that tasks could not read."""
         if self._outcomes is None or not held.number:
             return None, {}
         if not held.ranges:
@@ -272,33 +271,37 @@ class ClaimsOfQuery:
         """Hand back the ranges whose ends were refused, as it cannot be told which of their rows have failed."""
         pairs = zip(operations, results, strict=True)
         refused = [(each, error) for each, error in pairs if isinstance(error, SegmentDamagedError)]
-        ends = [EndRange(each.claim, nothing_done=True) for each, _ in refused if isinstance(each, EndRange)]
+        ends = [EndRange(each.claim, worked_on=0) for each, _ in refused if isinstance(each, EndRange)]
         if ends:
             logger.warning("ranges are handed back, as outcomes of their jobs cannot be noted: %s", refused[0][1])
             await self._queue.apply_each(*ends)
 
-    async def _ends(self, start: Offset, held: Held, told: Iterable[Outcome]) -> list[tuple[Operation, int]]:
+    async def _ends(
+        self, start: Offset, held: Held, told: Iterable[Outcome], unread: Collection[str]
+    ) -> list[tuple[Operation, int]]:
         """Return the operations that end the claims of a batch, each with its number of jobs.
 
         Args:
             start: the end of the batch.
             held: its claims.
             told: the outcomes of single rows. All others are done.
+            unread: the names of segments that could not be read. Their ranges are handed back.
         """
         by_id = {outcome.job_id: outcome for outcome in told}
         ends: list[tuple[Operation, int]] = [(end_of_job(job, by_id.pop(job.id, None)), 1) for job in held.jobs]
-        in_ranges: dict[str, list[tuple[Job | None, Outcome]]] = {}
+        in_ranges: dict[str, list[Outcome]] = {}
         if by_id and held.ranges:
             [found] = await self._queue.apply(JobsInRanges(tuple(by_id)))
             ours = {claim.id for claim in held.ranges}
-            for range_id, job_id, job in found:
+            for range_id, job_id in found:
                 if range_id in ours:
-                    in_ranges.setdefault(range_id, []).append((job, by_id[job_id]))
-            for job_id in {each.job_id for several in in_ranges.values() for _, each in several}:
+                    in_ranges.setdefault(range_id, []).append(by_id[job_id])
+            for job_id in {each.job_id for several in in_ranges.values() for each in several}:
                 del by_id[job_id]
         for claim in held.ranges:
-            first, *more = end_of_range(claim, in_ranges.get(claim.id, ()))
-            ends += [(first, claim.rows), *((operation, 0) for operation in more)]
+            is_read = claim.segment not in unread
+            end = end_of_range(claim, in_ranges.get(claim.id, ())) if is_read else EndRange(claim, worked_on=0)
+            ends.append((end, claim.rows))
         if by_id:
             logger.warning(
                 "outcomes of %s are ignored: batch %d has no such jobs, or has lost them",

@@ -7,9 +7,11 @@ the outcomes in the commit that ends the batch: nothing is told of a batch that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from jqueue.domain.durations import Duration
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Operation
 from jqueue.domain.operations.ranges import EndRange
@@ -17,7 +19,7 @@ from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes, encode_outcomes
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
-from jqueue.spark.stream.unread_rows import Rows, read_notes
+from jqueue.spark.stream.unread_rows import Chunks, read_notes
 from jqueue.spark.stream.unread_rows import name_of as name_of_notes
 
 RETENTION = 7 * 86400.0
@@ -60,12 +62,12 @@ class OutcomeStore:
         [content] = await self._objects.read([_name_of(claim)])
         return None if content is None else decode_outcomes(content)
 
-    async def unread(self, claim: str) -> Rows:
-        """Return the rows that tasks of a batch could not read. Errors are as for `read`."""
+    async def unread(self, claim: str) -> Chunks:
+        """Return the chunks that tasks of a batch could not read. Errors are as for `read`."""
         return await read_notes(self._objects, claim)
 
     async def remove(self, claim: str) -> None:
-        """Remove the outcomes of a batch and the notes of its unread rows, if there are any.
+        """Remove the outcomes of a batch and the notes of its unread segments, if there are any.
 
         Raises:
             StorageError: the store failed.
@@ -83,26 +85,14 @@ def end_of_job(job: Job, outcome: Outcome | None) -> Operation:
     return Ack(job) if outcome is None else replace(outcome, attempt=job.attempt).operation()
 
 
-def end_of_range(claim: RangeClaim, told: Sequence[tuple[Job | None, Outcome]]) -> list[Operation]:
-    """Return the operations that end a range: its own end, and those of jobs whose results are kept.
-
-    Args:
-        claim: of the range.
-        told: outcomes with the jobs of the range, as they are in progress; None for a job whose row can no longer be
-            read. All other jobs are done.
-    """
+def end_of_range(claim: RangeClaim, told: Iterable[Outcome]) -> EndRange:
+    """Return the operation that ends a range, with the outcomes that were told. All other jobs are done."""
     failed: dict[str, RangeFailure | BaseException | str | None] = {}
-    returned: list[str] = []
-    ids: list[str] = []
-    kept: list[Operation] = []
-    for job, outcome in told:
-        if outcome.kind == "done":
-            if outcome.keep_result is not None:
-                ids.append(outcome.job_id)
-                kept += [] if job is None else [end_of_job(job, outcome)]
-        elif outcome.kind == "handed_back":
-            returned.append(outcome.job_id)
-        else:
-            charge = outcome.kind != "snoozed"
+    results: dict[str, tuple[Any, Duration]] = {}
+    for outcome in told:
+        if outcome.kind != "done":
+            charge = outcome.kind not in ("snoozed", "handed_back")
             failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
-    return [EndRange(claim, failed, returned, kept=ids), *kept]
+        elif outcome.keep_result is not None:
+            results[outcome.job_id] = outcome.result, outcome.keep_result
+    return EndRange(claim, failed, results=results)

@@ -1,8 +1,8 @@
-"""Rows of ranges that tasks could not read, on their way from the tasks of a batch to the process of the source.
+"""Segments that tasks could not read, on their way from the tasks of a batch to the process of the source.
 
-A task that cannot read rows notes them in an object beside the queue, named by the claim of the batch, and leaves them
-out. The source reads the notes in the commit that ends the batch: it gives these rows back, and all others are done.
-If a task cannot write its note, it fails, so that no row is done which no task has read.
+A task that cannot read chunks notes them in an object beside the queue, named by the claim of the batch, and leaves
+them out. The source reads the notes in the commit that ends the batch: it gives the ranges of these segments back, and
+all others are done. If a task cannot write its note, it fails, so that no row is done which no task has read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.operations.holders import RangesHeldBy
-from jqueue.domain.segments import Span, joined
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 from jqueue.spark.stream.offsets import claim_of
 
-Rows = Mapping[str, Sequence[Span]]
-"""Rows by the names of their segments."""
+Chunks = Mapping[str, Sequence[int]]
+"""Numbers of chunks, by the names of their segments."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class UnreadNotes:
     holder: str
     staging: Staging = field(repr=False)
 
-    def note(self, segment: str, rows: Sequence[Span]) -> bool:
-        """Note rows of a segment. Return False if this process sees another queue than the source does.
+    def note(self, segment: str, chunks: Sequence[int]) -> bool:
+        """Note chunks of a segment. Return False if this process sees another queue than the source does.
 
         A file on the disk of another machine has neither the segment nor the claim. A note there would not be read.
 
@@ -58,14 +57,14 @@ class UnreadNotes:
 
         def add(content: bytes | None) -> bytes:
             known = decode_notes(content)
-            return encode_notes({**known, segment: joined([*known.get(segment, ()), *rows])})
+            return encode_notes({**known, segment: sorted({*known.get(segment, ()), *chunks})})
 
         asyncio.run(write())
         return seen[0]
 
 
-async def read_notes(objects: StagedObjects, claim: str) -> Rows:
-    """Return the rows that tasks of a batch have noted.
+async def read_notes(objects: StagedObjects, claim: str) -> Chunks:
+    """Return the chunks that tasks of a batch have noted.
 
     Raises:
         InvalidBlobError: the notes are damaged.
@@ -80,12 +79,12 @@ def name_of(claim: str) -> str:
     return f"{PREFIX}stream-{claim}-unread"
 
 
-def encode_notes(rows: Rows) -> bytes:
+def encode_notes(chunks: Chunks) -> bytes:
     """Return the notes as an object."""
-    return json.dumps({"unread": rows}).encode()
+    return json.dumps({"unread": chunks}).encode()
 
 
-def decode_notes(content: bytes | None) -> dict[str, Sequence[Span]]:
+def decode_notes(content: bytes | None) -> dict[str, Sequence[int]]:
     """Return the notes from their object; None stands for an object that does not exist.
 
     Raises:
@@ -95,6 +94,6 @@ def decode_notes(content: bytes | None) -> dict[str, Sequence[Span]]:
         return {}
     try:
         unread = json.loads(content)["unread"]
-        return {name: [(int(first), int(last)) for first, last in rows] for name, rows in unread.items()}
+        return {name: list(map(int, chunks)) for name, chunks in unread.items()}
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise InvalidBlobError("an object with the unread rows of a batch is damaged or incomplete") from None
+        raise InvalidBlobError("an object with the unread segments of a batch is damaged or incomplete") from None

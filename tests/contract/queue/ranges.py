@@ -24,7 +24,7 @@ DEEP: dict[str, Any] = {"limits": Limits(hot_bytes=1)}
 
 LEAVES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "failed": lambda job: {"failed": {job.id: "told to stop"}},
-    "nothing done": lambda job: {"nothing_done": True},
+    "nothing done": lambda job: {"worked_on": 0},
 }
 """Options of `end_range`, by name, with which a cancelled job leaves."""
 
@@ -57,7 +57,7 @@ class RangesContract(QueueContractBase):
             queue, claim, jobs = await self.range_of(opened)
             cancelled = jobs[1]
             await operator.cancel(cancelled.id, running=True)
-            with pytest.raises(JobCancelledError, match=r"heartbeat_many.*end_range.*returned=") as raised:
+            with pytest.raises(JobCancelledError, match=r"heartbeat_many.*end_range.*failed=") as raised:
                 await queue.heartbeat(claim.claim)
             told = raised.value
             assert "nack" not in str(told), "a job of a range cannot be nacked"
@@ -68,7 +68,7 @@ class RangesContract(QueueContractBase):
             for call in (queue.ack, queue.nack):
                 with pytest.raises(ClaimLostError, match="end_range"):
                     await call(cancelled)
-            await queue.end_range(claim, returned=[cancelled.id])
+            await queue.end_range(claim, failed={cancelled.id: None})
             assert await self.in_range(operator, cancelled) is None
 
     @pytest.mark.parametrize("ending", LEAVES)
