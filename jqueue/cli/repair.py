@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import Annotated
 
 import typer
@@ -17,10 +16,9 @@ from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.engine.observers import Observers
-from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
 from jqueue.domain.operations.segments import DropRows, is_given_up
-from jqueue.domain.printable import printable
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import FOLDER, Segment, Span, common, joined, size_of, without
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import SupportsObjects
@@ -36,7 +34,6 @@ class Damaged:
         rows: the rows that cannot be read, as spans.
         lost: number of jobs to give up now: waiting jobs, and jobs in ranges whose claims are stale.
         claimed: number of jobs in claimed ranges, which stay.
-        timeout: seconds after the last heartbeat of these ranges by which the last of their claims is stale.
         readable: number of waiting jobs of the segment that can be read.
     """
 
@@ -45,7 +42,6 @@ class Damaged:
     rows: list[Span]
     lost: int
     claimed: int
-    timeout: float
     readable: int
 
 
@@ -81,7 +77,7 @@ def repair(
         if not damaged:
             raise RefusedError("every job of the queue can be read: nothing was dropped")
         if not any(each.lost for each in damaged):
-            raise RefusedError(f"nothing was dropped. {_later(damaged)}")
+            raise RefusedError(f"nothing was dropped. {_later(sum(each.claimed for each in damaged))}")
         return damaged
 
     async def drop(opened: OpenedQueue) -> int:
@@ -106,7 +102,7 @@ def repair(
     else:
         show(f"{jobs(dropped)} {where} dropped, {readable:,} kept")
     if claimed:
-        show(_later(damaged))
+        show(_later(claimed))
 
 
 async def _damage_of(opened: OpenedQueue, name: str) -> Damaged:
@@ -122,9 +118,8 @@ async def _damage_of(opened: OpenedQueue, name: str) -> Damaged:
     current = [each for each in held if not is_given_up(each, rows, opened.now())]
     waiting = size_of(without(rows, [(0, segment.next), *segment.taken]))
     in_ranges, claimed = (size_of(common(rows, [each.span for each in some])) for some in (held, current))
-    timeout = max((each.claim_timeout for each in current), default=0.0)
     lost = waiting + in_ranges - claimed
-    return Damaged(name, segment.entrypoint, rows, lost, claimed, timeout, segment.waiting - waiting)
+    return Damaged(name, segment.entrypoint, rows, lost, claimed, segment.waiting - waiting)
 
 
 async def _unreadable(reader: SegmentReader, name: str, segment: Segment, entropy: Entropy) -> list[Span]:
@@ -146,14 +141,6 @@ async def _unreadable(reader: SegmentReader, name: str, segment: Segment, entrop
     return joined(found)
 
 
-def _later(damaged: list[Damaged]) -> str:
-    """The jobs in claimed ranges, and the way to give them up."""
-    stay = counted(
-        sum(each.claimed for each in damaged), "job that cannot be read stays", "jobs that cannot be read stay"
-    )
-    seconds = ceil(max(each.timeout for each in damaged))
-    return (
-        f"{stay} in claimed ranges. Run the command again once these claims have ended. The claims of a dead process "
-        f"end {seconds} s after its last heartbeat; if no worker runs, `jqueue requeue-stale URL --timeout {seconds}` "
-        "ends them then"
-    )
+def _later(claimed: int) -> str:
+    stay = counted(claimed, "job that cannot be read stays", "jobs that cannot be read stay")
+    return f"{stay} in claimed ranges. Run the command again once these claims have ended (see `jqueue requeue-stale`)"

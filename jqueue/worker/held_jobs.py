@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
 from jqueue.domain.printable import counted
-from jqueue.domain.range_jobs import RangeClaim
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import about
 from jqueue.worker.retries import OutcomeKind
 
+if TYPE_CHECKING:
+    from jqueue.worker.held_ranges import HeldRange
+
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
-
-
-class ClaimedTogether(Protocol):
-    """A range of jobs, as one of its jobs knows it: see `jqueue.worker.held_ranges.HeldRange`."""
-
-    claim: RangeClaim
-    confirmed: float
-    cancelled: set[str]
-    outcomes: dict[int, Outcome]
 
 
 class Work:
@@ -127,7 +120,7 @@ class HeldJob:
         self.reason: Reason | None = None
         self.decided = False
         self.sent = False
-        self.range: ClaimedTogether | None = None
+        self.range: HeldRange | None = None
         self.place = 0
 
     @property

@@ -123,10 +123,12 @@ class HeldRanges:
 
     Attributes:
         rates: by entrypoint: number of jobs that this worker does in a second, as far as it is known.
+        added: by entrypoint: number of operations that each job of its last range has added to the end of that range.
     """
 
     def __init__(self) -> None:
         self.rates: dict[str, float] = {}
+        self.added: dict[str, float] = {}
         self._all: list[HeldRange] = []
         self._places: dict[str, tuple[HeldRange, int]] = {}
         self._singles_due: Counter[str] = Counter()

@@ -108,6 +108,7 @@ class OutcomeSender:
     async def _end_range(self, held: HeldRange) -> None:
         """Send the end of a range until the queue has answered, or the claim is lost."""
         state, claim = self._state, held.claim
+        state.ranges.added[claim.entrypoint] = len(held.companions) / claim.rows
         try:
             while held in state.ranges:
                 try:

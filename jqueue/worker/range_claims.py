@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from jqueue.core.queue_options import options_of
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.domain.printable import counted
@@ -60,6 +61,7 @@ class RangeClaims(SingleClaims):
             if handler.options.batch is not None and handler.options.keep_result is None
         }
         self._is_alone = len(handlers) == 1
+        self._most = options_of(queue).limits.batch_size - 1
         timeout = DEFAULT_CLAIM_TIMEOUT.total_seconds() if claim_timeout is None else claim_timeout
         self._seconds = min(SECONDS, timeout / BEATS_PER_TIMEOUT)
         self._singles_first: Counter[str] = Counter()
@@ -91,7 +93,8 @@ class RangeClaims(SingleClaims):
         size = self._sizes.get(name)
         if size is None or self._owner is None or self._singles_first[name] > 0:
             return 0
-        rows = min(MOST, int(self._ranges.rates.get(name, 0.0) * self._seconds))
+        most = int(self._most / max(1.0, self._ranges.added.get(name, 0.0)))  # its end is one call
+        rows = min(MOST, most, int(self._ranges.rates.get(name, 0.0) * self._seconds))
         if not self._is_alone:  # the next batch may have to wait for jobs of other entrypoints
             rows = min(rows, count)
         if rows > size:
