@@ -105,6 +105,25 @@ async def test_stats_name_a_segment_from_its_first_failed_read_to_its_next_good_
     assert () == (await queue.stats()).warnings
 
 
+@in_virtual_time
+async def test_a_segment_with_a_damaged_row_is_served_again_only_once_that_row_can_be_read():
+    store = InMemoryStorage()
+    name = await filled(store)
+    whole = await remove_segment(store, name)
+    await restore_segment(store, name, whole.replace(b'"39', b'"38'))
+    queue = direct_queue(store, clock=VirtualClock())
+    claim = await queue.claim_range("a", JOBS)
+    with pytest.raises(SegmentDamagedError, match=name):
+        assert JOBS == len([job async for job in queue.read_range(claim)])
+    await queue.end_range(claim, worked_on=0)
+    for _ in range(3):
+        assert (None, []) == (await queue.claim_range("a", 4), await queue.dequeue("a"))
+        await asyncio.sleep(61)
+    await restore_segment(store, name, whole)
+    await asyncio.sleep(61)
+    assert ("00", 2) == next((job.id, job.attempt) for job in await queue.dequeue("a"))
+
+
 async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segment():
     store = InMemoryStorage()
     name = await filled(store)

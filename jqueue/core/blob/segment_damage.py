@@ -55,6 +55,10 @@ class DamageNotes:
         """Note why a part of a segment cannot be read, until it is read again."""
         self._parts.setdefault(name, {})[part] = why
 
+    def chunks_of(self, name: str) -> list[int]:
+        """Return the numbers of the chunks of a segment that could not be read."""
+        return [part for part in self._parts.get(name, {}) if isinstance(part, int)]
+
     def forget(self) -> None:
         """Forget all failed reads."""
         self._parts.clear()

@@ -168,7 +168,7 @@ class SegmentLoader:
                 if not load.task.cancelled():
                     self._settle(name, load, rows)
         for name, aside in list(self._aside.items()):
-            if name not in rows.segments or not self._parts_aside(name, rows):
+            if not self._parts_aside(name, rows):
                 del self._aside[name]
                 rows.try_again(name)
             elif now >= aside.due and aside.lasts:
@@ -178,7 +178,9 @@ class SegmentLoader:
 
     def _parts_aside(self, name: str, rows: SegmentRows) -> list[Wanted]:
         """Return the parts for which a segment was set aside, without those whose jobs have all left."""
-        aside, segment = self._aside.get(name), rows.segments[name]
+        aside, segment = self._aside.get(name), rows.segments.get(name)
+        if segment is None:
+            return []
         parts = [] if aside is None else aside.parts
         return [
             each
@@ -215,7 +217,7 @@ class SegmentLoader:
                 of_segment.setdefault(each.segment, []).append(each)
         for name in sorted(of_segment):
             if name not in self._loads:
-                parts = [*of_segment[name], *self._parts_aside(name, rows)]
+                parts = list(dict.fromkeys([*of_segment[name], *self._parts_aside(name, rows)]))
                 self._begin(name, _Load(parts, confirmed=fresh and name in self._missed, tries=True), rows)
         loads = [self._loads[name] for name in of_segment]
         if tasks := [load.task for load in loads if load.task is not None and not load.late]:
@@ -317,14 +319,15 @@ class SegmentLoader:
         error = load.error
         if load.index is not None:
             rows.load_index(name, load.index)
-        for chunk, found, is_whole in load.chunks if error is None else ():
-            if not rows.is_loaded(Wanted(name, chunk)):
-                rows.load(name, chunk, found, is_whole=is_whole)
         if error is None:
             self._missed.discard(name)
-            if self._aside.pop(name, None) is not None:
+            if name in self._aside and {*self._parts_aside(name, rows)} <= {*load.parts}:
+                del self._aside[name]
                 rows.try_again(name)
                 logger.info("segment %s%s of the queue can be read again", FOLDER, name)
+            for chunk, found, is_whole in load.chunks:
+                if not rows.is_loaded(Wanted(name, chunk)):
+                    rows.load(name, chunk, found, is_whole=is_whole)
         elif isinstance(error, DAMAGED) and not load.confirmed and name not in self._aside:
             self._missed.add(name)  # it may have left the manifest before it was removed
         elif load.parts:
@@ -335,8 +338,8 @@ class SegmentLoader:
 
         Args:
             name: the segment.
-            parts: the parts.
-            error: why they cannot be read.
+            parts: parts of it that were to be read.
+            error: why they, or some of them, cannot be read.
             rows: the rows of a draft.
         """
         if name not in rows.segments:
@@ -346,7 +349,8 @@ class SegmentLoader:
         if not lasts:
             self._reader.damage.note(name, reason_of(error))
             pause = FIRST_PAUSE if before is None or before.lasts else min(2 * before.pause, DAMAGE_KEPT)
-        self._aside[name] = _Aside(parts, lasts, pause, self._clock.monotonic() + pause)
+        damaged = [Wanted(name, chunk) for chunk in self._reader.damage.chunks_of(name)]
+        self._aside[name] = _Aside(damaged or parts, lasts, pause, self._clock.monotonic() + pause)
         rows.set_aside(name, reason_of(error), lasts=lasts)
         if name not in self.reported:
             self.reported.add(name)
