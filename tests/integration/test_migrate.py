@@ -6,9 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage, InvalidJobError, UnknownOutcomeError, connect_queue, migrate
+from jqueue import (
+    ClaimLostError,
+    DirectQueue,
+    InMemoryStorage,
+    InvalidJobError,
+    UnknownOutcomeError,
+    connect_queue,
+    migrate,
+)
 from jqueue.core import migration
 from jqueue.domain.limits import Limits
+from jqueue.domain.operations.moving import Depart
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, PAIRS, audit, drained, filled, jobs_of, kept_fields, open_at
@@ -130,6 +139,22 @@ async def test_claims_of_a_slow_move_are_kept_alive():
         assert [] == await source.dequeue()
     assert (await moving).complete
     assert [job.id] == [each.id for each in await jobs_of(dest)]
+
+
+async def test_a_job_that_was_changed_after_it_was_seen_does_not_leave():
+    queue = DirectQueue(InMemoryStorage())
+    for name in ("dead", "claimed", "later"):
+        await queue.enqueue(name, job_id=name)
+    await queue.nack(*await queue.dequeue("dead"), dead=True)
+    [claimed] = await queue.dequeue("claimed")
+    seen = [claimed, *(job for job in await jobs_of(queue) if job.id != "claimed")]
+    await queue.requeue_stale(0)
+    await queue.redrive("dead")
+    await queue.reschedule("later", delay=60)
+    results = await queue.apply_each(*(Depart(job) for job in seen))
+    assert [ClaimLostError] * 3 == [type(result) for result in results]
+    assert [None] * 3 == await queue.apply_each(*(Depart(job) for job in await jobs_of(queue)))
+    assert ({}, ()) == ((state := await queue.read_state()).finished, state.jobs)
 
 
 async def test_a_job_stays_if_it_would_lose_an_option_and_losses_are_not_allowed(tmp_path):
