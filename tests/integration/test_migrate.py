@@ -149,6 +149,7 @@ async def test_a_job_that_was_changed_after_it_was_seen_does_not_leave():
     [claimed] = await queue.dequeue("claimed")
     seen = [claimed, *(job for job in await jobs_of(queue) if job.id != "claimed")]
     await queue.requeue_stale(0)
+    await queue.dequeue("claimed")
     await queue.redrive("dead")
     await queue.reschedule("later", delay=60)
     results = await queue.apply_each(*(Depart(job) for job in seen))

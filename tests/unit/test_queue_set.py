@@ -233,6 +233,9 @@ class TestFailures:
         ill.on_read(*[fault] * 1000)
         assert ["0"] == [job.id for job in await queues.dequeue()]
         assert now() <= 2.1
+        await healthy.enqueue("work", job_id="1")
+        assert ["1"] == [job.id for job in await queues.dequeue()]
+        assert now() <= 2.2, "the failed queue was asked first again"
         waiting = asyncio.create_task(queues.dequeue(wait=60))
         await asyncio.sleep(20)
         await healthy.enqueue("work", job_id="here")
