@@ -6,7 +6,6 @@ A missing sequence proves the opposite only while no record that young has been 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,7 +115,7 @@ def next_header(
         recent=_recent(header, at),
         schedules=header.schedules,
         transactions=_transactions(header, at),
-        counters=with_moves(header.counters, draft.steps, _added(draft), now, draft.bulk_moves),
+        counters=with_moves(header.counters, draft.steps, now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,
@@ -152,18 +151,8 @@ def _history(
     if settings.history is None:
         return stopped(history)
     history, payloads = started(history, now, new_series), settings.history_payloads
-    batches = batches_of(draft.moves, draft.placed, history.last + 1, now, payloads=payloads, bulk=draft.bulk_moves)
+    batches = batches_of(draft.moves, history.last + 1, now, payloads=payloads, bulk=draft.bulk_moves)
     return with_batches(history, batches, surplus_of(history, settings) if drops_events else 0)
-
-
-def _added(draft: Draft) -> Mapping[str, int]:
-    """Return the number of jobs that the commit adds as encoded lines, by entrypoint."""
-    if not draft.placed:
-        return {}
-    added: Counter[str] = Counter()
-    for placed in draft.placed:
-        added.update(placed.encoded.entrypoints)
-    return added
 
 
 def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:

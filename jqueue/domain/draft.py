@@ -22,7 +22,7 @@ from jqueue.domain.printable import printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segments import SEGMENTS, Segment, Span, size_of
-from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, renumbered
 from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, MoveRun, Verb
 
 UNNAMED_CLAIM = (
@@ -58,8 +58,6 @@ class Draft:
             from. Finished ids and the writers' commits do not count, because no call could make room there.
         added_bytes: estimate of the bytes that the changes since then add.
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
-        placed: jobs that were encoded elsewhere; the draft has only their lines. Once they are committed, a draft that
-            has the jobs is opened from the blob.
         finished_rewritten: True if an entry of `header.finished` was changed or removed, by an undo too, and not only
             added at its end. The keeper of the table's text resets it.
     """
@@ -72,7 +70,6 @@ class Draft:
         self.base_bytes = 0
         self.added_bytes = 0
         self.uncounted_bytes = 0
-        self.placed: tuple[PlacedJobs, ...] = ()
         self.finished_rewritten = False
         self._journal = Journal()
         self.load(state.jobs)
@@ -370,12 +367,6 @@ class Draft:
         """Add bytes to `added_bytes`; below 0 they are taken off."""
         self._journal.changed = True
         self.added_bytes += size  # restored from the savepoint, without an entry in the journal
-
-    def place(self, jobs: EncodedJobs, now: datetime) -> None:
-        """Add jobs that were encoded elsewhere, with places behind all other jobs."""
-        placed = PlacedJobs(jobs, self.jobs.last_sequence + 1, now)
-        self.jobs.last_sequence += jobs.jobs
-        self._journal.assign(self, "placed", (*self.placed, placed))
 
     def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
         """Set the limits and the pause of an entrypoint. Versions that do not know limits then refuse the blob."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import overload
 
 from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.operations.bulk import BulkAdded
 from jqueue.domain.operations.jobs import PLAIN
-from jqueue.domain.operations.known_rows import KnownJobs, Texts
 from jqueue.domain.segment_index import id_hashes, uuid_hash
 
 SCATTER = 0x9E3779B1
@@ -70,19 +69,21 @@ class NumberedTexts:
 
     def __init__(self) -> None:
         self._numbers = array("I")
-        self._texts = Texts()
+        self._ends = array("Q")
+        self._content = bytearray()
 
     def add(self, number: int, text: str) -> None:
         """Add the text of a number above all others."""
         self._numbers.append(number)
-        self._texts.add(text)
+        self._content += text.encode()
+        self._ends.append(len(self._content))
 
     def get(self, number: int) -> str | None:
         """Return the text of a number; None if it has none."""
         place = bisect_left(self._numbers, number)
         if place == len(self._numbers) or self._numbers[place] != number:
             return None
-        return self._texts[place]
+        return self._content[self._ends[place - 1] if place else 0 : self._ends[place]].decode()
 
 
 class GivenJobs:
@@ -150,25 +151,19 @@ class EnqueuedJobs(Sequence[Job]):
     """The jobs of a bulk enqueue, in the order in which they were given.
 
     A new job is shown with its id, entrypoint, priority, place and time, but without its payload and its other options:
-    only the queue has them. A job that was there already is shown as it was, if at most 1,000 of the jobs were; if more
-    were, those in segments are shown like new jobs.
+    only the queue has them. A job that was there already is shown as it was.
 
     Args:
         given: the jobs.
         outcome: of their commit.
-        known: the jobs of `outcome.known`.
-        repeats: number of the first job in the call with the same id or key, by the number of each that repeats it.
 
     Attributes:
         existing: number of jobs that were not added, because their id or their unique key was taken.
     """
 
-    def __init__(self, given: GivenJobs, outcome: BulkAdded, known: KnownJobs, repeats: Mapping[int, int]) -> None:
+    def __init__(self, given: GivenJobs, outcome: BulkAdded) -> None:
         self._given = given
         self._outcome = outcome
-        self._known = known
-        self._repeats = repeats
-        self._known_at: array[int] | None = None
         self.existing = outcome.existing
 
     def __len__(self) -> int:
@@ -193,18 +188,5 @@ class EnqueuedJobs(Sequence[Job]):
         return f"{type(self).__name__}(added={self.added}, existing={self.existing})"
 
     def _job(self, place: int) -> Job:
-        number = self._repeats.get(place + 1, place + 1)
-        alone = self._outcome.one_by_one.get(number)
-        if alone is None and (known := self._place_of(number)) is not None:
-            return self._known.job(known)
-        return self._given.job(number, self._outcome) if alone is None else alone
-
-    def _place_of(self, number: int) -> int | None:
-        """Return the place of a job in the list of known jobs; None if the job is new."""
-        if self._known_at is None:
-            self._known_at = array("I", bytes(4 * len(self))) if self._outcome.known else array("I")  # from 1 on
-            for place in self._outcome.known:
-                if not self._known_at[self._known.numbers[place] - 1]:
-                    self._known_at[self._known.numbers[place] - 1] = place + 1
-        found = self._known_at[number - 1] if self._known_at else 0
-        return found - 1 if found else None
+        alone = self._outcome.one_by_one.get(place + 1)
+        return self._given.job(place + 1, self._outcome) if alone is None else alone

@@ -16,7 +16,6 @@ from jqueue.domain.history import time_text
 from jqueue.domain.limits import cut_error
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.segments import Span
-from jqueue.domain.sequence_numbers import PlacedJobs
 from jqueue.domain.tallies import ready_since
 from jqueue.domain.transitions import BulkMove, Move, RowsOf, Verb
 
@@ -207,7 +206,6 @@ def _places_in(kinds: list[Any]) -> dict[int, Places]:
 
 def batches_of(
     moves: Iterable[Move],
-    placed: Sequence[PlacedJobs],
     number: int,
     now: datetime,
     *,
@@ -218,20 +216,12 @@ def batches_of(
 
     Args:
         moves: its transitions.
-        placed: the jobs that it adds as encoded lines. All jobs of one block and entrypoint are one event.
         number: the number of the first event.
         now: its time.
         payloads: True if the events of enqueued jobs keep the payload.
         bulk: its transitions of many jobs at once. Each is one event.
     """
     batches: list[str] = []
-    for block in placed:
-        lines = _Batch(block.now, payloads=payloads)
-        for entrypoint, jobs in block.encoded.entrypoints.items():
-            lines.add_lines(entrypoint, jobs)
-        if lines.rows:
-            batches.append(lines.text(number))
-            number += len(lines.rows)
     if bulk:
         rows = _Batch(now, payloads=payloads)
         for move in bulk:
@@ -265,11 +255,6 @@ class _Batch:
         self._since: datetime | None = None
         self._created: datetime | None = None
         self._seconds_text = self._age_text = ""
-
-    def add_lines(self, entrypoint: str, jobs: int) -> None:
-        """Add the event of a bulk enqueue."""
-        kind = self._kinds.setdefault((entrypoint, Verb.ENQUEUE, None, JobStatus.QUEUED, None), len(self._kinds))
-        self.rows.append(f"[{kind}, null, 0, null, null, null, null, {jobs}]")
 
     def add_bulk(self, move: BulkMove) -> None:
         """Add the event of a transition of many jobs. Its seconds are the average."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from collections.abc import Iterable
 
 from jqueue.domain.models import Job
 
@@ -34,48 +31,3 @@ def number_unnumbered(jobs: list[Job]) -> list[Job]:
             last += 1
         placed.append(job if job.sequence else job.evolve(sequence=last))
     return renumbered(placed) if last > LARGEST_SEQUENCE else placed
-
-
-class EncodedJobs(Protocol):
-    """Jobs encoded as lines of the blob before their sequence numbers and their time are known.
-
-    Attributes:
-        jobs: number of jobs.
-        size: about how many bytes they take in the blob.
-        entrypoints: number of jobs of each entrypoint.
-    """
-
-    @property
-    def jobs(self) -> int:
-        """Number of jobs."""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes they take in the blob."""
-
-    @property
-    def entrypoints(self) -> Mapping[str, int]:
-        """Number of jobs of each entrypoint."""
-
-    def text(self, first: int, now: datetime) -> bytes:
-        """Return their lines, joined as in the blob: with sequence numbers from `first` on, and created at `now`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedJobs:
-    """Encoded jobs with their sequence numbers and their time.
-
-    Attributes:
-        encoded: the jobs.
-        first: the sequence number of the first job; the others follow.
-        now: the time of their enqueue.
-    """
-
-    encoded: EncodedJobs
-    first: int
-    now: datetime
-
-    @property
-    def text(self) -> bytes:
-        """The lines of the jobs, joined as in the blob."""
-        return self.encoded.text(self.first, self.now)

@@ -80,7 +80,6 @@ class _Sums:
 def with_moves(
     counters: Mapping[str, Counters],
     moves: Iterable[Move | MoveRun],
-    added: Mapping[str, int],
     now: datetime,
     bulk: Iterable[BulkMove] = (),
 ) -> Mapping[str, Counters]:
@@ -89,7 +88,6 @@ def with_moves(
     Args:
         counters: the counters before it.
         moves: its transitions.
-        added: number of jobs that it adds as encoded lines, by entrypoint.
         now: its time.
         bulk: its transitions of many jobs at once.
     """
@@ -112,8 +110,6 @@ def with_moves(
             _count(verb, job, before, after, sums_of(job.entrypoint))
     for rows in bulk:
         _count_rows(rows, sums_of(rows.entrypoint))
-    for name, jobs in added.items():
-        sums_of(name).totals[ENQUEUED] += jobs
     if not changed:
         return counters
     at, result = round(now.timestamp(), 3), dict(counters)

@@ -52,7 +52,7 @@ class Capabilities:
         retention: `configure(dead_retention=)`.
         results: `keep_result`, the `result` of an ack, and the verb `result` that waits for it.
         schedules: cron entries.
-        staged: transactions that add jobs encoded elsewhere: `EnqueueStaged`, `LastTransaction`.
+        staged: transactions of bulk enqueues: `LastTransaction`.
         history: keeps the events of jobs: `configure(history=)` and `history`.
         objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
             files and async iterables.

@@ -1,7 +1,7 @@
 """Wildcards in the names of queues, files and objects alike: `*`, `?` and `[…]` within a name, `**` across folders.
 
-The lock of a queue, the objects staged beside it and files of bad rows match no wildcard. A name that begins with a dot
-only matches if the dot is written out.
+The lock of a queue and the objects staged beside it match no wildcard. A name that begins with a dot only matches if
+the dot is written out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 _WILDCARDS = re.compile(r"[*?\[]")
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-LOCK, STAGED, BAD_ROWS = ".lock", ".staged-", ".bad-rows-"
+LOCK, STAGED = ".lock", ".staged-"
 
 
 def has_wildcards(name: str) -> bool:
@@ -58,9 +58,9 @@ class Pattern:
 
     @staticmethod
     def is_ours(name: str) -> bool:
-        """Return True for the lock of a queue, an object staged beside it, and a file of bad rows."""
+        """Return True for the lock of a queue, and an object staged beside it."""
         last = name.rpartition("/")[2]
-        return last.endswith(LOCK) or STAGED in last or BAD_ROWS in last
+        return last.endswith(LOCK) or STAGED in last
 
 
 def _fit(parts: list[str], pattern: list[str]) -> bool:

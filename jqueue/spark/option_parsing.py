@@ -28,12 +28,10 @@ class OptionType:
     Attributes:
         description: the valid values, in words for the error.
         convert: turns the text into the value; raises ValueError if it cannot.
-        secret: True if a wrong value must not appear in the error.
     """
 
     description: str
     convert: Callable[[str], Any]
-    secret: bool = False
 
 
 def parse_options(
@@ -117,8 +115,7 @@ def _converted(name: str, kind: OptionType, text: str) -> Any:
     try:
         return kind.convert(text)
     except ValueError:
-        got = "" if kind.secret else f", got {shown(text)}"
-    raise InvalidJobError(f"option {name} takes {kind.description}{got}")
+        raise InvalidJobError(f"option {name} takes {kind.description}, got {shown(text)}") from None
 
 
 def _text(text: str) -> str:
@@ -167,12 +164,10 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 
 
 _SETTINGS = {
-    "configure(blob_bytes=...)": "the option maxBlobBytes",
     "Limits(payload_bytes=...)": "the option maxPayloadBytes",
 }
 
 TEXT = OptionType("a text that is not empty", _text)
-URL = OptionType("a URL", _text, secret=True)
 SECONDS = OptionType("a number of seconds, 0 or more", _seconds)
 BOOLEAN = OptionType("true or false", _boolean)
 NAMES = OptionType("names with commas between them", _names)

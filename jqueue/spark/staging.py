@@ -1,4 +1,4 @@
-"""Staged objects: data that tasks leave for the commit, beside the queue or in a folder of their own.
+"""Staged objects: data that tasks leave beside the queue, for the commit.
 
 Every attempt of a task writes an object of its own, so that two attempts never collide. An object that is no longer
 needed is only litter. It is removed at the end of its write if the store can list, and by age at the latest. This
@@ -8,7 +8,6 @@ module names, writes, reads and removes staged objects. `jqueue.spark.enqueue.co
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -42,11 +41,8 @@ Answer = TypeVar("Answer")
 PREFIX = ".staged-"
 """Start of the names of staged objects, after the name of the queue."""
 
-OUTCOMES = (f"{PREFIX}outcomes-", f"{PREFIX}stream-")
-"""Start of the names of objects about claimed jobs: outcomes of `run_batch` and `end_batch`, marks of batches."""
-
-OUTCOMES_KEPT = 7 * 86400.0
-"""Seconds for which these are kept at least: without the outcomes of a batch of a stream, failed jobs count as done."""
+STAGED_KEPT = 7 * 86400.0
+"""Seconds after which a staged object goes: without the outcomes of a batch of a stream, failed jobs count as done."""
 
 AT_ONCE = 16
 """Number of staged objects to read or remove at a time."""
@@ -58,17 +54,16 @@ RETRY_BASE, THROTTLED_BASE, RETRY_CAP = 0.05, 0.5, 5.0
 """Most seconds before a failed request is repeated: the first time, the first time if throttled, and ever."""
 
 
-def open_store(url: str, *, create: bool = False) -> SupportsScratch:
+def open_store(url: str) -> SupportsScratch:
     """Return the store of a URL, which all processes of Spark can reach.
 
     Args:
         url: of a queue, or of the name that staged objects are beside.
-        create: create the folder of a file if it does not exist.
 
     Raises:
         InvalidURLError: the URL names no such store.
     """
-    storage = connect_storage(url, create=create)
+    storage = connect_storage(url)
     if isinstance(storage, InMemoryStorage):
         raise InvalidURLError(
             "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"
@@ -83,8 +78,7 @@ class Staging:
     """The place of staged objects, and the settings to reach them. It may be pickled.
 
     Attributes:
-        url: of the queue, or of an unused name in the folder that was given for staged objects.
-        retention: seconds after which a staged object is no longer needed.
+        url: of the queue.
         deadline: seconds that a request may take, repetitions included.
         clock: source of the time, if the store does not tell it.
         entropy: source of the ends of names, and of jitter.
@@ -92,23 +86,20 @@ class Staging:
     """
 
     url: str = field(repr=False)
-    retention: float
     deadline: float
     clock: Clock = field(default_factory=SystemClock, repr=False)
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
-    def name(self, write_id: str, partition: int, attempt: int, size: int | None = None) -> str:
+    def name(self, write_id: str, partition: int, attempt: int) -> str:
         """Return a name for the object that an attempt of a task stages. No other object ever has it.
 
         Args:
             write_id: of the write.
             partition: the number of the task.
             attempt: a number that no other attempt of the task has.
-            size: bytes that its jobs take in the queue, for `sizes_of`; None if it holds no jobs.
         """
-        end = "" if size is None else f"-{size}"
-        return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}{end}"
+        return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}"
 
     def opened(self, storage: SupportsScratch | None = None) -> StagedObjects:
         """Return the staged objects, for an `async with` block.
@@ -117,17 +108,6 @@ class Staging:
             storage: of the URL, if the caller has one already: its client is shared.
         """
         return StagedObjects(self, self.open_storage(self.url) if storage is None else storage)
-
-
-def sizes_of(names: Iterable[str], write_id: str) -> dict[int, int]:
-    """Return the bytes that each partition of a write has staged, by its number: the size of its smallest attempt."""
-    sizes: dict[int, int] = {}
-    for name in names:
-        partition, *_, size = name.removeprefix(f"{PREFIX}{write_id}-").split("-")
-        if partition.isdigit() and size.isdigit():
-            number = int(partition)
-            sizes[number] = min(int(size), sizes.get(number, int(size)))
-    return sizes
 
 
 class StagedObjects:
@@ -215,8 +195,6 @@ class StagedObjects:
                     await anchor.create_object(name, content)
                 elif isinstance(anchor, SupportsObjects):
                     await anchor.create_object(name, bytes(content))
-                else:
-                    await anchor.beside(name).write(bytes(content))
 
         await self._persist(create)
 
@@ -245,18 +223,16 @@ class StagedObjects:
             return None
         return None if listed is None else [name for name, _ in listed]
 
-    async def clean(self, write_id: str, names: Iterable[str] = ()) -> None:
+    async def clean(self, write_id: str) -> None:
         """Remove the staged objects of a write, and old ones of any write. An object that cannot be removed stays.
 
         Args:
             write_id: the write that has ended.
-            names: its known objects, in case the store cannot list.
         """
-        unwanted = set(names)
+        unwanted = set()
         try:
             for name, age in await self._listed(PREFIX, most=CLEANING) or ():
-                least = OUTCOMES_KEPT if name.startswith(OUTCOMES) else 0.0
-                if name.startswith(f"{PREFIX}{write_id}-") or age > max(self._staging.retention, least):
+                if name.startswith(f"{PREFIX}{write_id}-") or age > STAGED_KEPT:
                     unwanted.add(name)
         except JQueueError as error:
             logger.warning("Staged jobs could not be listed; any that are left are removed later: %s", error)
@@ -331,36 +307,14 @@ async def _at_once(call: Callable[[str], Awaitable[Answer]], names: Sequence[str
     return [task.result() for task in tasks]
 
 
-def absolute(url: str, *, create: bool = False) -> str:
+def absolute(url: str) -> str:
     """Return the URL in a form that every process understands, wherever it runs: a path becomes absolute.
 
     Args:
         url: of a store.
-        create: create the folder of a file if it does not exist.
 
     Raises:
         InvalidURLError: it names no store that all processes can reach.
     """
-    open_store(url, create=create)
+    open_store(url)
     return url if "://" in url else os.path.abspath(url)
-
-
-def url_in_folder(folder: str, queue_url: str) -> str:
-    """Return the URL that staged objects of a queue are beside, if they have a folder of their own.
-
-    Args:
-        folder: its URL, with the options of the store after a question mark.
-        queue_url: of the queue. Queues may share a folder, and each finds its own.
-    """
-    place, mark, options = folder.partition("?") if "://" in folder else (folder, "", "")
-    named = hashlib.sha256(_without_secrets(queue_url).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return f"{place.rstrip('/')}/jqueue-{named}{mark}{options}"
-
-
-def _without_secrets(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        return url
-    authority, slash, name = rest.partition("?")[0].partition("/")
-    login, at, place = authority.rpartition("@")
-    return f"{scheme}{mark}{login.partition(':')[0]}{at}{place}{slash}{name}"

@@ -11,7 +11,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.cron import next_after
 from jqueue.domain.errors import JobCancelledError, JQueueError
-from jqueue.domain.operations import Dequeue, EnqueueStaged, Fence
+from jqueue.domain.operations import Dequeue, Fence
 from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.whole_contract import WholeQueueContract
 from tests.two_methods import TwoMethods
@@ -101,13 +101,6 @@ class Changing(DirectQueue):
         return await super().apply(*map(self.change, operations), **options)
 
 
-class SkipsTakenKeysAlways(Changing):
-    """Leaves out jobs with taken keys, even if the conflict must raise."""
-
-    def change(self, operation):
-        return replace(operation, on_conflict="return") if isinstance(operation, EnqueueStaged) else operation
-
-
 class DropsHoldersAndBounds(Changing):
     def change(self, operation):
         return replace(operation, holder=None, through=None) if isinstance(operation, Dequeue) else operation
@@ -128,7 +121,6 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
         (FailsTogether, "test_of_many_claims_each_stands_for_itself", {"verb": "ack_many"}),
         (FiresEveryMissedTime, "test_after_a_gap_the_last_time_missed_becomes_one_job", {}),
         (HidesCancellations, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
-        (SkipsTakenKeysAlways, "test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all", {}),
         (DropsHoldersAndBounds, "test_who_lost_its_memory_finds_what_it_held", {}),
     ],
 )

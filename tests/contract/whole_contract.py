@@ -6,7 +6,7 @@ tests of `jqueue.testing.queue_contract` alone.
 
 from jqueue.testing.queue_contract import QueueContract
 from tests.contract.queue.claims import ClaimsContract, HoldersContract
-from tests.contract.queue.commits import ChangesContract, StagedContract, TogetherContract
+from tests.contract.queue.commits import ChangesContract, TogetherContract
 from tests.contract.queue.looks import ContentContract, HistoryContract, LookingContract
 from tests.contract.queue.ranges import RangesContract
 from tests.contract.queue.times import SchedulesContract, TimingContract
@@ -21,7 +21,6 @@ class WholeQueueContract(
     HoldersContract,
     TogetherContract,
     ChangesContract,
-    StagedContract,
     SchedulesContract,
     ResultsContract,
     LargeValuesContract,

@@ -158,7 +158,7 @@ class AnswersAudit:
 
     def _was_done_before(self, call: Call, outcomes: list[Any]) -> bool:
         """True if a write was called repeated, and a look at its application's last version says so."""
-        if call.transaction is None or not call.result[0].repeated:
+        if call.transaction is None or not call.result.repeated:
             return False
         return any(
             isinstance(each, int) and each >= call.transaction[1] for outcome in outcomes for each in _list(outcome)

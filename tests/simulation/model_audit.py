@@ -12,6 +12,8 @@ from jqueue.domain.models import Claim
 from jqueue.domain.operations import (
     Amend,
     AwaitResult,
+    BulkAdded,
+    EnqueueSegments,
     Fence,
     Guarded,
     HandBack,
@@ -19,7 +21,6 @@ from jqueue.domain.operations import (
     NewJob,
     Operation,
     RunSchedule,
-    StagedReceipt,
     Sweep,
 )
 from jqueue.operations import ClaimRange, Configure, Dequeue
@@ -128,7 +129,6 @@ class ModelAudit:
             if call is not None:
                 self.answers[call].append(Answer(after, applied, landed=True))
                 self._note_claims(applied, call, after)
-        self._replay.end()
         self._model.committed()
         self._adopt(before, after)
         if unlike := first_difference(self._model, after, self._shown):
@@ -220,8 +220,8 @@ class ModelAudit:
         order = operation.operation if isinstance(operation, Guarded) else operation
         self.seen["edited"] += done and isinstance(order, Amend)
         self.seen["cron entry run by an order"] += done and isinstance(order, RunSchedule)
-        if isinstance(result, StagedReceipt):
-            self.seen["transaction repeated" if result.repeated else "transaction landed"] += 1
+        if isinstance(operation, EnqueueSegments) and operation.transaction is not None:
+            self.seen["transaction landed"] += isinstance(result, BulkAdded)
         if isinstance(operation, Dequeue) and isinstance(result, list):
             self.seen["claimed with a holder"] += sum(job.holder.startswith("holder") for job in result if job.holder)
 

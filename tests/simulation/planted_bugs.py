@@ -203,22 +203,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/claims.py", "lost.append(stop)", "pass", seeds=100
         ),
     },
-    # Jobs are enqueued in transactions and claimed under names in every seed.
+    # Jobs are claimed under names in every seed.
     Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0): {
-        "A bulk enqueue does not record its transaction": Bug(
-            "domain/operations/staged.py", "remember(draft, self.transaction, now)", "pass"
-        ),
-        "A version equal to the last one counts as new": Bug(
-            "domain/operations/transactions.py", "last >= transaction[1]", "last > transaction[1]"
-        ),
-        "Lines placed by a write that did not land are written a second time by the retry": Bug(
-            "domain/draft.py", 'self._journal.assign(self, "placed"', 'setattr(self, "placed"'
-        ),
-        "A writer that has placed lines goes on with a draft without their jobs": Bug(
-            "core/blob/engine.py",
-            "  # the draft knows placed jobs only as encoded lines\n            self._forget_content()",
-            "\n            self.draft.placed = ()",
-        ),
         "A job without a claim still names its last holder": Bug(
             "domain/operations/claims.py", '{**NO_CLAIM, "queued', '{**NO_CLAIM, "holder": job.holder, "queued'
         ),
@@ -226,7 +212,6 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/dequeue.py", "if self.through is None:", "if True:"
         ),
         "Jobs that a bounded dequeue passes over are not put back": Bug("domain/order.py", "heap.push(entry)", "pass"),
-        "Jobs that were added as lines are not counted": Bug("domain/commits.py", "_added(draft), now", "{}, now"),
     },
     # The history is kept in every seed.
     Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
@@ -240,9 +225,6 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "The first event of a commit has the number of the last event before it": Bug(
             "domain/commits.py", "history.last + 1, now", "history.last, now"
-        ),
-        "Jobs that were added as lines make no event": Bug(
-            "domain/commits.py", "batches_of(draft.moves, draft.placed,", "batches_of(draft.moves, (),"
         ),
         "An edit makes no event": Bug(
             "domain/events.py", "if move[0] is not Verb.HEARTBEAT]", "if move[0] not in (Verb.HEARTBEAT, Verb.EDIT)]"
@@ -291,6 +273,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     },
     # Applications whose writes name segments in every seed.
     Settings(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
+        "A version equal to the last one counts as new": Bug(
+            "domain/operations/transactions.py", "last >= transaction[1]", "last > transaction[1]"
+        ),
         "A repeated write names its segments without a look at its transaction": Bug(
             "domain/operations/transactions.py", "last is not None and last >= transaction[1]", "False"
         ),

@@ -18,7 +18,6 @@ from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,
     EnqueueSegments,
-    EnqueueStaged,
     Guarded,
     Heartbeat,
     NewJob,
@@ -68,7 +67,6 @@ class Replay:
         self._aged: frozenset[str] = frozenset()
         self._after = Version()
         self._may_raise_floor = False
-        self._placed: list[JobFields] = []
 
     def begin(self, now: datetime, before: Version, after: Version) -> None:
         """Begin with a commit.
@@ -79,7 +77,7 @@ class Replay:
             after: the version that it made.
         """
         self.model.now = now
-        self._after, self._placed = after, []
+        self._after = after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
@@ -97,12 +95,6 @@ class Replay:
         jobs = self._after.jobs
         return max((jobs[job_id].get("sequence", 0) for job_id in ids if job_id in jobs), default=0)
 
-    def end(self) -> None:
-        """Add the jobs that are seen from the next commit on."""
-        for job in self._placed:
-            self.model.table[job["id"]] = job
-            self.model.count(job["entrypoint"], 0)
-
     # Calls
 
     def call(self, applied: AppliedCall) -> None:
@@ -111,12 +103,12 @@ class Replay:
         Raises:
             Difference: the outcome is another one.
         """
-        before, told, placed = self.model.copy(), applied.outcome, len(self._placed)
+        before, told = self.model.copy(), applied.outcome
         if _is_beyond(told):
             return
         if isinstance(told, JQueueError):
             expected = self._first_refusal(applied)
-            self._undo(before, placed)
+            self.model.restore(before)
             self._check_same(expected, told, applied.operations[0])
             return
         for operation, result in zip(applied.operations, told, strict=True):
@@ -133,21 +125,17 @@ class Replay:
     def _one(self, operation: Operation, told: Any) -> None:
         if _is_beyond(told):
             return
-        before, placed = self.model.copy(), len(self._placed)
+        before = self.model.copy()
         try:
             expected = self._perform(operation, told)
         except Refused as refusal:
-            self._undo(before, placed)
+            self.model.restore(before)
             expected = refusal
         self._check_same(expected, told, operation)
 
     def _check_same(self, expected: Any, told: Any, operation: Operation) -> None:
         if self.compares:
             check_same(expected, told, operation)
-
-    def _undo(self, before: dict[str, Any], placed: int) -> None:
-        self.model.restore(before)
-        del self._placed[placed:]
 
     # Operations
 
@@ -171,8 +159,6 @@ class Replay:
                 return self.model.end_range(operation, remembered=not operation.claim.entry.own_ids)
             case EnqueueSegments():
                 return self._enqueue_segments(operation, told)
-            case EnqueueStaged():
-                return self._enqueue_staged(operation)
             case Purge():
                 return self.model.purge(operation, self._aged, self._unsure & self._after.jobs.keys())
             case Ack() if operation.result_object is not None:
@@ -195,19 +181,6 @@ class Replay:
         options |= {} if delay is None else {"delay": delay}
         options |= {} if job_id is None else {"job_id": job_id}
         return Enqueue(values["entrypoint"], payload, values["priority"], on_conflict=on_conflict, **options)
-
-    def _enqueue_staged(self, asked: EnqueueStaged) -> Any:
-        last = self._last(asked.transaction)
-        if self.model.is_repeated(asked.transaction):
-            return 0, 0, True, last
-        self.model.drop_outlived()
-        for block in (staged.encoded for staged in asked.staged if staged.encoded.jobs):
-            lines = from_json(b"{" + block.text(self.model.places + 1, self.model.now) + b"}")
-            self._placed += [job_of(job_id, {"attempt": 0, "failures": 0, **job}) for job_id, job in lines.items()]
-            self.model.places += block.jobs
-            self.model.changes += 1
-        taken = sum(self._enqueue(new)["id"] != new.values["id"] for new in asked.new_jobs)
-        return sum(staged.jobs for staged in asked.staged) - taken, taken, False, last
 
     def _last(self, transaction: Any) -> int | None:
         return None if transaction is None else self.model.transactions.get(transaction[0])

@@ -300,7 +300,8 @@ class Simulation:
             rulers, waiters = dice.choice([0, 1, 1]), dice.choice([0, 1, 1])
             roles += [Ruler] * (0 if self.world.crowded else rulers) + [Waiter] * waiters
         if self.world.staged:
-            roles += [Stager] * dice.choice([0, 1, 2]) + [Holder] * dice.choice([0, 1, 1])
+            stagers = dice.choice([0, 1, 2]) if client.queue.takes_segments else 0
+            roles += [Stager] * stagers + [Holder] * dice.choice([0, 1, 1])
         if self.world.keeps_history:
             roles.append(Historian)
         actors: list[Actor] = []
@@ -361,7 +362,9 @@ class Simulation:
     def _count(self, calls: list[Call]) -> None:
         report, network = self.report, self.world.network
         report.calls = len(calls)
-        report.events += +Counter({"claim gone on with": self.world.adopted})
+        report.events += +Counter(
+            {"claim gone on with": self.world.adopted, "transaction repeated": self.world.repeated}
+        )
         report.operations = sum(call.operations for call in calls)
         report.requests = network.requests
         report.commits = len(network.landings)

@@ -10,20 +10,11 @@ import asyncio
 from typing import Any
 
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
-from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import CASConflictError, DuplicateJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations import (
-    Dequeue,
-    EnqueueStaged,
-    LastTransaction,
-    NewSegment,
-    StagedJobs,
-    StagedReceipt,
-    Transaction,
-)
+from jqueue.domain.operations import Dequeue, LastTransaction, NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.actors import CLAIM_TIMEOUTS, Consumer
@@ -38,7 +29,7 @@ class Stager(Actor):
 
     async def step(self) -> None:
         """Take one step."""
-        await self.pick((30, self._add_version), (6, self._add_an_old_version), (8, self._add), (8, self._ask))()
+        await self.pick((30, self._add_version), (6, self._add_an_old_version), (8, self._ask))()
 
     async def _add_version(self) -> None:
         app = self.dice.choice(APPS)
@@ -55,13 +46,12 @@ class Stager(Actor):
     async def _add_transaction(self, app: str, version: int) -> bool:
         """Try once. Return True if the transaction is known to be done."""
         made = self.world.staged_contents[app, version]
-        fitting = [content for content in made if self._may_name(content)]
+        fitting = [content for content in made if not self._is_aged(content)]
         content: Content | None
         if fitting and self.dice.random() < 0.5:
             content = self.dice.choice(fitting)
         else:
-            by_reference = self.queue.takes_segments and self.dice.random() < 0.6
-            content = await self._stage_segments(app, version) if by_reference else self._stage()
+            content = await self._stage(app, version)
             if content is None:
                 return False
             made.append(content)
@@ -70,48 +60,38 @@ class Stager(Actor):
             self.world.app_versions[app] = max(self.world.app_versions[app], version + 1)
         return receipt is not None
 
-    def _may_name(self, content: Content) -> bool:
-        """Return True if this process can add a content, and its segments, if it has any, are young enough."""
-        return not content.tasks or (self.queue.takes_segments and not self._is_aged(content))
-
     def _is_aged(self, content: Content) -> bool:
         """Return True if the segments of a content may be too old to be named, as after a pause of the process."""
         age = asyncio.get_running_loop().time() - content.staged_at
-        return bool(content.tasks) and age >= STAGED_NAMED_WITHIN.total_seconds() - 1.5 * DEADLINE
-
-    async def _add(self) -> None:
-        """Add jobs without a transaction, which are never repeated."""
-        await self._enqueue(self._stage(), None)
+        return age >= STAGED_NAMED_WITHIN.total_seconds() - 1.5 * DEADLINE
 
     async def _ask(self) -> None:
         app = self.dice.choice(APPS)
         await self.call("last_transaction", self.one(LastTransaction(app)))
 
-    async def _enqueue(self, content: Content, transaction: tuple[str, int] | None) -> StagedReceipt | None:
+    async def _enqueue(self, content: Content, transaction: tuple[str, int]) -> StagedReceipt | None:
         raises = self.dice.random() < 0.2
         on_conflict: OnConflict = "raise" if raises else "return"
         details: dict[str, Any] = {"job_ids": content.ids, "transaction": transaction}
         operations = len(content.ids) + len(content.keyed)
         found = await self.call(
             "enqueue_staged",
-            self._added(content, transaction, on_conflict),
+            self.queue.enqueue_staged(content.tasks, Transaction(*transaction), on_conflict=on_conflict),
             operations=operations,
             expected=(DuplicateJobError,),
             aged=self._is_aged(content),
             **details,
         )
         if isinstance(found, UnknownOutcomeError) and self.dice.random() < 0.3:
-            resolved = _resolved(found)
-            found = await self.call("resolve_staged", resolved, expected=(DuplicateJobError,), **details)
-        return found[0] if isinstance(found, list) else None
+            found = await self.call(
+                "resolve_staged", found.resolve(timeout=DEADLINE), expected=(DuplicateJobError,), **details
+            )
+        if not isinstance(found, StagedReceipt):
+            return None
+        self.world.repeated += found.repeated
+        return found
 
-    async def _added(self, content: Content, transaction: tuple[str, int] | None, on_conflict: OnConflict) -> list[Any]:
-        if content.tasks and transaction is not None:
-            return [await self.queue.enqueue_staged(content.tasks, Transaction(*transaction), on_conflict=on_conflict)]
-        blocks = [each for each in content.staged if isinstance(each, StagedJobs)]
-        return await self.queue.apply(EnqueueStaged(blocks, transaction=transaction, on_conflict=on_conflict))
-
-    async def _stage_segments(self, app: str, version: int) -> Content | None:
+    async def _stage(self, app: str, version: int) -> Content | None:
         """Store segments as the tasks of a write do. If the store fails, return None: the segments are litter."""
         dice, ids, keyed, tasks = self.dice, [], [], []
         began = asyncio.get_running_loop().time()
@@ -158,30 +138,6 @@ class Stager(Actor):
             else:
                 return True
         return False
-
-    def _stage(self) -> Content:
-        dice, ids, keyed, blocks = self.dice, [], [], []
-        moment = f"{STAGED}{self.moment}/{self.world.tag()}"
-        for task in range(dice.choice([1, 1, 2, 3])):
-            writer = StagedWriter()
-            plain = [f"{moment}-{task}-{number}" for number in range(dice.choice([0, 1, 4]))]
-            writer.add_plain(plain, self.entrypoint(), [b"for " + job_id.encode() for job_id in plain])
-            job_id = f"{moment}-{task}-details"
-            delay = dice.choice([None, None, None, 5.0])
-            details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}\x00"}}
-            writer.add(job_id, self.entrypoint(), b"", dice.choice([0, 0, -1, 5]), delay=delay, **details)
-            ids += [*plain, job_id]
-            if dice.random() < 0.3:
-                keyed.append(f"{moment}-{task}")
-                payload = KEYED + keyed[-1].encode()
-                writer.add("another", self.entrypoint(), payload, unique_key=dice.choice(["key 1", "key 2"]))
-            blocks.append(read_staged(writer.finish()))
-        return Content(tuple(blocks), tuple(ids), tuple(keyed))
-
-
-async def _resolved(error: UnknownOutcomeError) -> list[Any]:
-    found = await error.resolve(timeout=DEADLINE)
-    return [found] if isinstance(found, StagedReceipt) else found
 
 
 class Holder(Consumer):

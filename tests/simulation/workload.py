@@ -19,7 +19,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Operation, StagedJobs
+from jqueue.domain.operations import Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import Retention
 from jqueue.testing.tuning import Numbers, tune
@@ -143,21 +143,16 @@ class Content:
     """Jobs staged for one version of an application.
 
     Attributes:
-        staged: the staged jobs, as they were read back; or those of each task, in segments that exist.
+        tasks: the reports of the tasks. Their segments exist.
         ids: ids of the jobs without a key.
         keyed: a mark that identifies each job with a key.
         staged_at: the time at which their staging began, on the clock of the event loop.
     """
 
-    staged: tuple[StagedJobs, ...] | tuple[StagedTask, ...]
+    tasks: tuple[StagedTask, ...]
     ids: tuple[str, ...]
     keyed: tuple[str, ...]
-    staged_at: float = 0.0
-
-    @property
-    def tasks(self) -> tuple[StagedTask, ...]:
-        """The tasks, if the jobs are in segments; otherwise nothing."""
-        return tuple(each for each in self.staged if isinstance(each, StagedTask))
+    staged_at: float
 
 
 @dataclass
@@ -190,6 +185,7 @@ class World:
         app_versions: current version of each application that adds jobs in transactions.
         staged_contents: jobs staged for each version of each application. They outlive the processes.
         adopted: number of claims that a later holder of the same name continued.
+        repeated: number of writes that were known to be done before.
         records: what each process has applied, in order.
         exits: times at which each process that left in peace began to leave, and had left.
         errors: errors that should not have left a process.
@@ -219,6 +215,7 @@ class World:
     app_versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(APPS, 1))
     staged_contents: dict[tuple[str, int], list[Content]] = field(default_factory=lambda: defaultdict(list))
     adopted: int = 0
+    repeated: int = 0
     records: list[Record] = field(default_factory=list)
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)

@@ -68,8 +68,8 @@ def test_a_second_run_of_a_named_write_adds_nothing_and_an_older_one_is_left_out
         receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
     write(url, [b"d"], txnAppId="hourly", txnVersion=0)
     assert [b"a", b"c", b"d"] == texts_of(url)
-    assert {"added": 1, "taken": 0, "repeated": False, "version": None, "left_out": 0, "bad": 0} == receipts[0]
-    again = {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0, "bad": 0}
+    assert {"added": 1, "taken": 0, "repeated": False, "version": None, "left_out": 0} == receipts[0]
+    again = {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0}
     assert [again, again | {"left_out": 1}] == receipts[1:3]
     assert "Version 5 of nightly was already written: nothing was added" in caplog.messages
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -169,6 +169,30 @@ async def test_what_another_writer_does_before_the_commit_counts():
         assert 281 == await depth(queue)
 
 
+@in_virtual_time
+async def test_rows_here_and_there_that_are_there_already_are_not_in_the_new_segment():
+    async with queue_on(store(), chunk_rows=256, most_rows=10_000, holes=10_000, merged=99) as queue:
+        await queue.enqueue_many(numbered(range(0, 3000, 2)))
+        added = await queue.enqueue_many(numbered(range(3000)))
+        assert (1500, 1500, 3000) == (added.added, added.existing, await depth(queue))
+        segments = (await queue.read_state()).segments
+        assert [(1500, ()), (1500, ())] == [(each.rows, each.taken) for each in segments.values()]
+
+
+@in_virtual_time
+async def test_a_call_with_very_many_jobs_that_are_there_already_is_to_be_split(monkeypatch):
+    monkeypatch.setattr("jqueue.core.calls.segment_commit.MOST_CONFLICTS", 1500)
+    storage = store()
+    async with queue_on(storage, chunk_rows=256, most_rows=10_000) as queue:
+        await queue.enqueue_many(numbered(range(2000)))
+        landed = storage.landed
+        for jobs in (numbered(range(2000)), [*numbered(range(5000, 7000)), *numbered(range(5000, 7000))]):
+            with pytest.raises(InvalidJobError, match=r"more than 1500 of these jobs have an id .*: split the call"):
+                await queue.enqueue_many(jobs)
+        assert landed == storage.landed
+        assert 1500 == (await queue.enqueue_many(numbered(range(1500)))).existing
+
+
 # As one enqueue after the other
 
 

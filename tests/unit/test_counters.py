@@ -27,7 +27,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def counted(counters, seconds, entrypoint="work"):
     """Return the counters after one more job was enqueued, `seconds` after the beginning."""
     move = (Verb.ENQUEUE, None, Job(entrypoint=entrypoint, payload=b"", created_at=NOW))
-    return with_moves(counters, [move], {}, NOW + timedelta(seconds=seconds))
+    return with_moves(counters, [move], NOW + timedelta(seconds=seconds))
 
 
 def numbers(totals):

@@ -8,6 +8,7 @@ import pytest
 from jqueue import (
     DeadlineExceededError,
     DirectQueue,
+    DuplicateJobError,
     InMemoryStorage,
     InvalidJobError,
     Limits,
@@ -15,7 +16,7 @@ from jqueue import (
 )
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.domain.limits import Limits as DomainLimits
-from jqueue.domain.operations import EnqueueStaged, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations import LastTransaction, NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -38,7 +39,7 @@ async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, **options
     new: list[NewSegment] = []
 
     async def create(encoded):
-        name = staged_name(transaction.app_id, transaction.version, f"{task}-{len(new)}")
+        name = staged_name(transaction[0], transaction[1], f"{task}-{len(new)}")
         await queue.storage.create_object(FOLDER + name, encoded.content)
         new.append(NewSegment(name, "", encoded.entry, created_at=stager.created_at))
 
@@ -178,14 +179,47 @@ async def test_a_collection_keeps_staged_segments_until_their_write_is_done():
 
 
 @in_virtual_time
+async def test_a_transaction_is_done_once_whoever_repeats_it_with_whatever_jobs():
+    storage = objects()
+    async with deep_queue(storage) as queue, deep_queue(storage) as other:
+        await queue.enqueue_staged([await stage(queue, b"a", transaction=("app", 5))], ("app", 5))
+        version = (await queue.read_state()).version
+        for repeating in (queue, other):
+            for number in (5, 4, 0):
+                again = await stage(repeating, b"again", transaction=("app", number), task=number + 1)
+                receipt = await repeating.enqueue_staged([again], ("app", number))
+                assert StagedReceipt(repeated=True, version=5) == receipt
+            assert [5] == await repeating.apply(LastTransaction("app"))
+        assert version == (await other.read_state()).version
+        task = await stage(other, b"b", transaction=("app", 6), task=9)
+        assert StagedReceipt(1, version=5) == await other.enqueue_staged([task], ("app", 6))
+        assert StagedReceipt(0) == await queue.enqueue_staged([], ("other", 1))
+        assert [b"a", b"b"] == await claimed(queue)
+
+
+@pytest.mark.parametrize("hot_bytes", [1, 9999])
+@in_virtual_time
+async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
+    async with deep_queue(objects(), hot_bytes) as queue:
+        await queue.enqueue("work", b"holder", unique_key="taken")
+        task = await stage(queue, b"a", b"b", b"c", unique_key=[None, "taken", "free"])
+        version = (await queue.read_state()).version
+        with pytest.raises(DuplicateJobError, match="taken"):
+            await queue.enqueue_staged([task], FIRST, on_conflict="raise")
+        assert version == (await queue.read_state()).version
+        assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
+        assert [b"holder", b"a", b"c"] == await claimed(queue)
+
+
+@in_virtual_time
 async def test_a_transaction_is_forgotten_with_a_commit_after_its_time():
     async with deep_queue(objects()) as queue:
-        await queue.apply(EnqueueStaged([], transaction=Transaction("short", 1, keep=timedelta(hours=1))))
-        await queue.apply(EnqueueStaged([], transaction=("long", 1)))
+        await queue.enqueue_staged([], Transaction("short", 1, keep=timedelta(hours=1)))
+        await queue.enqueue_staged([], Transaction("long", 1))
         await asyncio.sleep(3599)
         await queue.enqueue("work", b"")
         assert {"short", "long"} == set((await queue.read_state()).transactions)
         await asyncio.sleep(2)
         await queue.enqueue("work", b"")
         assert {"long"} == set((await queue.read_state()).transactions)
-        assert [StagedReceipt(added=0)] == await queue.apply(EnqueueStaged([], transaction=("short", 1)))
+        assert StagedReceipt(added=0) == await queue.enqueue_staged([], Transaction("short", 1))

@@ -71,10 +71,6 @@ def enqueue(
     on_conflict: Annotated[
         OnConflict, typer.Option(help="If a unique key is taken: leave out that row, or add no rows.")
     ] = OnConflict.RETURN,
-    staging_path: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Folder for staged jobs; by default beside the queue.", show_default=False),
-    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Option of the jqueue sink, such as priority=5.", show_default=False),
@@ -99,7 +95,6 @@ def enqueue(
         "txnAppId": txn_app_id,
         "txnVersion": None if txn_version is None else str(txn_version),
         "onConflict": on_conflict.value,
-        "stagingPath": staging_path,
     }
     options = {**{name: text for name, text in given.items() if text is not None}, **pairs("--option", option, as_json)}
     reading = pairs("--read-option", read_option, as_json)

@@ -81,16 +81,12 @@ class Blob:
             pages.put_all(zip(there, encode_jobs(changed), strict=True))
             self.lines_encoded += len(there)
         draft.jobs.dirty.clear()
-        placed = []
-        for jobs in draft.placed:
-            placed.append(jobs.text)
-            yield
         if draft.finished_rewritten:
             self._texts.finished.doubt()
             draft.finished_rewritten = False
         first = encode_header(header, self._texts)
         self._header_bytes = sum(map(len, first))
-        return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
+        return join_blob(first, [*pages.texts(), *encode_asides(draft.set_aside)])
 
     def looking(self, parsed: ParsedBlob) -> Slices[LazyState]:
         """Return the content of a blob, in slices, and leave the draft as it is. The draft may change meanwhile."""

@@ -399,8 +399,6 @@ class CommitEngine(Engine):
             self.history.landed(before, header)
         if self.segments is not None:
             self.segments.landed(self.draft, claimed)
-        if self.draft.placed:  # the draft knows placed jobs only as encoded lines
-            self._forget_content()
 
     async def _send(self, content: bytes) -> str:
         """Write the blob if the object is as it was read, and return the new etag."""

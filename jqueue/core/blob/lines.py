@@ -96,14 +96,18 @@ def encode_job(job: Job) -> bytes:
     """Encode a job as its line: the id, the required fields, and all others that differ from their defaults."""
     if job.__pydantic_fields_set__ is PLAIN_FIELDS:
         return encode_jobs((job,))[0]
-    line = (
-        f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
-        f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status._value_}", '
-        f'"sequence": {job.sequence}, "created_at": "{_time(job.created_at)}"{_optional_fields(job.__dict__)}'
-    )
-    if job.__pydantic_extra__:
-        line += f", {_dump(job.__pydantic_extra__)[1:-1]}"
-    return f"{line}}}".encode()
+    line = encode_fields(job.__dict__)
+    return line[:-1] + f", {_dump(job.__pydantic_extra__)[1:-1]}}}".encode() if job.__pydantic_extra__ else line
+
+
+def encode_fields(values: Mapping[str, Any]) -> bytes:
+    """Encode the fields of a job as `encode_job` does."""
+    return (
+        f'{_quote(values["id"])}: {{"entrypoint": {_quote(values["entrypoint"])}, '
+        f'"payload": "{b2a_base64(values["payload"], newline=False).decode("ascii")}", '
+        f'"status": "{values["status"]._value_}", "sequence": {values["sequence"]}, '
+        f'"created_at": "{_time(values["created_at"])}"{_optional_fields(values)}}}'
+    ).encode()
 
 
 def encode_jobs(jobs: Iterable[Job]) -> list[bytes]:
@@ -123,33 +127,6 @@ def encode_jobs(jobs: Iterable[Job]) -> list[bytes]:
         text = b2a_base64(payload, newline=False).decode("ascii")
         lines.append(f"{_quote(job_id)}{first}{text}{middle}{sequence}{last}".encode())
     return lines
-
-
-def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
-    """Encode a queued job that has no sequence and no time of creation yet.
-
-    Args:
-        values: fields of the job.
-        mark: bytes that occur in no line; a text from `encode_places` will replace them.
-    """
-    head = (
-        f'{_quote(values["id"])}: {{"entrypoint": {_quote(values["entrypoint"])}, '
-        f'"payload": "{b2a_base64(values["payload"], newline=False).decode("ascii")}", "status": "{JobStatus.QUEUED}"'
-    )
-    return b"%b%b%b}" % (head.encode(), mark, _optional_fields(values).encode())
-
-
-def encode_unplaced_plain(
-    job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], mark: bytes, keep_result: float | None = None
-) -> list[bytes]:
-    """Encode many jobs without other options, as `encode_unplaced` does. Their ids must need no escapes."""
-    middle, last = f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "', f'", "status": "{JobStatus.QUEUED}"'
-    rest = b"}" if keep_result is None else f', "keep_result": {keep_result!r}}}'.encode()
-    before, after = middle.encode(), last.encode() + mark + rest
-    return [
-        b'"%b%b%b%b' % (job_id.encode(), before, b2a_base64(payload, newline=False), after)
-        for job_id, payload in zip(job_ids, payloads, strict=True)
-    ]
 
 
 class PlainTexts(NamedTuple):
@@ -197,18 +174,6 @@ def encode_plain_rows(numbers: Sequence[int], payloads: Sequence[bytes], texts: 
         % (number * SCATTER & 0xFFFFFFFF, head, b2a_base64(payload, newline=False), middle, number, last)
         for number, payload in zip(numbers, payloads, strict=True)
     ]
-
-
-def encode_places(first: int, jobs: int, now: datetime, run_at: datetime | None = None) -> list[bytes]:
-    """Return the texts that replace the marks of unplaced lines: sequence numbers from `first` on, and times."""
-    rest = f', "created_at": "{_time(now)}"' + ("" if run_at is None else f', "run_at": "{_time(run_at)}"')
-    last = rest.encode()
-    return [b', "sequence": %d%b' % (sequence, last) for sequence in range(first, first + jobs)]
-
-
-def place_text(sequence: int, created_at: datetime) -> bytes:
-    """Return the text that replaces the mark of an unplaced line."""
-    return f', "sequence": {sequence}, "created_at": "{_time(created_at)}"'.encode()
 
 
 def _optional_fields(values: Mapping[str, Any]) -> str:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue.core.blob.lines import encode_unplaced, place_text, plain_texts
+from jqueue.core.blob.lines import encode_fields
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.domain.durations import to_seconds
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK, check_names
-from jqueue.domain.limits import Limits, check_name, check_payloads
+from jqueue.domain.limits import Limits
 from jqueue.domain.operations import NewSegment, Preparation, new_job
 from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
@@ -30,9 +29,6 @@ STAGED_ROWS = 262_144
 
 STAGED_BYTES = 48 << 20
 """Bytes of rows above which a staged segment is complete. They are held in memory until it is written."""
-
-HASHED_IDS = 4096
-"""Number of ids that are made at once."""
 
 Group = tuple[str, bool, bool]
 """The entrypoint of rows; True if they are scheduled; True if jqueue makes their ids."""
@@ -126,13 +122,13 @@ class SegmentStager:
             self.limits, 1.0, lambda: job_id or bulk_id(number, self.rest_of_ids), _no_claims, object_bytes=None
         )
         new = new_job(preparation, entrypoint, payload, priority, **options)
-        values = new.values
+        values = {**new.values, "sequence": number, "created_at": self.created_at}
         if new.delay is not None:
             values["run_at"] = self.created_at + timedelta(seconds=new.delay)
         run_at = values["run_at"]
         row = Row(
             values["id"],
-            encode_unplaced(values, place_text(number, self.created_at)),
+            encode_fields(values),
             RowKey(values["priority"], number, self._since if run_at is None else run_at.timestamp()),
             values["unique_key"],
             single=any(values[name] is not None for name in SINGLE),
@@ -143,25 +139,6 @@ class SegmentStager:
         if values["concurrency_key"] is not None:
             self.features.add(LIMITS)
         self.jobs = number
-
-    def add_plain(self, entrypoint: str, payloads: Sequence[bytes], keep_result: float | None = None) -> None:
-        """Add many jobs of one entrypoint without other options.
-
-        Raises:
-            InvalidJobError: the entrypoint or a payload is wrong.
-        """
-        check_name("entrypoint", entrypoint, self.limits)
-        check_payloads(payloads, self.limits)
-        kept = None if keep_result is None else to_seconds("keep_result", keep_result)
-        columns = self._columns((entrypoint, False, True))
-        if kept is not None:
-            columns.single += range(len(columns), len(columns) + len(payloads))
-        texts = plain_texts(self.rest_of_ids, entrypoint, self.created_at, kept)
-        for first in range(0, len(payloads), HASHED_IDS):
-            some = payloads[first : first + HASHED_IDS]
-            numbers = range(self.jobs + 1, self.jobs + 1 + len(some))
-            columns.add_bulk(numbers, some, self.rest_of_ids, texts)
-            self.jobs += len(some)
 
     def full(self) -> Iterator[EncodedSegment]:
         """Yield segments that are complete, and forget their rows."""

@@ -13,11 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.lines import encode_unplaced, place_text, plain_texts, read_line
+from jqueue.core.blob.lines import encode_fields, plain_texts, read_line
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
-from jqueue.core.calls.segment_commit import MOST_CONFLICTS, SegmentCommit
+from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
@@ -42,6 +42,9 @@ from jqueue.domain.stored_object import OBJECTS
 
 BUFFER_BYTES = 32 << 20
 """Bytes of the rows of all entrypoints above which the largest group of them is written."""
+
+FEW = 1000
+"""Number of jobs with an id of their caller's or a unique key that enter the blob, if they fit into `hot_bytes`."""
 
 MOST_SEGMENTS = SEGMENTS_KEPT // 2
 """Number of new segments above which those of each group are joined."""
@@ -193,7 +196,7 @@ class BulkEnqueue(SegmentCommit):
         if (new.id_given or new.values["unique_key"] is not None) and self._alone_bytes is not None:
             self._alone.append((number, new))
             self._alone_bytes += new.stored_bytes()
-            if len(self._alone) <= MOST_CONFLICTS and self._alone_bytes <= (self._sizes.hot_bytes or 0):
+            if len(self._alone) <= FEW and self._alone_bytes <= (self._sizes.hot_bytes or 0):
                 return
             several, self._alone, self._alone_bytes = self._alone, [], None  # they are many: look at hashes instead
             for pair in several:
@@ -202,15 +205,15 @@ class BulkEnqueue(SegmentCommit):
             self._add_row(number, new)
 
     def _add_row(self, number: int, new: NewJob) -> None:
-        values = new.values
+        values = {**new.values, "sequence": number, "created_at": self._created_at}
         run_at, stored = values["run_at"], values["payload_object"]
         scheduled = run_at is not None and run_at > self._created_at
         since = self._since if run_at is None else run_at.timestamp()
         if new.id_given:
-            values = {**values, "attempt": self._floor, "attempts_before": self._floor}
+            values["attempt"] = values["attempts_before"] = self._floor
         row = Row(
             values["id"],
-            encode_unplaced(values, place_text(number, self._created_at)),
+            encode_fields(values),
             RowKey(values["priority"], number, since),
             values["unique_key"],
             () if stored is None else (stored.suffix,),
@@ -319,8 +322,6 @@ class BulkEnqueue(SegmentCommit):
             self._before,
             frozenset(self._features),
         )
-        if self._whole is not None:
-            self.few = max(self.few, self.most_alone)  # the answer shows jobs that are there already as they are
         return await self.ready(operation)
 
     def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs | BulkConflicts:
@@ -328,7 +329,7 @@ class BulkEnqueue(SegmentCommit):
         if isinstance(outcome, BulkConflicts):
             return outcome
         if self._whole is None:
-            return EnqueuedJobs(self.given, outcome, self.compared.known, self.compared.repeats)
+            return EnqueuedJobs(self.given, outcome)
         return [self._whole_job(number, job, outcome) for number, job in sorted(self._whole.items())]
 
     def _whole_job(self, number: int, job: Job, outcome: BulkAdded) -> Job:

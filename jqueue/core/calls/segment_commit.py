@@ -1,43 +1,35 @@
-"""A call that names segments in one commit: jobs in them that may be in the queue already are given one by one.
-
-If they are many, they are compared with the rows of segments first: see `jqueue.core.calls.compared_rows`.
-"""
+"""A call that names segments in one commit: jobs in them that may be in the queue already are given one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from itertools import chain
 
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.core.blob.segment_reader import Rows
+from jqueue.core.blob.segment_reader import DAMAGED, Rows
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
-from jqueue.core.calls.compared_rows import CHUNKS_AT_ONCE, ComparedRows
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.engine.slices import in_turns
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Job
 from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
-from jqueue.domain.operations.bulk import on_conflict_of
-from jqueue.domain.operations.known_rows import Row, inside
+from jqueue.domain.operations.bulk import MOST_CONFLICTS, Row, on_conflict_of
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import Span, joined
 
-Answer = TypeVar("Answer")
-
-MOST_CONFLICTS = 1000
-"""Number of rows whose jobs may be in the queue already above which they are compared with the rows in the queue."""
+CHUNKS_AT_ONCE = 16
+"""Number of chunks of a segment that are read at once."""
 
 MOST_SPANS = 1000
-"""Number of spans of rows that are left out of a segment above which it is written again."""
+"""Number of spans of rows taken from a segment above which it is written again: the manifest has each of them."""
 
 
 class SegmentCommit:
@@ -52,14 +44,7 @@ class SegmentCommit:
 
     Attributes:
         until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
-        compared: its jobs that are in the queue already, or repeat each other, if they are many.
-        shows_jobs: True if the answer shows them.
-        few: number of jobs that may be in the queue already above which they are compared.
-        most_alone: largest number of jobs in segments that are looked at one by one.
-        most_spans: number of spans of rows that are left out of a segment above which it is written again.
     """
-
-    shows_jobs = True
 
     def __init__(
         self, engine: CommitEngine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
@@ -70,8 +55,6 @@ class SegmentCommit:
         self._preparation = preparation
         self._seconds = seconds
         self.until = math.inf
-        self.compared = ComparedRows(engine, segments, self._retried, shows_jobs=self.shows_jobs)
-        self.few, self.most_alone, self.most_spans = MOST_CONFLICTS, preparation.limits.batch_size, MOST_SPANS
         self._few_given = 0  # number of jobs that were never in segments
 
     @property
@@ -83,120 +66,79 @@ class SegmentCommit:
     def _enqueue_bytes(self) -> int:
         return self._preparation.limits.enqueue_bytes
 
-    async def _retried(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        return await self._objects.retried(call, self.seconds_left, reads=True)
-
     async def ready(self, operation: EnqueueSegments) -> EnqueueSegments:
         """Return the operation for its first try.
 
         Raises:
-            InvalidJobError: too many jobs must be looked at one by one.
+            InvalidJobError: too many jobs must be added one by one.
             StorageError: the store failed.
         """
         self._few_given = len(operation.one_by_one)
-        ids, keys = await in_turns(operation.among_themselves())
-        alone = {*ids, *keys}
-        if len(alone) > self.few:
-            operation, alone = await self.compared.leave_out_repeats(operation, ids, keys)
-        return await self._looked_up(await self._pulled(operation, alone))
+        return await self._compared(await self._pulled(operation, await in_turns(operation.among_themselves())))
 
     async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
         """Return the operation for another try. Errors are as for `ready`."""
-        if why.stale:
-            return await self._renewed(operation)
-        if len(why.rows) <= self.few:
-            return await self._pulled(operation, why.rows)
-        alone = await self.compared.compare(operation, why.rows)
-        return await self._divided(await self._pulled(operation, alone))
+        if not why.stale:
+            return await self._compared(await self._pulled(operation, why.rows))
+        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
+        several = [
+            await self._rewritten(each) if each.is_stale(floor, queue) else [each] for each in operation.segments
+        ]
+        return await self._compared(replace(operation, segments=list(chain.from_iterable(several))))
 
-    async def _looked_up(self, operation: EnqueueSegments) -> EnqueueSegments:
-        """Compare the rows with those in the queue, as it is known, if many have the same hashes."""
-        await self.compared.match(operation)
-        if self.compared.hashes_shared(operation) <= self.few:
-            return operation
-        return await self._divided(await self._pulled(operation, await self.compared.compare(operation)))
+    async def _compared(self, operation: EnqueueSegments) -> EnqueueSegments:
+        """Compare hashes with those of segments in the queue, with turns for the event loop.
+
+        The commit does the same for segments that are new by then, or whose index could not be read.
+        """
+        if any(table is not None for each in operation.segments for table in each.tables):
+            rows, reader = self._engine.draft.jobs.rows, self._segments.reader
+            for name, segment in list(rows.segments.items()):
+                index = rows.indexes.get(name)
+                if index is None:
+                    read = partial(reader.index, name, segment)
+                    try:
+                        index = await self._objects.retried(read, self.seconds_left, reads=True)
+                    except DAMAGED:
+                        continue
+                    self._engine.draft.jobs.rows.load_index(name, index)
+                await in_turns(operation.comparing(name, index))
+        return operation
 
     async def _pulled(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
         """Return the operation with the jobs of some rows one by one."""
-        alone = len(operation.one_by_one) - self._few_given
-        if rows and alone + len(rows) > max(self.few, self.most_alone):
+        if not rows:
+            return operation
+        if len(operation.one_by_one) - self._few_given + len(rows) > MOST_CONFLICTS:
             raise InvalidJobError(
-                f"more than {max(self.few, self.most_alone)} of these jobs replace another, or have an id or a unique "
-                "key of jobs in progress or of several of them: leave them out, or enqueue at most "
-                f"{self._preparation.limits.batch_size} in a call"
+                f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
+                "in the call: split the call into smaller ones, or leave these jobs out"
             )
         found = {}
-        for each in operation.segments if rows else ():
+        for each in operation.segments:
             wanted = {row for name, row in rows if name == each.name}
             for row, job in await self._jobs_of(each, sorted({each.segment.chunk_of(row) for row in wanted})):
                 if row in wanted:
                     found[each.name, row] = self._single_of(each, row, job)
-        return operation.pulling(found) if found else operation
+        pulled = operation.pulling(found)
+        several = [
+            await self._rewritten(each) if len(each.taken_spans) > MOST_SPANS else [each] for each in pulled.segments
+        ]
+        return replace(pulled, segments=list(chain.from_iterable(several)))
 
-    async def _divided(self, operation: EnqueueSegments) -> EnqueueSegments:
-        """Write segments again whose rows are left out here and there: the manifest would have to name each of them.
-
-        The jobs that are in the queue already get a segment of their own, as they may have left by the commit.
-        """
-        known: dict[str, list[Span]] = {}
-        for (name, *_), shared in operation.shared.items():
-            known.setdefault(name, []).extend(shared.row_spans)
-        segments: list[NewSegment] = []
-        for each in operation.segments:
-            here = joined(known.get(each.name, ()))
-            if len(joined([*here, *each.taken_spans])) > self.most_spans:
-                segments += await self._parts(each, here)
-            else:
-                segments.append(each)
-            await asyncio.sleep(0)
-        if len(segments) == len(operation.segments):
-            return operation
-        divided = replace(operation, segments=segments)
-        await self.compared.match(divided)
-        return await self._pulled(divided, await self.compared.compare(divided))
-
-    async def _parts(self, new: NewSegment, known: Sequence[Span]) -> list[NewSegment]:
-        """Write a segment again: the jobs that are in the queue already, and the others, without the rows taken."""
-        is_known = inside(known)
-        parts = _columns_of(new), _columns_of(new)
+    async def _rewritten(self, new: NewSegment) -> list[NewSegment]:
+        """Write a segment again without the rows taken, for the queue as it is known now; none if no row is left."""
+        columns, first = _columns_of(new), new.segment
+        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
         async for row, job in self._all_jobs_of(new):
             if row not in new.taken:
-                parts[is_known(row)].add(row_of(job), new.modes[row] if new.modes else 0)
-        made = []
-        for columns in parts:
-            if len(columns):
-                segment, queue = new.segment, self._engine.known_queue
-                encoded = await self._encoded(columns, queue, segment.entrypoint, scheduled=segment.scheduled)
-                created = await self._create(encoded, queue, new.given, bytes(columns.modes))
-                made.append(replace(created, behind=new.behind, created_at=new.created_at))
-        return made
-
-    async def _renewed(self, operation: EnqueueSegments) -> EnqueueSegments:
-        """Write segments again: for the queue that another writer has made, or with a larger first attempt."""
-        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
-        segments, names = [], {}
-        for each in operation.segments:
-            if not each.is_stale(floor, queue):
-                segments.append(each)
-                continue
-            columns, first = _columns_of(each), each.segment
-            async for row, job in self._all_jobs_of(each):
-                changed = job.evolve(attempt=floor, attempts_before=floor) if each.given else job
-                columns.add(row_of(changed), each.modes[row] if each.modes else 0)
-            encoded = await self._encoded(columns, queue, first.entrypoint, scheduled=first.scheduled)
-            made = await self._create(encoded, queue, each.given, each.modes)
-            names[each.name] = made.name
-            segments.append(
-                replace(
-                    made,
-                    taken=each.taken,
-                    taken_spans=each.taken_spans,
-                    behind=each.behind,
-                    created_at=each.created_at,
-                )
-            )
-        shared = {(names.get(new, new), name, of_keys): rows for (new, name, of_keys), rows in operation.shared.items()}
-        return replace(operation, segments=segments, shared=shared)
+                changed = job.evolve(attempt=floor, attempts_before=floor) if new.given else job
+                columns.add(row_of(changed), new.modes[row] if new.modes else 0)
+        if not len(columns):
+            return []
+        encoded = await self._encoded(columns, queue, first.entrypoint, scheduled=first.scheduled)
+        made = await self._create(encoded, queue, new.given, bytes(columns.modes))
+        return [replace(made, behind=new.behind, created_at=new.created_at)]
 
     async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, Job]]:
         """Return the number and the job of each row in some chunks of a new segment."""

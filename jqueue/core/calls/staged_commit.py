@@ -46,9 +46,6 @@ logger = logger_of("jqueue")
 KEPT_FREE = SEGMENTS_KEPT // 8
 """Number of entries of the manifest that a bulk enqueue leaves free, if it can."""
 
-MOST_STAGED_CONFLICTS = 100_000
-"""Largest number of staged jobs that are looked at one by one. Each takes some kilobytes in memory."""
-
 Group = tuple[str, bool, datetime | None]
 """The entrypoint of rows; True if they are scheduled; the time of their enqueue."""
 
@@ -74,8 +71,6 @@ class StagedCommit(SegmentCommit):
         jobs: number of jobs.
     """
 
-    shows_jobs = False
-
     def __init__(
         self,
         engine: CommitEngine,
@@ -88,7 +83,6 @@ class StagedCommit(SegmentCommit):
         on_conflict: OnConflict,
     ) -> None:
         super().__init__(engine, segments, objects, preparation, seconds)
-        self.most_alone = MOST_STAGED_CONFLICTS
         self.jobs = sum(task.jobs for task in staged)
         self.named_within = STAGED_NAMED_WITHIN
         self._staged = staged
@@ -135,13 +129,9 @@ class StagedCommit(SegmentCommit):
             return outcome
         return StagedReceipt(self.jobs - outcome.existing, outcome.existing, version=outcome.version)
 
-    @property
-    def _few_bytes(self) -> int:
-        return self._sizes.hot_bytes or 0
-
     async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, NewJob]]:
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""
-        if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > self._few_bytes:
+        if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
             return []
         found = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
         room = enqueue_limit(self._engine.draft, self._enqueue_bytes) - self._engine.draft.taken_bytes

@@ -24,8 +24,7 @@ from jqueue.domain.operations.operator import Cancel, CreateQueue, Fence, Purge,
 from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
 from jqueue.domain.operations.schedules import RunSchedule, SetSchedule, Unschedule
-from jqueue.domain.operations.staged import EnqueueStaged, StagedJobs, StagedReceipt
-from jqueue.domain.operations.transactions import LastTransaction, Transaction
+from jqueue.domain.operations.transactions import LastTransaction, StagedReceipt, Transaction
 
 __all__ = [
     "AMENDABLE",
@@ -44,7 +43,6 @@ __all__ = [
     "DequeueOptions",
     "Enqueue",
     "EnqueueSegments",
-    "EnqueueStaged",
     "Fence",
     "Find",
     "Guard",
@@ -76,7 +74,6 @@ __all__ = [
     "SetLimits",
     "SetSchedule",
     "SettingsAsSeen",
-    "StagedJobs",
     "StagedReceipt",
     "Sweep",
     "Transaction",

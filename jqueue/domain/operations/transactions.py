@@ -35,6 +35,23 @@ class Transaction(NamedTuple):
     keep: Duration = TRANSACTION_KEPT
 
 
+@dataclass(frozen=True, slots=True)
+class StagedReceipt:
+    """The outcome of a bulk enqueue with a transaction.
+
+    Attributes:
+        added: number of jobs that were added.
+        taken: number of jobs that were not added because their unique key is taken.
+        repeated: True if the same write was done before, and nothing was added.
+        version: the version of the application's last transaction before this one; None if none is known.
+    """
+
+    added: int = 0
+    taken: int = 0
+    repeated: bool = False
+    version: int | None = None
+
+
 Given = Transaction | tuple[str, int] | None
 """A transaction as callers give it; None: the write is not remembered."""
 

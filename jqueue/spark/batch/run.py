@@ -54,9 +54,6 @@ TIMEOUT = 3600.0
 MOST = 10_000_000
 """Largest number of jobs in a batch: as many as its ranges may have."""
 
-RETENTION = 7 * 86400.0
-"""Seconds after which staged outcomes are no longer needed."""
-
 DEADLINE = 60.0
 """Seconds to write or read a staged object, repetitions included."""
 
@@ -116,7 +113,7 @@ def run_batch(
     lasts = worker.claim_timeout if claim_timeout is None else claim_timeout
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     seconds = None if lasts is None else to_seconds("claim_timeout", lasts)
-    staging, place = Staging(url, RETENTION, DEADLINE), None if results is None else os.fspath(results).rstrip("/")
+    staging, place = Staging(url, DEADLINE), None if results is None else os.fspath(results).rstrip("/")
     task = BatchTask(WorkerPickle.of(worker), url, staging, write_id, limit, place is not None)
     holder = f"{worker.name}@{process_name()} {write_id}"
     claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, parts)

@@ -9,7 +9,7 @@ Beside a `payload`, an unknown column is refused: a name with a typo must not lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -57,13 +57,12 @@ class Columns:
     unset: tuple[tuple[str, int], ...] = ()
 
 
-def columns_of(schema: sql.StructType, constants: Mapping[str, Any], ordering: Collection[int] = ()) -> Columns:
+def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
     """Return the use of each column.
 
     Args:
         schema: of the DataFrame; or of an SQL table, whose rows have all columns of a snapshot.
         constants: values that options set for all jobs, by the name of the column that would set them.
-        ordering: numbers of the columns that order the rows. Beside a payload, they may have any name.
 
     Raises:
         InvalidJobError: a column is missing, unknown, or of a wrong type. The message names it.
@@ -85,7 +84,7 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any], ordering: C
     _check_choices(places, constants)
     if "payload" in places:
         unset = tuple(each for each in others if url_in(schema) is not None and each[0] in SNAPSHOT_SCHEMA.names)
-        _check_no_others([each for each in others if each not in unset and each[1] not in ordering])
+        _check_no_others([each for each in others if each not in unset])
         return Columns(places, constants, unset=unset)
     if not others:
         raise InvalidJobError("there is no column for the payload: add a column payload, or columns of other names")

@@ -12,21 +12,15 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import groupby, repeat
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jqueue.core.blob.segment_staging import SegmentStager
-from jqueue.core.blob.staged_object import StagedWriter
-from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import check_name, check_payloads
-from jqueue.domain.printable import counted
-from jqueue.ports.clock import Entropy
-from jqueue.runtime.system import SystemEntropy
-from jqueue.spark.enqueue.bad_rows import BadRowCollector, BadRowPolicy
 from jqueue.spark.enqueue.columns import Columns
 from jqueue.spark.enqueue.plain_rows import ArrowStager
 from jqueue.spark.option_parsing import in_options
@@ -44,111 +38,35 @@ class RowEncoder:
         columns: the use of each column.
         staged: encodes the jobs.
         partition: names the task in errors.
-        entropy: makes the ids of the jobs, if `staged` does not.
-        policy: the treatment of rows that cannot be jobs; None: they are errors.
-
-    Attributes:
-        staged: as in the arguments.
-        bad: the rows that cannot be jobs; None if they are errors.
     """
 
-    def __init__(
-        self,
-        columns: Columns,
-        staged: StagedWriter | SegmentStager,
-        partition: int,
-        entropy: Entropy | None = None,
-        policy: BadRowPolicy | None = None,
-    ) -> None:
-        self.bad = None if policy is None else BadRowCollector(policy, partition, _written)
-        self._numbers: Sequence[int] = range(0)
-        self.staged = staged
-        self._columns = columns
-        self._entropy = entropy
-        self._partition = partition
-        self._rows = 0
+    def __init__(self, columns: Columns, staged: ArrowStager, partition: int) -> None:
+        self._columns, self._staged, self._partition = columns, staged, partition
+        self._rows = 0  # before this batch
 
-    def add(self, batch: pa.RecordBatch, numbers: Sequence[int] | None = None) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         """Encode a batch of rows.
-
-        Args:
-            batch: the rows.
-            numbers: the number of each row in its partition; None: they follow those before.
 
         Raises:
             InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
-            QueueFullError: these rows alone are more than the queue takes.
         """
-        self._numbers = range(self._rows, self._rows + batch.num_rows) if numbers is None else numbers
-        self._rows += batch.num_rows
-        try:
+        if batch.num_rows:
             self._add(batch)
-        except InvalidJobError:
-            if self.bad is None:
-                raise
-            self._add(self._without_bad(batch))
-        if self.bad is not None and self.bad.letters:
-            letters, self.bad.letters = self.bad.letters, []
-            self._add_plain(self.bad.policy.entrypoint, letters, None)
-        self._check_size()
-
-    def _without_bad(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch that can be jobs, and note the others."""
-        assert self.bad is not None
-        found: dict[int, str] = {}
-        for name in ("entrypoint", "payload"):
-            place = self._columns.places.get(name)
-            if place is not None and batch.column(place).null_count:
-                found |= dict.fromkeys(pc.indices_nonzero(batch.column(place).is_null()).to_pylist(), f"{name} is null")
-        self._probe(batch, [row for row in range(batch.num_rows) if row not in found], found)
-        for row in sorted(found):
-            self.bad.add(batch, row, self._numbers[row], found[row], self.staged.limits.most_payload(objects=False))
-        good = [row for row in range(batch.num_rows) if row not in found]
-        self._numbers = [self._numbers[row] for row in good]
-        return batch.take(pa.array(good, pa.int64()))
-
-    def _probe(self, batch: pa.RecordBatch, rows: list[int], found: dict[int, str]) -> None:
-        """Find the bad rows among some, by halves: most of them are good."""
-        if not rows:
-            return
-        alone = RowEncoder(self._columns, StagedWriter(self.staged.limits), 0, SystemEntropy())
-        try:
-            alone._add(batch.take(pa.array(rows, pa.int64())))
-        except InvalidJobError as error:
-            if len(rows) == 1:
-                found[rows[0]] = str(error).removeprefix("row 0 of partition 0: ")
-                return
-            half = len(rows) // 2
-            self._probe(batch, rows[:half], found)
-            self._probe(batch, rows[half:], found)
+            self._rows += batch.num_rows
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Encode a batch. If it raises an error, none of the rows was added."""
-        if not batch.num_rows:
-            return
         for name, place in self._columns.unset:
             self._refuse_values(name, batch.column(place))
         special = {name: self._values(name, batch) for name in IN_BULK}
         kept: float | None = self._columns.constants.get("keep_result")
-        if not all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
-            self._add_each(self._entrypoints(batch), self._payloads(batch), special, batch)
-        elif isinstance(self.staged, ArrowStager):
-            self._add_columns(self.staged, batch, kept)
+        if all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
+            self._add_columns(batch, kept)
         else:
-            self._add_plain(self._entrypoints(batch), self._payloads(batch), kept)
+            self._add_each(self._entrypoints(batch), self._payloads(batch), special)
 
-    def _check_size(self) -> None:
-        most = self.staged.limits.enqueue_bytes
-        if isinstance(self.staged, StagedWriter) and self.staged.bytes > most:
-            raise QueueFullError(
-                f"partition {self._partition} alone has {self.staged.bytes} bytes of jobs in its first "
-                f"{counted(self._rows, 'row')}, and the queue takes {most}: write fewer at a time, or raise "
-                "the option maxBlobBytes"
-            )
-
-    def _add_columns(self, staged: ArrowStager, batch: pa.RecordBatch, kept: float | None) -> None:
+    def _add_columns(self, batch: pa.RecordBatch, kept: float | None) -> None:
         """Add rows without options, all at once for each entrypoint."""
-        payloads = self._payload_column(batch)
+        staged, payloads = self._staged, self._payload_column(batch)
         several = [
             (entrypoint, rows, payloads if rows is None else payloads.take(rows))
             for entrypoint, rows in self._by_entrypoint(batch)
@@ -187,63 +105,25 @@ class RowEncoder:
             return column.cast(pa.large_binary())  # the bytes of a text are UTF-8
         return pa.array(self._payloads(batch), pa.large_binary())
 
-    def _add_plain(self, entrypoints: Sequence[str] | str, payloads: list[bytes], kept: float | None) -> None:
-        if isinstance(entrypoints, str):
-            runs: Sequence[tuple[str, range]] = [(entrypoints, range(len(payloads)))]
-        else:
-            by_name = groupby(range(len(payloads)), key=entrypoints.__getitem__)
-            runs = [(name, range(first := next(rows), first + 1 + sum(1 for _ in rows))) for name, rows in by_name]
-        for entrypoint, rows in runs:
-            texts = payloads[rows.start : rows.stop]
-            try:
-                check_name("entrypoint", entrypoint, self.staged.limits)
-                check_payloads(texts, self.staged.limits)
-            except InvalidJobError:
-                self._say_which_row(rows, entrypoint, texts)
-                raise
-        for entrypoint, rows in runs:
-            texts = payloads[rows.start : rows.stop]
-            if isinstance(self.staged, SegmentStager):
-                self.staged.add_plain(entrypoint, texts, kept)
-            else:
-                self.staged.add_plain([self._new_id() for _ in texts], entrypoint, texts, kept)
-
     def _say_which_row(self, rows: Iterable[int], entrypoint: str, payloads: list[bytes]) -> None:
         """Find the row that is wrong among many, and raise its error."""
-        alone = StagedWriter(self.staged.limits)
         for row, payload in zip(rows, payloads, strict=True):
             try:
-                alone.add_plain(["alone"], entrypoint, [payload])
+                check_name("entrypoint", entrypoint, self._staged.limits)
+                check_payloads([payload], self._staged.limits)
             except InvalidJobError as error:
                 raise self._wrong(row, str(error)) from None
 
-    def _new_id(self) -> str:
-        assert self._entropy is not None
-        return self._entropy.new_id()
-
-    def _add_each(
-        self,
-        entrypoints: Sequence[str] | str,
-        payloads: list[bytes],
-        special: dict[str, Any],
-        batch: pa.RecordBatch,
-    ) -> None:
+    def _add_each(self, entrypoints: Sequence[str] | str, payloads: list[bytes], special: dict[str, Any]) -> None:
         names = repeat(entrypoints) if isinstance(entrypoints, str) else entrypoints
         given = {name: values for name, values in special.items() if values is not None}
         rows = zip(names, payloads, *given.values(), strict=False)
-        staged = self.staged
         for number, (entrypoint, payload, *values) in enumerate(rows):
             said = {name: value for name, value in zip(given, values, strict=True) if value is not None}
             try:
-                if isinstance(staged, SegmentStager):
-                    staged.add(entrypoint, payload, **said)
-                else:
-                    staged.add(self._new_id(), entrypoint, payload, **said)
+                self._staged.add(entrypoint, payload, **said)
             except InvalidJobError as error:
-                if self.bad is None:
-                    raise self._wrong(number, str(error)) from None
-                reason, most = in_options(str(error)), staged.limits.most_payload(objects=False)
-                self.bad.add(batch, number, self._numbers[number], reason, most)
+                raise self._wrong(number, str(error)) from None
 
     def _entrypoints(self, batch: pa.RecordBatch) -> Sequence[str] | str:
         place = self._columns.places.get("entrypoint")
@@ -330,8 +210,7 @@ class RowEncoder:
             raise self._wrong(number, f"{name} is not null, and only the queue sets it: leave it out of the INSERT")
 
     def _wrong(self, number: int, what: str) -> InvalidJobError:
-        row = self._numbers[number] if number < len(self._numbers) else number
-        return InvalidJobError(f"row {row} of partition {self._partition}: {in_options(what)}")
+        return InvalidJobError(f"row {self._rows + number} of partition {self._partition}: {in_options(what)}")
 
 
 def _same(value: Any) -> Any:

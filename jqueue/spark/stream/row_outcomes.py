@@ -22,9 +22,6 @@ from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 from jqueue.spark.stream.unread_rows import Chunks, read_notes
 from jqueue.spark.stream.unread_rows import name_of as name_of_notes
 
-RETENTION = 7 * 86400.0
-"""Seconds after which outcomes are no longer needed: the claims of the batch are stale long before."""
-
 DEADLINE = 30.0
 """Seconds to read or write them, repetitions included."""
 
@@ -37,7 +34,7 @@ class OutcomeStore:
     """
 
     def __init__(self, storage: SupportsScratch) -> None:
-        self._objects = StagedObjects(Staging("", RETENTION, DEADLINE), storage)
+        self._objects = StagedObjects(Staging("", DEADLINE), storage)
 
     @classmethod
     def of(cls, storage: object) -> OutcomeStore | None:

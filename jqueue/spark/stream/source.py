@@ -41,7 +41,6 @@ from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.offsets import Offset, holder_of
 from jqueue.spark.stream.query_claims import SIZES, BatchSizes, ClaimsOfQuery, one_line
 from jqueue.spark.stream.row_outcomes import DEADLINE as OUTCOMES_DEADLINE
-from jqueue.spark.stream.row_outcomes import RETENTION
 from jqueue.spark.stream.shipping import ShippedRows, rows_of_claim, shipped, split_between
 from jqueue.spark.stream.source_options import MOST_JOBS, MOST_SINGLES, SourceOptions
 from jqueue.spark.stream.unread_rows import UnreadNotes
@@ -214,7 +213,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the place for notes of rows that tasks cannot read; None if the store cannot hold them."""
         if not isinstance(self._queue.storage, SupportsScratch):
             return None
-        return UnreadNotes(url, holder_of(until.source, until.claim), Staging(url, RETENTION, OUTCOMES_DEADLINE))
+        return UnreadNotes(url, holder_of(until.source, until.claim), Staging(url, OUTCOMES_DEADLINE))
 
     def _call_queue(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.

@@ -1,4 +1,4 @@
-"""Several operations in one commit, changes by operators, staged jobs: all or nothing."""
+"""Several operations in one commit, and changes by operators: all or nothing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobNotFoundError, JobStateError
-from jqueue.domain.operations import (
-    Enqueue,
-    EnqueueStaged,
-    LastTransaction,
-    StagedJobs,
-    StagedReceipt,
-)
-from jqueue.ports.queue import JobQueue
+from jqueue.domain.operations import Enqueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
 
 
@@ -100,71 +92,3 @@ class ChangesContract(QueueContractBase):
             results = await queue.apply_each(Enqueue("work", b"1"), Enqueue("work", wrong), Enqueue("work", b"2"))
             assert isinstance(results[1], InvalidJobError)
             assert ids([results[0], results[2]]) == ids(await queue.dequeue("work", batch_size=9))
-
-
-NEEDS = ("staged", "transactions")
-
-
-def staged(*named: str, entrypoint: str = "work", **details: Any) -> StagedJobs:
-    """Return the jobs staged by one task, as the commit reads them."""
-    writer = StagedWriter()
-    for name in named:
-        writer.add(name, entrypoint, b"payload of " + name.encode(), **details)
-    return read_staged(writer.finish())
-
-
-class StagedContract(QueueContractBase):
-    """A caller that stages jobs and repeats failed calls adds each job once."""
-
-    async def add(self, queue: JobQueue, *blocks: StagedJobs, **options: Any) -> StagedReceipt:
-        """Add staged jobs, alone in their call, and return the receipt."""
-        [receipt] = await queue.apply(EnqueueStaged(blocks, **options))
-        assert isinstance(receipt, StagedReceipt)
-        return receipt
-
-    async def last(self, queue: JobQueue, app_id: str) -> int | None:
-        """Return the version of an application's last transaction; None if there is none."""
-        [version] = await queue.apply(LastTransaction(app_id))
-        assert version is None or isinstance(version, int)
-        return version
-
-    async def test_staged_jobs_are_added_in_one_commit_behind_all_others(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, NEEDS) as [queue, other]:
-            first = await queue.enqueue("work", b"first")
-            before = (await queue.read_state()).version
-            receipt = await self.add(queue, staged("a", "b"), staged("c"), transaction=("app", 1))
-            assert receipt == StagedReceipt(added=3)
-            state = await other.read_state()
-            assert state.version == before + 1
-            assert state.transactions["app"].version == 1
-            last = await other.enqueue("work", b"last")
-            claimed = await other.dequeue("work", batch_size=9)
-            assert ids(claimed) == [first.id, "a", "b", "c", last.id]
-            assert claimed[1].payload == b"payload of a"
-
-    async def test_a_transaction_is_added_once_whoever_repeats_it(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, NEEDS) as [queue, other]:
-            assert await self.last(queue, "app") is None
-            await self.add(queue, staged("a"), transaction=("app", 5))
-            before = await self.fingerprint(queue)
-            for repeating in (queue, other):
-                for version in (5, 4, 0):
-                    receipt = await self.add(repeating, staged("again"), transaction=("app", version))
-                    assert receipt == StagedReceipt(repeated=True, version=5)
-                assert await self.last(repeating, "app") == 5
-            assert before == await self.fingerprint(other)
-            assert await self.add(other, staged("b"), transaction=("app", 6)) == StagedReceipt(added=1, version=5)
-            assert await self.add(queue, staged("c"), transaction=("other", 1)) == StagedReceipt(added=1)
-            assert ids(await queue.dequeue(batch_size=9)) == ["a", "b", "c"]
-
-    async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, (*NEEDS, "unique_keys")) as [queue]:
-            await queue.enqueue("work", b"holder", unique_key="taken")
-            before = await self.fingerprint(queue)
-            blocks = [staged("a"), staged("b", unique_key="taken"), staged("c", unique_key="free")]
-            with pytest.raises(DuplicateJobError):
-                await self.add(queue, *blocks, transaction=("app", 1), on_conflict="raise")
-            assert before == await self.fingerprint(queue)
-            assert await self.add(queue, *blocks, transaction=("app", 1)) == StagedReceipt(added=2, taken=1)
-            payloads = [job.payload for job in await queue.dequeue(batch_size=9)]
-            assert payloads == [b"holder", b"payload of a", b"payload of c"]

@@ -11,7 +11,7 @@ import pytest
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations import Dequeue, Enqueue, EnqueueStaged, LastTransaction, SetLimits, SetSchedule
+from jqueue.domain.operations import Dequeue, Enqueue, LastTransaction, SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 
@@ -329,7 +329,7 @@ class RefusedRulesContract(RefusalsContract, QueueContractBase):
             await queue.enqueue("work", b"payload")
             good, wrong = SetLimits("work", running=3), "ack"
             bad: list[Any] = [SetLimits("work", rate=5), SetSchedule("the-name", "never", "work"), wrong]
-            bad += [EnqueueStaged([], transaction=("app", -1)), LastTransaction("")]
+            bad += [LastTransaction("")]
             bad += [Dequeue(holder=""), Dequeue(holder="a\nb"), Dequeue(through=-1)]
             calls = self.calls(lambda operation: queue.apply(good, operation), {}, {"operation": bad})
             calls += self.calls(lambda operation: queue.apply_each(good, operation), {}, {"operation": [wrong]})
