@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchFailedError, BatchReport, run_batch
+    from jqueue.spark.enqueue.bad_rows import split_bad_rows
     from jqueue.spark.session import local_session
     from jqueue.spark.stream.end_batch import EndedBatch, end_batch
 
-__all__ = ["BatchFailedError", "BatchReport", "EndedBatch", "end_batch", "local_session", "run_batch"]
+__all__ = ["BatchFailedError", "BatchReport", "EndedBatch", "end_batch", "local_session", "run_batch", "split_bad_rows"]
 
 _LATER = {
     "BatchFailedError": "batch.run",
@@ -22,6 +23,7 @@ _LATER = {
     "end_batch": "stream.end_batch",
     "local_session": "session",
     "run_batch": "batch.run",
+    "split_bad_rows": "enqueue.bad_rows",
 }
 
 

@@ -4,18 +4,19 @@ import json
 import os
 import signal
 from datetime import UTC
+from functools import reduce
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, InvalidURLError, JQueueError
 from jqueue.operations import Enqueue
-from jqueue.spark import BatchFailedError, EndedBatch, end_batch, run_batch
+from jqueue.spark import BatchFailedError, EndedBatch, end_batch, run_batch, split_bad_rows
 from jqueue.spark.errors import cause, one_line, plain_errors
 from jqueue.spark.lake import archive, read_lake
 from jqueue.worker import Context, Worker
 from tests.spark.imitated_session import rows_in
-from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, left_in, litter_of, texts_of
+from tests.spark.spark_calls import Write, call, enqueue, fill_segments, jobs_of, left_in, litter_of, texts_of
 
 
 def save(frame, url, **options):
@@ -60,6 +61,55 @@ def test_a_data_frame_becomes_jobs_once_and_they_become_a_data_frame(spark, url)
     enqueue(url, [Enqueue("late", b"")])
     assert 1000 == read.count(), "a DataFrame is the version of its first action"
     assert 1001 == spark.read.format("jqueue").load(url).count()
+
+
+@pytest.mark.wide
+def test_bad_rows_are_those_that_a_write_refuses_and_the_others_are_written_in_the_order_of_spark(spark, url):
+    columns = {
+        "payload": "'payload'",
+        "entrypoint": "'work'",
+        "priority": "10 - id",
+        "delay": "5.0D",
+        "max_attempts": "3",
+        "unique_key": "concat('key-', id)",
+        "unique_for": "interval '1' minute",
+        "concurrency_limit": "cast(null as int)",
+        "headers": "map('a', 'b')",
+        "run_at": "cast(null as timestamp)",
+    }
+    wrong = [
+        ("payload", "cast(null as string)", "payload is null"),
+        ("payload", "repeat('x', (1 << 20) + 1)", "payload is larger than 1048576 bytes"),
+        ("entrypoint", "cast(null as string)", "entrypoint is null"),
+        ("entrypoint", "''", "entrypoint must be printable and not empty"),
+        ("entrypoint", "repeat('ü', 2000)", "entrypoint is longer than"),
+        ("priority", "1L << 40", "priority must be from"),
+        ("delay", "-1.0D", "delay must be from 0 seconds to 100 years"),
+        ("delay", "cast('nan' as double)", "delay must be from 0 seconds to 100 years"),
+        ("max_attempts", "0", "max_attempts must be from 1 to"),
+        ("unique_key", "'two\\nlines'", "unique_key must be printable"),
+        ("unique_key", "cast(null as string)", "unique_for needs a unique_key"),
+        ("unique_for", "interval '-1' minute", "unique_for must be from 0"),
+        ("concurrency_limit", "2", "concurrency_limit needs a concurrency_key"),
+        ("headers", "map('a', cast(null as string))", "a header has no text"),
+        ("run_at", "timestamp '2030-01-01'", "give either delay or run_at, not both"),
+    ]
+
+    def rows(number, **changes):
+        kinds = ((f"{text} {name}") for name, text in {**columns, **changes}.items())
+        return spark.range(number).selectExpr(*kinds)
+
+    several = [rows(1, **{name: text}) for name, text, _ in wrong]
+    frame = reduce(lambda one, other: one.unionByName(other), several, rows(3))
+    good, bad = split_bad_rows(frame)
+    reasons = [row.reason for row in bad.select("reason").collect()]
+    assert [True] * len(wrong) == [reason.startswith(words) for reason, (*_, words) in zip(reasons, wrong, strict=True)]
+    save(good.repartitionByRange("priority").sortWithinPartitions("priority"), url)
+    assert [8, 9, 10] == [job.priority for job in jobs_of(url)]
+    refused = Write(url, frame.schema, entrypoint=None)
+    for row in bad.drop("reason").collect():
+        with pytest.raises(InvalidJobError):
+            refused.stage([tuple(row)])
 
 
 @pytest.mark.wide
