@@ -7,6 +7,7 @@ method. They make the queue cheaper or its timing better, never more correct.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -52,6 +53,17 @@ class SupportsStoreTime(Protocol):
 
     def store_time(self) -> datetime | None:
         """Return the store's current time, UTC, as estimated from its last answer; None before the first answer."""
+
+
+@runtime_checkable
+class SupportsTurns(Protocol):
+    """A store whose writers can wait for each other in line, so that few of them write in vain.
+
+    Turns are a courtesy: the etag alone decides whether a write lands.
+    """
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Return a context that begins when no other writer has the turn, or after half a second in any case."""
 
 
 @runtime_checkable

@@ -14,9 +14,11 @@ cut.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +39,12 @@ Lock = TypeVar("Lock")
 
 _MARK = b"jqueue lock, keep while in use: "
 _WIDTH = 64  # maximum length of a token; shorter ones are padded, so that each overwrites the last one completely
+
+LONGEST_WAIT = 0.5
+"""Seconds that a writer waits for its turn. A process that hangs in its turn slows the others, and stops none."""
+
+TURN_PAUSE = 0.0005
+"""Seconds between two looks whether the turn is free. Looks that take longer, as on NFS, are rarer."""
 
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.005  # a writer needs milliseconds: longer pauses would miss the moments between two writers
@@ -172,6 +180,71 @@ class FileLock:
         """True if the sidecar is still empty: its creator is about to open it to the users of the data file."""
         status = file_status(self._path)
         return status is not None and not status.st_size
+
+
+class Turn:
+    """The turn of one writer, in line with the others: the lock of a file of its own, which nothing else depends on.
+
+    Args:
+        path: of that file; created when it is needed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._state = threading.Lock()
+        self._descriptor: int | None = None
+        self._ended = False
+
+    def join(self, like: os.stat_result) -> None:
+        """Open the file.
+
+        Args:
+            like: status of the data file: all its users may wait in line.
+
+        Raises:
+            OSError: the system refused.
+            StorageError: something else is there.
+        """
+        descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            share_alike(like, descriptor, status)
+        finally:
+            with self._state:
+                if not self._ended:
+                    self._descriptor, descriptor = descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    async def wait(self) -> None:
+        """Wait until no other writer has the turn, for half a second at most. A writer that could not join goes on.
+
+        No thread waits: those of storages are few, and the writer that has the turn needs one.
+        """
+        clock = SystemClock()
+        begun = clock.monotonic()
+        until = begun + LONGEST_WAIT
+        with suppress(OSError):  # the commit will tell
+            while self._descriptor is not None and begun < until and not _is_locked(self._descriptor):
+                await asyncio.sleep(max(TURN_PAUSE, 8 * (clock.monotonic() - begun)))
+                begun = clock.monotonic()
+
+    def end(self) -> None:
+        """End the turn, or the wait for it. This may be called from another thread, and costs no time."""
+        with self._state:
+            self._ended, descriptor, self._descriptor = True, self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):  # a process forked meanwhile has a copy of the descriptor, and the lock with it
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Return True if this call has locked a file; False if another writer holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class HeldLock:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-from collections.abc import AsyncIterable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 
 from jqueue.adapters.storage._beside import in_parts
@@ -28,7 +28,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed
-from jqueue.runtime.file_lock import FileLock, HeldLock, has_file_locks
+from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, has_file_locks
 from jqueue.runtime.posix_files import (
     PRIVATE,
     as_storage_error,
@@ -97,6 +97,7 @@ class LocalFileSystemStorage(NoQueue):
         self._entropy = SystemEntropy() if entropy is None else entropy
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
+        self._line = f"{self._file}.turn.lock"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
         self._objects = ObjectFiles(self._file, mode, self._entropy)
 
@@ -146,6 +147,20 @@ class LocalFileSystemStorage(NoQueue):
         """Return the time of the machine's clock, UTC: all users of the file share it."""
         return SystemClock().now()
 
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until no other process that writes this file has the turn, as in `SupportsTurns`.
+
+        The turn is the lock of the file `<name>.turn.lock`. While there is no queue file, there are no turns.
+        """
+        turn = Turn(self._line)
+        try:
+            await in_a_thread(self._join_line, turn)
+            await turn.wait()
+            yield
+        finally:
+            turn.end()
+
     async def remove(self) -> None:
         """Delete the file and its sidecar. They need not exist. Links are neither followed nor removed.
 
@@ -190,11 +205,10 @@ class LocalFileSystemStorage(NoQueue):
         """
         return await in_a_thread(self._folder.listed, prefix)
 
-    async def create_object(self, suffix: str, content: bytes | memoryview) -> None:
+    async def create_object(self, suffix: str, content: bytes) -> None:
         """Create an object, as in `SupportsObjects`: a file in the same folder, or in one beside this file.
 
         It has the owner, group and mode of this file, or the mode of a new one. Cancelling a creation does not stop it.
-        A `memoryview` is not copied: it must not change until this returns, or ever if the creation is cancelled.
 
         Raises:
             CASConflictError: the object exists.
@@ -202,7 +216,7 @@ class LocalFileSystemStorage(NoQueue):
             StorageError: the disk is full, or the system failed.
             ValueError: the suffix is not one of an object.
         """
-        await in_a_thread(self._objects.create, suffix, content if isinstance(content, memoryview) else bytes(content))
+        await in_a_thread(self._objects.create, suffix, bytes(content))
 
     async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
         """Create an object from pieces, as in `SupportsObjects`. It is as strict as `create_object`.
@@ -243,6 +257,12 @@ class LocalFileSystemStorage(NoQueue):
             ValueError: the suffix is not one of an object.
         """
         await in_a_thread(self._objects.remove, suffix)
+
+    def _join_line(self, turn: Turn) -> None:
+        with suppress(OSError, StorageError):  # the commit will tell
+            status = file_status(self._file)
+            if status is not None:
+                turn.join(status)
 
     def _read(self) -> tuple[bytes, str | None]:
         try:
@@ -368,6 +388,8 @@ class LocalFileSystemStorage(NoQueue):
                             os.unlink(self._file)
                         if lock.is_in_place():  # the last step under this lock: the next writer makes a new sidecar
                             os.unlink(self._sidecar)
+                        with suppress(FileNotFoundError):
+                            os.unlink(self._line)
                 flush_folder(folder)
             finally:
                 os.close(folder)

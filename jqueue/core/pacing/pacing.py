@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jqueue.core.pacing.pace import CycleTime, WritePace
-from jqueue.core.pacing.turns import Turns
+from jqueue.core.pacing.turns import Begin, Line, Turns
 from jqueue.domain.models import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
 
@@ -16,18 +16,21 @@ class Pacing:
     Args:
         clock: measures the time between reads and writes.
         entropy: randomises the moments of tries.
+        turn: begins a turn among the writers of the store; None if it has no turns.
 
     Attributes:
         cycle: time that one read and one write take.
         pace: the pace of the store; it has no interval while the store takes all writes.
+        line: the line in which writers wait, if the store has one.
         turns: the turns of the writers, used only while the pace has no interval.
     """
 
-    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy, turn: Begin | None = None) -> None:
         self._clock = clock
         self.cycle = CycleTime()
         self.pace = WritePace(clock, entropy)
-        self.turns = Turns(clock)
+        self.line = Line(clock, turn)
+        self.turns: Turns | Line = Turns(clock) if turn is None else self.line
 
     @property
     def is_slow(self) -> bool:

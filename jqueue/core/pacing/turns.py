@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -204,3 +206,83 @@ class Turns:
         self._contenders, self._waits, self._rested = contenders, window > 0.0, False
         self._own_version = self._since_version = version
         self._gaps_through, self._arrived, self._known_writers = version + len(contenders.others), 0, set(commits)
+
+
+IN_LINE = 32
+"""Commits without a sign of another writer after which a writer no longer waits in line."""
+
+TURN = 0.05
+"""Seconds in which a writer makes further commits in one turn, while calls wait. It reads only before the first."""
+
+AFTER_TURN = 0.002
+"""Seconds that a writer leaves to the others after its turn: longer than they take to look whether it has ended."""
+
+LONGEST_WAIT = 1.0
+"""Seconds after which a writer goes on without a turn, if its store does not answer."""
+
+Begin = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class Line:
+    """The line of the writers of one file. Each waits for its turn before it reads, so that few writes are in vain.
+
+    A writer that sees no other one neither waits nor reads.
+
+    Args:
+        clock: measures times.
+        begin: begins a turn; None if there is no line.
+    """
+
+    def __init__(self, clock: Clock, begin: Begin | None) -> None:
+        self._clock = clock
+        self._begin = begin
+        self._turn: AsyncExitStack | None = None
+        self._left = 0  # commits until this writer counts as the only one
+        self._due = self._ends = -math.inf
+        self._has_read = False
+
+    async def join(self) -> None:
+        """Wait for a turn if there are other writers, and it has not begun."""
+        if self._begin is not None and self._left and self._turn is None:
+            async with AsyncExitStack() as turn:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LONGEST_WAIT):
+                        await turn.enter_async_context(self._begin())
+                self._turn, self._ends = turn.pop_all(), self._clock.monotonic() + TURN
+
+    async def leave(self, *, over: bool = True) -> None:
+        """End the turn.
+
+        Args:
+            over: False to end it only if its time has passed.
+        """
+        turn = self._turn
+        if turn is not None and (over or self._clock.monotonic() >= self._ends):
+            self._turn, self._due = None, self._clock.monotonic() + AFTER_TURN
+            await turn.aclose()
+
+    def lost(self) -> None:
+        """Note that another writer was quicker."""
+        self._left = IN_LINE
+
+    def pause(self) -> float:
+        """Return the seconds that are left to the other writers; 0 or less if there are none."""
+        return self._due - self._clock.monotonic() if self._left and self._turn is None else 0.0
+
+    def begin(self) -> bool:
+        """Return True if a commit should begin with a read."""
+        return self._left > 0 and self._turn is None
+
+    def read(self, version: int, *, moved: bool) -> None:
+        """Note that the object was read, and whether another writer had changed it."""
+        if moved and self._has_read:
+            self._left = IN_LINE
+        self._has_read = True
+
+    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+        """Return None: whoever has the turn may write."""
+        return None
+
+    def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
+        """Note that a write of this writer has landed."""
+        self._left = max(0, self._left - 1)
