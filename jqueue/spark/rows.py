@@ -8,9 +8,11 @@ make a table of a million others unreadable.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -27,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.models import JOB_KINDS, Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import AnyJob, Job
 from jqueue.spark.fleet import is_fleet
 
 QUEUE = "queue"
@@ -58,8 +61,19 @@ _TYPES: dict[Any, DataType] = {
     Mapping: MapType(StringType(), StringType()),
 }
 
-_NAMES = dict.fromkeys([*_ORDER, *(name for name in JOB_KINDS if name not in _NOT_SHOWN)])
-_KINDS: dict[str, DataType] = {**{name: _TYPES[JOB_KINDS[name]] for name in _NAMES}, QUEUE: StringType()}
+
+def _kind_of(hint: Any) -> Any:
+    """Return the plain type in a type hint, without None and without annotations."""
+    if get_origin(hint) is Annotated:
+        return _kind_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _kind_of(next(part for part in get_args(hint) if part is not type(None)))
+    return get_origin(hint) or hint
+
+
+_JOB_KINDS = {name: _kind_of(field.annotation) for name, field in Job.model_fields.items()}
+_NAMES = dict.fromkeys([*_ORDER, *(name for name in _JOB_KINDS if name not in _NOT_SHOWN)])
+_KINDS: dict[str, DataType] = {**{name: _TYPES[_JOB_KINDS[name]] for name in _NAMES}, QUEUE: StringType()}
 """Every column, with its type."""
 
 
@@ -112,15 +126,7 @@ def check_schema(schema: StructType, *, fleet: bool) -> None:
             raise InvalidJobError(f"column {field.name} is of type {ours}, and not {theirs}")
 
 
-def _result(result: Any) -> str | None:
-    return None if result is None else json_text(result)
-
-
-_CELLS: dict[str, Callable[[Any], Any]] = {"result": _result, "status": str}
-"""Functions that turn a value of a job into the value of its column, where the two differ."""
-
-
-def arrow_of(jobs: Iterable[Job], schema: StructType, queue: str | None = None) -> pa.RecordBatch:
+def arrow_of(jobs: Iterable[AnyJob], schema: StructType, queue: str | None = None) -> pa.RecordBatch:
     """Return jobs as one batch.
 
     Args:
@@ -129,19 +135,17 @@ def arrow_of(jobs: Iterable[Job], schema: StructType, queue: str | None = None) 
         queue: the value of the column `queue`.
     """
     jobs = list(jobs)
-    values = [job.__dict__ for job in jobs]
     cells: dict[str, Sequence[Any]] = {}
     for name in schema.names:
         if name == QUEUE:
-            cells[name] = [queue] * len(values)
+            cells[name] = [queue] * len(jobs)
         elif name == "payload":
             cells[name] = [None if job.payload_apart else job.payload for job in jobs]
-        elif name in _CELLS:
-            convert = _CELLS[name]
-            cells[name] = [convert(each[name]) for each in values]
+        elif name == "result":
+            cells[name] = [None if job.result is None else json_text(job.result) for job in jobs]
         else:
-            cells[name] = [each[name] for each in values]
-    return batch_of(cells, len(values), to_arrow_schema(schema, timezone="UTC"))
+            cells[name] = list(map(attrgetter(name), jobs))
+    return batch_of(cells, len(jobs), to_arrow_schema(schema, timezone="UTC"))
 
 
 def batch_of(cells: Mapping[str, Sequence[Any]], rows: int, schema: pa.Schema) -> pa.RecordBatch:

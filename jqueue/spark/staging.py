@@ -17,7 +17,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Self, TypeVar
 
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
 from jqueue.domain.durations import exponential_bound
@@ -179,10 +178,8 @@ class StagedObjects:
         """
         await self._persist(self._anchor.beside(name).remove)
 
-    async def create(self, name: str, content: bytes | memoryview) -> None:
+    async def create(self, name: str, content: bytes) -> None:
         """Stage this content in an object that is durable, and never changes, such as a segment.
-
-        A `memoryview` must not change until this returns.
 
         Raises:
             StorageError: the store failed until the deadline.
@@ -191,10 +188,8 @@ class StagedObjects:
 
         async def create() -> None:
             with suppress(CASConflictError):  # as in `write`
-                if isinstance(anchor, LocalFileSystemStorage):
+                if isinstance(anchor, SupportsObjects):
                     await anchor.create_object(name, content)
-                elif isinstance(anchor, SupportsObjects):
-                    await anchor.create_object(name, bytes(content))
 
         await self._persist(create)
 

@@ -1,4 +1,4 @@
-"""The jobs of a partition as rows: in memory as they were read, and made into jobs only if somebody asks for one.
+"""The jobs of a partition as rows, made into models only if somebody asks for one.
 
 Their marks are in memory that the process of the handlers shares with its parent. So the parent knows which jobs are
 done, and which have begun, at whatever instruction that process ends.
@@ -10,12 +10,9 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AnySet
-from itertools import accumulate
 
-from jqueue.domain.job_table import unpacked
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, JobRecord, job_of
 from jqueue.domain.range_jobs import RangeClaim, in_progress
-from jqueue.spark.batch.range_rows import Block, BlockList, block_of
 from jqueue.worker.rows import Marks, Rows
 
 
@@ -60,29 +57,17 @@ class PartitionRows(Rows):
         )
 
     @classmethod
-    def of_range(cls, claim: RangeClaim, blocks: Sequence[Block]) -> PartitionRows:
-        """Return the rows of a range, given those of its segment. None has its payload in an object of its own."""
+    def of_range(cls, claim: RangeClaim, jobs: Sequence[JobRecord]) -> PartitionRows:
+        """Return the rows of a range, given its jobs as before the claim. None has its payload in an object."""
         held = claim.held
-        ends = list(accumulate(map(len, blocks)))
-
-        def job(place: int) -> Job:
-            number = block_of(ends, place)
-            block = blocks[number]
-            return in_progress(unpacked(*block.entry(place - ends[number] + len(block))), held)
-
-        doubtful = {
-            end - len(block) + row
-            for end, block in zip(ends, blocks, strict=True)
-            for row in block.rows_where(lambda packed: packed[7] + held.failures > 1)
-        }
-        ids, payloads = BlockList(blocks, lambda block: block.ids()), BlockList(blocks, lambda block: block.payloads())
-        return cls(ids, [claim.entrypoint] * len(ids), payloads, job, doubtful, claim)
-
-    def payloads_of(self, places: Sequence[int]) -> Sequence[bytes | None]:
-        """See `Rows`."""
-        if places and places[-1] - places[0] == len(places) - 1:  # places are in order
-            return self.payloads[places[0] : places[-1] + 1]
-        return super().payloads_of(places)
+        return cls(
+            [job.id for job in jobs],
+            [claim.entrypoint] * len(jobs),
+            [job.payload for job in jobs],
+            lambda place: job_of(in_progress(jobs[place], held)),
+            {place for place, job in enumerate(jobs) if job.failures + held.failures > 1},
+            claim,
+        )
 
     def place_of(self, job_id: str) -> int:
         """Return the place of a job."""

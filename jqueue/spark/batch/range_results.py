@@ -15,7 +15,7 @@ from typing import Any
 
 from jqueue.core.blob.lines import encode_job, read_line
 from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, JobRecord, job_of, record_of
 from jqueue.domain.operations import Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
@@ -84,7 +84,7 @@ class RangeResult:
             "range": self.range_id,
             "done": self.done,
             "others": [outcome.plain() for outcome in self.others],
-            "jobs": [encode_job(job).decode() for job in self.jobs],
+            "jobs": [encode_job(record_of(job)).decode() for job in self.jobs],
             "left": self.left,
             "unreadable": self.unreadable,
         }
@@ -99,7 +99,9 @@ class RangeResult:
         """
         try:
             said = json.loads(content)
-            jobs = tuple(job for line in said["jobs"] if isinstance(job := read_line(line.encode()), Job))
+            jobs = tuple(
+                job_of(job) for job in map(read_line, map(str.encode, said["jobs"])) if isinstance(job, JobRecord)
+            )
             others = tuple(map(Outcome.of_plain, said["others"]))
             return cls(said["range"], int(said["done"]), others, jobs, int(said["left"]), said["unreadable"])
         except (ValueError, LookupError, TypeError, AttributeError):

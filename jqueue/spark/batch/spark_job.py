@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, record_of
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.spark.batch.task import JOBS, RESULTS_DDL, STAGED_DDL, BatchTask
 from jqueue.spark.tags import tagged
@@ -79,7 +79,7 @@ def do_on_spark(
     """
     numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
     numbers += range(len(sizes), len(sizes) + len(ranges))
-    lines = [*(encode_job(job) for job in jobs), *(pickle.dumps(claim) for claim in ranges)]
+    lines = [*(encode_job(record_of(job)) for job in jobs), *(pickle.dumps(claim) for claim in ranges)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
     with tagged(spark, task.write_id):
         lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")

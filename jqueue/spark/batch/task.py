@@ -19,7 +19,7 @@ from jqueue.connect import connect
 from jqueue.core.blob.lines import read_line
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, JobRecord, SetAside, job_of
 from jqueue.domain.operations import Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
@@ -29,7 +29,6 @@ from jqueue.spark.batch.children import WorkFailed, do_rows, in_order
 from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.range_results import RangeResult
-from jqueue.spark.batch.range_rows import Block, blocks_of, chunks_at_once
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.staging import Staging
 
@@ -187,15 +186,11 @@ class BatchTask:
 
     async def _read_range(self, claim: RangeClaim) -> PartitionRows:
         """Return the jobs of a range."""
-        segment, names, blocks = claim.entry, dict[str, str](), list[Block]()
-
-        def parse(first: int, text: bytes, texts: Sequence[bytes]) -> list[Block]:
-            return blocks_of(segment, [claim.held.span], first, text, texts, names)
-
+        jobs: list[JobRecord] = []
         async with connect(self.url, DirectQueue) as queue:
-            async for found in queue.read_range_rows(claim, chunks_at_once(segment), parse):
-                blocks += found
-        return PartitionRows.of_range(claim, blocks)
+            async for rows in queue.read_packed_range(claim):
+                jobs += rows
+        return PartitionRows.of_range(claim, jobs)
 
     async def _end_range(self, ended: Operation) -> None:
         async with connect(self.url, DirectQueue) as queue:
@@ -245,6 +240,6 @@ def marker_of(write_id: str) -> str:
 
 def _job_of(line: bytes) -> Job:
     job = read_line(line)
-    if not isinstance(job, Job):
+    if isinstance(job, SetAside):
         raise BatchTaskError(f"an executor cannot read a job, perhaps for another version of jqueue: {job.reason}")
-    return job
+    return job_of(job)

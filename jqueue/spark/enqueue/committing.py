@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from jqueue.core.blob.segment_object import EncodedSegment
-from jqueue.core.blob.segment_staging import SegmentPlace, StagedTask
+from jqueue.core.blob.segment_staging import SegmentPlace, SegmentStager, StagedTask
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, UnknownOutcomeError
 from jqueue.domain.job_options import OnConflict
@@ -126,25 +126,21 @@ class BulkEnqueue:
     ) -> StagedTask:
         """Encode the rows of a task as segments, and create each while the next is encoded."""
         from jqueue.spark.enqueue.encoding import RowEncoder
-        from jqueue.spark.enqueue.plain_rows import ArrowStager
 
         place, entropy = self.place, self.staging.entropy
         created_at = self.staging.clock.now() if place.created_at is None else place.created_at
-        stager = ArrowStager(self.limits, created_at, entropy.new_id(), queue=place.queue)
+        stager = SegmentStager(self.limits, created_at, entropy.new_id(), queue=place.queue)
         encoder = RowEncoder(self.columns, stager, task.partition)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
-        being_stored: bytes | memoryview = b""
         async with self.staging.opened() as staged:
 
             async def begin(encoded: EncodedSegment) -> None:
-                nonlocal creating, being_stored
+                nonlocal creating
                 if creating is not None:
                     await creating
-                    stager.reuse(being_stored)
-                being_stored = encoded.content
                 name = staged_name(app_id, version, f"{task.partition}-{task.attempt}-{entropy.new_id()[:8]}")
-                creating = asyncio.create_task(staged.create(FOLDER + name, encoded.content))
+                creating = asyncio.create_task(staged.create(FOLDER + name, bytes(encoded.content)))
                 new.append(NewSegment(name, place.queue, encoded.entry, created_at=created_at))
                 await asyncio.sleep(0)  # lets it begin
 

@@ -1,4 +1,4 @@
-"""Rows become staged jobs: column by column if the rows are plain, and otherwise one by one.
+"""Rows become staged jobs.
 
 In JSON, objects keep the order of their fields, and null stays. Times are ISO 8601 in UTC; a timestamp without a time
 zone stays without one. Binary is base64; a decimal is a string, so that no digit is lost; an interval is a number of
@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jqueue.core.blob.segment_staging import SegmentStager
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
-from jqueue.domain.limits import check_name, check_payloads
 from jqueue.spark.enqueue.columns import Columns
-from jqueue.spark.enqueue.plain_rows import ArrowStager
 from jqueue.spark.option_parsing import in_options
-
-BINARY_LIKE = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
-"""Types whose values are the bytes of a payload."""
 
 Convert = Callable[[Any], Any]
 
@@ -40,7 +35,7 @@ class RowEncoder:
         partition: names the task in errors.
     """
 
-    def __init__(self, columns: Columns, staged: ArrowStager, partition: int) -> None:
+    def __init__(self, columns: Columns, staged: SegmentStager, partition: int) -> None:
         self._columns, self._staged, self._partition = columns, staged, partition
         self._rows = 0  # before this batch
 
@@ -50,88 +45,26 @@ class RowEncoder:
         Raises:
             InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
         """
-        if batch.num_rows:
-            self._add(batch)
-            self._rows += batch.num_rows
-
-    def _add(self, batch: pa.RecordBatch) -> None:
         for name, place in self._columns.unset:
             self._refuse_values(name, batch.column(place))
-        special = {name: self._values(name, batch) for name in IN_BULK}
-        kept: float | None = self._columns.constants.get("keep_result")
-        if all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
-            self._add_columns(batch, kept)
-        else:
-            self._add_each(self._entrypoints(batch), self._payloads(batch), special)
-
-    def _add_columns(self, batch: pa.RecordBatch, kept: float | None) -> None:
-        """Add rows without options, all at once for each entrypoint."""
-        staged, payloads = self._staged, self._payload_column(batch)
-        several = [
-            (entrypoint, rows, payloads if rows is None else payloads.take(rows))
-            for entrypoint, rows in self._by_entrypoint(batch)
-        ]
-        for entrypoint, rows, some in several:
-            try:
-                staged.check_column(entrypoint, some)
-            except InvalidJobError:
-                places = range(len(payloads)) if rows is None else rows.to_pylist()
-                self._say_which_row(places, entrypoint, some.to_pylist())
-                raise
-        numbers = staged.take_numbers(batch.num_rows)
-        for entrypoint, rows, some in several:
-            staged.add_column(entrypoint, some, kept, numbers if rows is None else numbers[rows])
-
-    def _by_entrypoint(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
-        """Yield each entrypoint with the numbers of its rows; None: all rows."""
-        place = self._columns.places.get("entrypoint")
-        if place is None:
-            yield str(self._columns.constants["entrypoint"]), None
-            return
-        column = batch.column(place)
-        self._refuse_nulls("entrypoint", column)
-        encoded = column.dictionary_encode()
-        names = self._pylist("entrypoint", encoded.dictionary)
-        for code, name in enumerate(names):
-            rows = None if len(names) == 1 else pc.indices_nonzero(pc.equal(encoded.indices, code))
-            yield name, rows
-
-    def _payload_column(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the payloads as a binary column."""
-        place = self._columns.places.get("payload")
-        column = None if place is None else batch.column(place)
-        if column is not None and any(is_kind(column.type) for is_kind in BINARY_LIKE):
-            self._refuse_nulls("payload", column)
-            return column.cast(pa.large_binary())  # the bytes of a text are UTF-8
-        return pa.array(self._payloads(batch), pa.large_binary())
-
-    def _say_which_row(self, rows: Iterable[int], entrypoint: str, payloads: list[bytes]) -> None:
-        """Find the row that is wrong among many, and raise its error."""
-        for row, payload in zip(rows, payloads, strict=True):
-            try:
-                check_name("entrypoint", entrypoint, self._staged.limits)
-                check_payloads([payload], self._staged.limits)
-            except InvalidJobError as error:
-                raise self._wrong(row, str(error)) from None
-
-    def _add_each(self, entrypoints: Sequence[str] | str, payloads: list[bytes], special: dict[str, Any]) -> None:
-        names = repeat(entrypoints) if isinstance(entrypoints, str) else entrypoints
-        given = {name: values for name, values in special.items() if values is not None}
-        rows = zip(names, payloads, *given.values(), strict=False)
+        names, payloads = self._entrypoints(batch), self._payloads(batch)
+        options = {name: values for name in IN_BULK if (values := self._values(name, batch)) is not None}
+        rows = zip(names, payloads, *options.values(), strict=True)
         for number, (entrypoint, payload, *values) in enumerate(rows):
-            said = {name: value for name, value in zip(given, values, strict=True) if value is not None}
+            own = {name: value for name, value in zip(options, values, strict=True) if value is not None}
             try:
-                self._staged.add(entrypoint, payload, **said)
+                self._staged.add(entrypoint, payload, **own)
             except InvalidJobError as error:
                 raise self._wrong(number, str(error)) from None
+        self._rows += batch.num_rows
 
-    def _entrypoints(self, batch: pa.RecordBatch) -> Sequence[str] | str:
+    def _entrypoints(self, batch: pa.RecordBatch) -> list[str]:
         place = self._columns.places.get("entrypoint")
         if place is None:
-            return str(self._columns.constants["entrypoint"])
+            return [self._columns.constants["entrypoint"]] * batch.num_rows
         column = batch.column(place)
         self._refuse_nulls("entrypoint", column)
-        return list(column.to_pylist())
+        return self._pylist("entrypoint", column)
 
     def _payloads(self, batch: pa.RecordBatch) -> list[bytes]:
         place = self._columns.places.get("payload")

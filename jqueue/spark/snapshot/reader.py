@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from jqueue.core.blob.pages import SEPARATOR
-from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.models import JobStatus
+from jqueue.core.blob.lines import decode_line
+from jqueue.domain.models import JobRecord, JobStatus
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
-from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
-from jqueue.spark.snapshot.contents import Content, read_all
+from jqueue.spark.rows import arrow_of, check_schema
+from jqueue.spark.snapshot.contents import Content, JobFilter, read_all
 from jqueue.spark.snapshot.counted_rows import COLUMNS, CountedRows
-from jqueue.spark.snapshot.segment_rows import Lines, SegmentRows
+from jqueue.spark.snapshot.segment_rows import BATCH_ROWS, SegmentRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,11 +72,11 @@ ANSWERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class BlobLines:
-    """Lines of the object of a queue.
+    """Jobs in the object of a queue.
 
     Attributes:
         queue: name of the queue.
-        text: the lines, joined as in the blob.
+        text: their lines, with a line break between two.
     """
 
     queue: str
@@ -87,18 +85,20 @@ class BlobLines:
     @property
     def size(self) -> int:
         """Number of bytes, with the end of the last line."""
-        return len(self.text) + len(SEPARATOR) if self.text else 0
+        return len(self.text) + 1 if self.text else 0
 
     def split(self, size: int) -> tuple[BlobLines, BlobLines | None]:
         """Return the first lines, of about `size` bytes and at least one, and all others."""
-        end = self.text.find(SEPARATOR, max(0, size - len(SEPARATOR)))
+        end = self.text.find(b"\n", max(0, size - 1))
         if end < 0:
             return self, None
-        return replace(self, text=self.text[:end]), replace(self, text=self.text[end + len(SEPARATOR) :])
+        return replace(self, text=self.text[:end]), replace(self, text=self.text[end + 1 :])
 
-    def lines(self) -> Iterator[Lines]:
-        """Yield the lines."""
-        yield Lines(self.text, 0)
+    def jobs(self) -> Iterator[list[JobRecord]]:
+        """Yield the jobs, as many at a time as make a batch of rows."""
+        lines = self.text.split(b"\n")
+        for first in range(0, len(lines), BATCH_ROWS):
+            yield list(map(decode_line, lines[first : first + BATCH_ROWS]))
 
 
 Piece = BlobLines | SegmentRows | CountedRows
@@ -138,7 +138,7 @@ class SnapshotReader(DataSourceReader):
         check_schema(schema, fleet=names_several(self.addresses))
 
     def partitions(self) -> list[InputPartition]:
-        """Read one version of each queue, and cut it into runs of lines.
+        """Read one version of each queue, and cut it into runs of jobs.
 
         Raises:
             StorageError: a queue could not be read, or does not exist. The message names it.
@@ -150,13 +150,11 @@ class SnapshotReader(DataSourceReader):
             contents.extend(await read_all(self.addresses, self.job_filter))
 
         asyncio.run(read())
-        for name, data, rows in contents:
-            try:
-                lines = job_lines(data, self.job_filter)
-            except InvalidBlobError as error:
-                raise InvalidBlobError(f"{name}: {error}") from None
-            _warn(name, lines.set_aside)
-            pieces.append(BlobLines(name, lines.text))
+        for name, lines, set_aside, rows in contents:
+            if set_aside:
+                told = counted(set_aside, "line was", "lines were")
+                logger.warning("%s: %s left out: not readable as jobs", name, told)
+            pieces.append(BlobLines(name, b"\n".join(lines)))
             for each in rows:
                 pieces += each.counted() if self._needs_no_line else [each]
         return [SnapshotPartition(part) for part in cut(pieces, self.count)]
@@ -167,7 +165,7 @@ class SnapshotReader(DataSourceReader):
         return bool(self.schema.names) and COLUMNS.issuperset(self.schema.names)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one partition. A line that is not a job becomes no row.
+        """Return the rows of one partition.
 
         Raises:
             StorageError: a segment could not be read. The message names it.
@@ -176,28 +174,13 @@ class SnapshotReader(DataSourceReader):
 
 
 def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of pieces. A line that is not a job becomes no row. Errors are as for `SnapshotReader.read`."""
-    from jqueue.spark.snapshot.line_rows import LineCounts, batches_of, batches_of_rows, under_claim, with_offset
-
+    """Yield the rows of pieces. Errors are as for `SnapshotReader.read`."""
     for piece in pieces:
         if isinstance(piece, CountedRows):
             yield from piece.batches(schema)
-            continue
-        counts = LineCounts()
-        for text, offset, held, texts in piece.lines():
-            if texts is None:
-                found = batches_of(text, schema, piece.queue, counts)
-            else:
-                found = batches_of_rows(text, texts, schema, piece.queue, counts)
-            for batch in found:
-                placed = with_offset(batch, offset)
-                yield placed if held is None else under_claim(placed, held)
-        _warn(piece.queue, counts.set_aside)
-
-
-def _warn(name: str, set_aside: int) -> None:
-    if set_aside:
-        logger.warning("%s: %s left out: not readable as jobs", name, counted(set_aside, "line was", "lines were"))
+        else:
+            for jobs in piece.jobs():
+                yield arrow_of(jobs, schema, piece.queue)
 
 
 def cut(pieces: Iterable[Piece], count: int | None) -> list[tuple[Piece, ...]]:

@@ -9,31 +9,25 @@ planning process looks at the manifest only: it reads neither a row nor an index
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from jqueue.connect import connect_storage
-from jqueue.core.blob.lines import encode_job
-from jqueue.core.blob.pages import SEPARATOR
 from jqueue.core.blob.segment_jobs import job_of_row
-from jqueue.core.blob.segment_object import CHANGED, decode_chunk
+from jqueue.core.blob.segment_object import decode_chunk
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
-from jqueue.domain.models import JobStatus, QueueState
+from jqueue.domain.models import JobRecord, JobStatus
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Segment, Span, joined
+from jqueue.domain.segments import FOLDER, Segment, Span
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
-from jqueue.spark.fleet import FleetQueue
-from jqueue.spark.snapshot.blob_lines import BATCH_BYTES, JobFilter
 from jqueue.spark.snapshot.counted_rows import CountedRows
-from jqueue.spark.staging import absolute
 
 DEADLINE = 120.0
 """Seconds for a read of a segment, with its repetitions. A task reads up to 64 MiB of one at once by default."""
@@ -41,12 +35,11 @@ DEADLINE = 120.0
 READ_FOR_ONE = 2
 """Number of bytes that a task reads for one byte of the `size` of its rows: partitions with segments are larger."""
 
-PLAIN_LINES, CHANGED_LINES = -1, -2
-"""Kinds of the lines of a chunk: those of jobs that wait, and those of which some are no longer true."""
+BATCH_ROWS = 8192
+"""Number of jobs that become one batch of rows, about."""
 
-
-Texts = dict[int, memoryview]
-"""Bytes of chunks, by their numbers."""
+Chunks = list[tuple[int, bytes]]
+"""The number and the bytes of chunks."""
 
 
 class NotesUnread(Protocol):
@@ -54,19 +47,6 @@ class NotesUnread(Protocol):
 
     def note(self, segment: str, chunks: Sequence[int]) -> bool:
         """Note chunks of a segment. Return False if the note would not be read."""
-
-
-class Lines(NamedTuple):
-    """Lines of jobs."""
-
-    text: bytes
-    """The lines, joined as in the blob, or rows of a segment as they are stored."""
-    offset: int
-    """Number to add to their sequence numbers."""
-    held: Range | None = None
-    """The claim under which they are in progress; None if the lines tell the whole state."""
-    texts: Sequence[bytes] | None = None
-    """The texts that `MARKS` stand for in rows of a segment, with a line break behind each; None for other lines."""
 
 
 @dataclass(frozen=True)
@@ -106,34 +86,40 @@ class SegmentRows:
             return self, None
         return replace(self, chunks=(first, middle)), replace(self, chunks=(middle, last))
 
-    def lines(self) -> Iterator[Lines]:
-        """Read the chunks, and yield the lines of the wanted jobs.
+    def jobs(self) -> Iterator[list[JobRecord]]:
+        """Read the chunks, and yield the wanted jobs, about as many at a time as make a batch of rows.
 
         Raises:
             StorageFatalError: rows cannot be read, and nothing takes note of them.
             StorageError: the store failed.
         """
-        segment, wanted = self.segment, self._wanted()
+        wanted = self._wanted()
         if not wanted:
             return
-        found: list[tuple[SegmentIndex, Texts]] = []  # `asyncio.run` makes a text of a returned value
+        found: list[tuple[SegmentIndex, Chunks]] = []  # `asyncio.run` makes a text of a returned value
         try:
             asyncio.run(self._read(wanted, found))
         except DAMAGED as error:
             self._leave_out(wanted, error)
             return
-        [(index, texts)] = found
-        if changed := [number for number in wanted if zlib.crc32(texts[number]) != index.chunks[number].crc]:
-            self._leave_out(changed, InvalidBlobError(CHANGED))
-            wanted = [number for number in wanted if number not in changed]
-        for kind, numbers in groupby(wanted, self._kind):
-            some = [(number, texts[number]) for number in numbers]
-            if kind == CHANGED_LINES:
-                yield Lines(self._as_they_are(some, index), 0)
+        [(index, chunks)] = found
+        some: list[JobRecord] = []
+        damaged: dict[int, InvalidBlobError] = {}
+        for number, data in chunks:
+            try:
+                rows = decode_chunk(data, number, self.segment, index)
+            except InvalidBlobError as error:
+                damaged[number] = error
                 continue
-            held = None if kind == PLAIN_LINES else self.ranges[kind]
-            for text in _portions(text for _, text in some):
-                yield Lines(text, segment.offset, held, index.texts)
+            jobs = (job_of_row(self.segment, self.ranges, row, job) for row, job in rows)
+            some += [job for job in jobs if job is not None and self._has(job.status)]
+            if len(some) >= BATCH_ROWS:
+                yield some
+                some = []
+        if damaged:
+            self._leave_out(list(damaged), next(iter(damaged.values())))
+        if some:
+            yield some
 
     def _leave_out(self, chunks: Sequence[int], error: JQueueError) -> None:
         """Note the rows of chunks that cannot be read.
@@ -180,52 +166,21 @@ class SegmentRows:
             if (waiting and not self.segment.is_chunk_taken(number)) or self._meets(claimed, number)
         ]
 
-    def _kind(self, number: int) -> int:
-        """Return the number of the range that has all rows of a chunk, or the kind of its lines."""
-        segment = self.segment
-        first = number * segment.chunk_rows
-        last = min(first + segment.chunk_rows, segment.rows)
-        for place, held in enumerate(self.ranges):
-            if held.first <= first and last <= held.last:
-                return place
-        tried = [(start, end) for start, end, *_ in segment.tried]
-        changed = self._meets([(0, segment.next), *segment.taken, *tried], number)
-        return CHANGED_LINES if changed else PLAIN_LINES
-
     def _meets(self, spans: Collection[Span], number: int) -> bool:
         """Return True if a row of a chunk is in one of the spans."""
         first = number * self.segment.chunk_rows
         return any(start < first + self.segment.chunk_rows and end > first for start, end in spans)
 
-    def _as_they_are(self, texts: list[tuple[int, memoryview]], index: SegmentIndex) -> bytes:
-        """Return the lines of the wanted jobs of chunks, with the changes that the manifest has."""
-        names: dict[str, str] = {}
-        try:
-            found = [
-                job_of_row(self.segment, self.ranges, *row)
-                for number, text in texts
-                for row in decode_chunk(bytes(text), number, self.segment, index, names)
-            ]
-        except InvalidBlobError as error:
-            raise self._failed(error) from None
-        wanted = [job for job in found if job is not None and (not self.statuses or job.status in self.statuses)]
-        return SEPARATOR.join(map(encode_job, wanted))
-
-    async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, Texts]]) -> None:
+    async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, Chunks]]) -> None:
         """Read the index, and the bytes of the wanted chunks."""
         storage = connect_storage(self.url)
         assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
         reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
 
-        async def read() -> tuple[SegmentIndex, Texts]:
-            index, texts = await reader.index(self.name, self.segment), {}
-            for first, last in joined((number, number + 1) for number in wanted):
-                data = memoryview(await reader.text(self.name, index, first, last - 1))
-                start = index.chunks[first].offset
-                for number in range(first, last):
-                    begin, end = index.bytes_of(number, number)
-                    texts[number] = data[begin - start : end - start]
-            return index, texts
+        async def read() -> tuple[SegmentIndex, Chunks]:
+            index = await reader.index(self.name, self.segment, tables=False)
+            async with aclosing(reader.parts(self.name, index, wanted)) as parts:
+                return index, [part async for part in parts]
 
         try:
             found.append(
@@ -234,44 +189,3 @@ class SegmentRows:
         finally:
             if isinstance(storage, SupportsRelease):
                 await storage.release()
-
-
-def _portions(texts: Iterable[memoryview]) -> Iterator[bytes]:
-    """Join texts that follow each other to texts of about the size of a batch."""
-    some: list[memoryview] = []
-    size = 0
-    for text in texts:
-        some.append(text)
-        size += len(text)
-        if size >= BATCH_BYTES:
-            yield b"".join(some)
-            some, size = [], 0
-    if some:
-        yield b"".join(some)
-
-
-def rows_of(queue: FleetQueue, header: QueueState, job_filter: JobFilter) -> list[SegmentRows]:
-    """Return the rows of the wanted segments of a queue.
-
-    Args:
-        queue: the queue.
-        header: of one of its versions.
-        job_filter: the wanted jobs.
-
-    Raises:
-        InvalidBlobError: the storage of the queue cannot hold segments.
-    """
-    if header.segments and not isinstance(queue.storage, SupportsObjects):
-        raise InvalidBlobError(f"{queue.name}: the queue keeps jobs in segments, which this storage cannot read")
-    statuses = frozenset(map(JobStatus, job_filter.statuses or ()))
-    found = []
-    for name, segment in header.segments.items():
-        ranges = tuple(each for each in header.ranges.values() if each.segment == name)
-        if job_filter.entrypoints is not None and segment.entrypoint not in job_filter.entrypoints:
-            continue
-        first = min([segment.next, *(each.first for each in ranges)])
-        chunks = segment.chunk_of(first), segment.chunks
-        rows = SegmentRows(queue.name, absolute(queue.url), name, segment, ranges, statuses, chunks)
-        if rows.counted():
-            found.append(rows)
-    return found
