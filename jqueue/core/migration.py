@@ -19,8 +19,9 @@ from jqueue.core.queue_options import options_of
 from jqueue.core.same_place import is_same_place
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.errors import InvalidJobError, JobStateError, JobsUnreadableError, JQueueError, UnknownOutcomeError
+from jqueue.domain.job import NO_CLAIM, JobStatus
 from jqueue.domain.job_options import STORED
-from jqueue.domain.models import NO_CLAIM, Job, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Find, Operation
 from jqueue.domain.operations.moving import Arrive, Depart
 from jqueue.domain.stats import QueueStats

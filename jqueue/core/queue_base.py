@@ -21,6 +21,7 @@ from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
+from jqueue.domain.models import for_callers
 from jqueue.domain.operations import Change, Dequeue, Fence, JobReference, Operation, Preparation
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.system import forks, process_name
@@ -42,7 +43,12 @@ Convert = Callable[[list[Any]], Any]
 
 def first_of(results: list[Any]) -> Any:
     """Return the result of a call that has one operation."""
-    return results[0]
+    return for_callers(results[0])
+
+
+def all_of(results: list[Any]) -> list[Any]:
+    """Return the results of a call."""
+    return [for_callers(result) for result in results]
 
 
 def nothing(results: list[Any]) -> None:
@@ -178,7 +184,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return []
         prepared = [self._prepared(operation) for operation in operations]
         self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
-        return await self._submit(prepared, deadline)
+        return all_of(await self._submit(prepared, deadline))
 
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         prepared: list[Operation | JQueueError] = []
@@ -195,13 +201,13 @@ class QueueBase(SupportsApply, SupportsWorkers):
         self._check_size(len(valid), *(len(operation.job_ids()) for operation in valid))
 
         def in_place(results: list[Any]) -> list[Any]:
-            rest = iter(results)
+            rest = iter(all_of(results))
             return [next(rest) if isinstance(entry, Operation) else entry for entry in prepared]
 
         return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
 
     async def _done(self, operation: Change[Result], deadline: Duration | None) -> Result:
-        """Prepare and commit one operation, and return its result."""
+        """Prepare and commit one operation, and return its result, in which jobs are records."""
         results: list[Result] = await self._one(self._checked(operation.prepared(self._preparation)), deadline)
         return results[0]
 
@@ -290,9 +296,9 @@ class QueueBase(SupportsApply, SupportsWorkers):
         atomic: bool = True,
         wait: Duration | None = None,
         answered_empty: bool = False,
-        convert: Convert = list,
+        convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations in one commit, and return their results.
+        """Commit prepared operations in one commit, and return their results, in which jobs are records.
 
         Args:
             operations: the operations.

@@ -28,8 +28,9 @@ from jqueue.domain.errors import (
     QueueMissingError,
     shown,
 )
+from jqueue.domain.job import Claim
 from jqueue.domain.job_options import check_names, takes_options
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, DequeueOptions, JobReference, Nack, Operation
 from jqueue.domain.printable import counted
 from jqueue.domain.stats import EntrypointStats, QueueStats

@@ -115,7 +115,7 @@ def next_header(
         recent=_recent(header, at),
         schedules=header.schedules,
         transactions=_transactions(header, at),
-        counters=with_moves(header.counters, draft.steps, now, draft.bulk_moves),
+        counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,

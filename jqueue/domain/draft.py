@@ -14,16 +14,16 @@ from typing import Any
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.header import TABLES, Header
 from jqueue.domain.indexed_jobs import IndexedJobs
-from jqueue.domain.job_table import unpacked
+from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
-from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside, fields_of
+from jqueue.domain.models import QueueState, SetAside, job_of, record_of
 from jqueue.domain.printable import printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segments import SEGMENTS, Segment, Span, size_of
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, renumbered
-from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, MoveRun, Verb
+from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
 
 UNNAMED_CLAIM = (
     "this queue object handed out no claim on it, or several, or has ended the claim already: pass the Job from dequeue"
@@ -34,14 +34,14 @@ Savepoint = tuple[int, int, bool, int, int, int]
 """A point to which a draft can go back."""
 
 
-def claimed_by(job: Job) -> str:
+def claimed_by(job: JobRecord) -> str:
     """Return the holder of the claim on a job, and since when, for an error about the job; empty if not known."""
     who = "" if job.holder is None else f" by {printable(job.holder)}"
     since = "" if job.claimed_at is None else f" since {job.claimed_at.isoformat(timespec='seconds')}"
     return f" (claimed{who}{since})" if who or since else ""
 
 
-def _held_by(job: Job) -> str:
+def _held_by(job: JobRecord) -> str:
     return f"attempt {job.attempt} holds the job now{claimed_by(job)}"
 
 
@@ -58,8 +58,6 @@ class Draft:
             from. Finished ids and the writers' commits do not count, because no call could make room there.
         added_bytes: estimate of the bytes that the changes since then add.
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
-        finished_rewritten: True if an entry of `header.finished` was changed or removed, by an undo too, and not only
-            added at its end. The keeper of the table's text resets it.
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
@@ -70,9 +68,8 @@ class Draft:
         self.base_bytes = 0
         self.added_bytes = 0
         self.uncounted_bytes = 0
-        self.finished_rewritten = False
         self._journal = Journal()
-        self.load(state.jobs)
+        self.load(record_of(job) for job in state.jobs)
 
     @property
     def set_aside(self) -> tuple[SetAside, ...]:
@@ -86,7 +83,7 @@ class Draft:
 
     # Reading, for operations
 
-    def get(self, job_id: str) -> Job:
+    def get(self, job_id: str) -> JobRecord:
         """Return the job with this id.
 
         Raises:
@@ -97,7 +94,7 @@ class Draft:
             raise JobNotFoundError(job_id)
         return job
 
-    def held(self, claim: Claim) -> Job:
+    def held(self, claim: Claim) -> JobRecord:
         """Return the job of a claim that is current. Attempt 0 stands for a bare id for which no claim was found.
 
         Raises:
@@ -110,11 +107,10 @@ class Draft:
             except SegmentDamagedError:  # wherever the job is, the claim is not known
                 holder = ""
             raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM + holder)
-        entry = self.jobs.entries.get(claim.job_id)
-        if entry is None:
+        job = self.jobs.get(claim.job_id)
+        if job is None:
             raise ClaimLostError(*claim, self._why_lost(claim))
-        job = unpacked(claim.job_id, entry)
-        if job.status is not JobStatus.IN_PROGRESS:
+        if job.status is not IN_PROGRESS:
             raise ClaimLostError(*claim, f"the job is {job.status}")
         if job.attempt != claim.attempt:
             raise ClaimLostError(*claim, _held_by(job))
@@ -151,25 +147,18 @@ class Draft:
         hold = self.header.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
-    def take_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
+    def take_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> JobRecord | None:
         """Return the next job to claim, by priority, then by sequence; None if there is none.
 
         It costs O(log n). The caller must move the job at once.
         """
         return self.jobs.order.take(entrypoints, now)
 
-    def take_plain(self, entrypoints: tuple[str, ...] | None, now: datetime, most: int) -> list[Job]:
-        """Return the next jobs to claim, as far as they are plain and can be taken in one pass.
-
-        The caller must claim them at once, by `claim_plain`. If there are none, `take_ready` finds the next job.
-        """
-        return self.jobs.order.take_plain(entrypoints, now, most)
-
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take_ready` at which something is due; None if nothing is scheduled."""
         return self.jobs.order.next_due()
 
-    def outlived(self, now: datetime) -> Job | None:
+    def outlived(self, now: datetime) -> JobRecord | None:
         """Return a job that has expired or was kept for long enough; None if there is none.
 
         The caller must move it before it asks for the next.
@@ -178,7 +167,7 @@ class Draft:
 
     # Changing, for operations
 
-    def move(self, job: Job | None, verb: Verb, after: Job | None, status: JobStatus | None) -> None:
+    def move(self, job: JobRecord | None, verb: Verb, after: JobRecord | None, status: JobStatus | None) -> None:
         """Change one job, along the transition table.
 
         Args:
@@ -200,62 +189,19 @@ class Draft:
             self.jobs.rows.take(job.id, journal)
         if after is not None:
             journal.entries.append((self.jobs, after.id, ABSENT if job is None else job))
-            self.jobs.put(after, job)
+            self.jobs.put(after)
         elif job is not None:
             journal.entries.append((self.jobs, job.id, job))
-            self.jobs.remove(job.id, job)
-            if status is not JobStatus.COMPLETED and job.attempt > self.header.attempt_floor:
+            self.jobs.remove(job.id)
+            if status is not COMPLETED and job.attempt > self.header.attempt_floor:
                 self.note_floor(job.attempt)
-
-    def add_plain(self, jobs: Sequence[Job]) -> None:
-        """Enqueue new plain jobs, with rising sequence numbers, in one pass: as `move` does one by one."""
-        fields = fields_of(jobs)
-        self._note_run(MoveRun(Verb.ENQUEUE, None, jobs, fields))
-        self.jobs.add_plain(jobs, fields)
-
-    def claim_plain(self, ready: Sequence[Job], claimed: Sequence[Job]) -> None:
-        """Claim plain jobs in one pass: as `move` does one by one.
-
-        Args:
-            ready: the jobs, from `take_plain`.
-            claimed: the new value of each.
-        """
-        if self.jobs.rows.of:
-            for job in ready:
-                self.jobs.rows.take(job.id, self._journal)
-        fields = fields_of(claimed)
-        self._note_run(MoveRun(Verb.CLAIM, ready, claimed, fields))
-        self.jobs.claim_plain(claimed, fields)
-
-    def finish_plain(self, jobs: Sequence[Job]) -> None:
-        """Remove plain jobs whose claims end with an ack, in one pass: as `move` and `note` do one by one.
-
-        Args:
-            jobs: the jobs. None of them is among the finished ones.
-        """
-        fields = fields_of(jobs)
-        self._note_run(MoveRun(Verb.ACK, jobs, None, fields))
-        finished = {values["id"]: values["attempt"] for values in fields}
-        self._journal.entries.append((self, "finished", finished))
-        self.header.finished.update(finished)
-        self.jobs.finish_plain(fields)
-
-    def _note_run(self, run: MoveRun) -> None:
-        journal = self._journal
-        journal.changed = True
-        journal.moves.append(run)
-        journal.entries.append((self.jobs, "", run))
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table in the header."""
-        if table is self.header.finished and key in table:
-            self.finished_rewritten = True
         self._journal.set(table, key, value)
 
     def forget(self, table: MutableMapping[str, Any], key: str) -> None:
         """Drop an entry of a table in the header."""
-        if table is self.header.finished:
-            self.finished_rewritten = True
         self._journal.drop(table, key)
 
     def spill(self, job_id: str) -> None:
@@ -263,7 +209,7 @@ class Draft:
         jobs = self.jobs
         self._journal.changed = True
         self._journal.entries.append((jobs, job_id, jobs[job_id]))
-        jobs.remove_waiting(job_id)
+        jobs.remove(job_id)
 
     def move_rows(self, move: BulkMove) -> None:
         """Note a transition of rows of segments. The caller changes the manifest.
@@ -277,7 +223,7 @@ class Draft:
             self._journal.changed = True
             self._journal.bulk.append(move)
 
-    def admit(self, job: Job) -> None:
+    def admit(self, job: JobRecord) -> None:
         """Put a job that is in progress in a range into the blob, before it is moved by itself."""
         self._journal.changed = True
         self._journal.entries.append((self.jobs, job.id, ABSENT))
@@ -291,7 +237,7 @@ class Draft:
             self.note(self.header.ranges, range_id, claim)
         self.jobs.rows.changed()
 
-    def cancel_in_range(self, job: Job) -> None:
+    def cancel_in_range(self, job: JobRecord) -> None:
         """Mark a job that is in progress in a range, so that the holder of the range is told."""
         range_id = self.jobs.rows.range_of(job.id)
         assert range_id is not None
@@ -308,7 +254,7 @@ class Draft:
         jobs = self.jobs
         jobs.rows.hide(job_id, range_id, self._journal)
         self._journal.entries.append((jobs, job_id, jobs[job_id]))
-        jobs.remove_waiting(job_id)
+        jobs.remove(job_id)
 
     def name_segment(self, name: str, segment: Segment) -> None:
         """Add a segment to the manifest. Versions that do not know segments then refuse the blob."""
@@ -342,9 +288,7 @@ class Draft:
                 after = rows.advanced(segment, *segment.taking_spans(within), rows.indexes.get(name))
             for claims, spans in segment.waiting_by_claims(within):
                 rows_of, jobs = ((name, spans),), size_of(spans)
-                self.move_rows(
-                    BulkMove(verb, segment.entrypoint, JobStatus.QUEUED, None, jobs, claims, None, (), rows=rows_of)
-                )
+                self.move_rows(BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=rows_of))
                 if segment.attempts + claims > self.header.attempt_floor:
                     self.note_floor(segment.attempts + claims)
             dropped += segment.waiting - after.waiting
@@ -406,9 +350,9 @@ class Draft:
         """True if there is anything to commit."""
         return self._journal.changed
 
-    def moved_jobs(self) -> dict[str, list[Job | None]]:
+    def moved_jobs(self) -> dict[str, list[JobRecord | None]]:
         """Return all values, old to new, of each job that changed since the last `settle`. None means not there."""
-        stages: dict[str, list[Job | None]] = {}
+        stages: dict[str, list[JobRecord | None]] = {}
         for _, before, after in self.moves:
             job = before or after
             assert job is not None
@@ -418,14 +362,6 @@ class Draft:
     @property
     def moves(self) -> Sequence[Move]:
         """The transitions since the last `settle`, in order."""
-        found: list[Move] = []
-        for step in self._journal.moves:
-            found += step.moves() if isinstance(step, MoveRun) else (step,)
-        return found
-
-    @property
-    def steps(self) -> Sequence[Move | MoveRun]:
-        """The transitions since the last `settle`, in order. Transitions of one pass are together."""
         return self._journal.moves
 
     @property
@@ -448,8 +384,6 @@ class Draft:
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
             if place is header.segments or place is header.ranges:
                 self.jobs.rows.changed()
-            elif place is header.finished or (place is self and key == "finished"):
-                self.finished_rewritten = True
         self._journal.changed = changed
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
@@ -457,12 +391,8 @@ class Draft:
             self.jobs.order.rules_changed()
 
     def restore(self, name: str, old: Any) -> None:
-        """Restore the old value of an attribute, or remove new finished ids: see `Journal`."""
-        if name == "finished":
-            for job_id in old:
-                del self.header.finished[job_id]
-        else:
-            setattr(self, name, old)
+        """Restore the old value of an attribute: see `Journal`."""
+        setattr(self, name, old)
 
     def measure(self, size: int, header_bytes: int) -> None:
         """Compute `base_bytes` and `uncounted_bytes` again, given the bytes of the blob, and set `added_bytes` to 0."""
@@ -474,7 +404,6 @@ class Draft:
         """Make every change since the last `settle` permanent, because it was committed."""
         self._journal.settle()
         self._settled_sequence, self._settled_added = self.jobs.last_sequence, self.added_bytes
-        self.jobs.pack()
 
     # Opening and closing
 
@@ -490,7 +419,7 @@ class Draft:
         header = self.header
         self.jobs.order.take_settings(header.settings, header.entrypoints, header.recent, header.schedules)
 
-    def load(self, changed: Iterable[Job], removed: Iterable[str] = ()) -> None:
+    def load(self, changed: Iterable[JobRecord], removed: Iterable[str] = ()) -> None:
         """Take over the changes of another writer: jobs changed and removed. Cannot be undone."""
         for job_id in removed:
             self.jobs.remove(job_id)
@@ -498,7 +427,7 @@ class Draft:
             self.jobs.put(job)
         self.settle()
 
-    def renumber(self) -> list[Job]:
+    def renumber(self) -> list[JobRecord]:
         """Renumber all jobs if a sequence number has become too large, and return them. Cannot be undone."""
         if self.jobs.last_sequence <= LARGEST_SEQUENCE or self.header.segments:
             return []  # the numbers in segments cannot change; the end of the range of numbers is far away
@@ -511,7 +440,7 @@ class Draft:
         """Return the draft as a value."""
         rows = self.jobs.rows
         return QueueState.trusted(
-            jobs=tuple(job for job in self.jobs.values() if job.id not in rows.of),
+            jobs=tuple(job_of(job) for job in self.jobs.values() if job.id not in rows.of),
             last_sequence=self.jobs.last_sequence if self.changed else self.header.committed_sequence,
             set_aside=self.set_aside,
             **{**self.header.values(), "segments": dict(rows.manifest())},

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from jqueue.domain.job_table import JobTable
+from jqueue.domain.job import COMPLETED, DEAD, JobRecord, JobStatus
 from jqueue.domain.lazy_heap import Entry, LazyHeap
-from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.rules import QueueSettings
 
 
@@ -22,9 +22,9 @@ class EndedJobs:
         retained: heap of the jobs that are kept for a limited time, the first to go first.
     """
 
-    def __init__(self, jobs: JobTable, settings: QueueSettings) -> None:
+    def __init__(self, jobs: Mapping[str, JobRecord], settings: QueueSettings) -> None:
         self._jobs = jobs
-        self._ids: dict[JobStatus, dict[str, None]] = {JobStatus.DEAD: {}, JobStatus.COMPLETED: {}}
+        self._ids: dict[JobStatus, dict[str, None]] = {DEAD: {}, COMPLETED: {}}
         self.apply_settings(settings)
 
     def __len__(self) -> int:
@@ -37,28 +37,28 @@ class EndedJobs:
         for job_id in itertools.chain(*self._ids.values()):
             self._retain(self._jobs[job_id])
 
-    def add(self, job: Job) -> None:
+    def add(self, job: JobRecord) -> None:
         """Add a job."""
         self._ids[job.status][job.id] = None
         self._retain(job)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: JobRecord) -> None:
         """Remove a job."""
         del self._ids[job.status][job.id]
 
-    def with_status(self, status: JobStatus) -> list[Job]:
+    def with_status(self, status: JobStatus) -> list[JobRecord]:
         """Return the jobs of a status, dead or completed."""
         return [self._jobs[job_id] for job_id in self._ids[status]]
 
-    def kept_until(self, job: Job) -> datetime | None:
+    def kept_until(self, job: JobRecord) -> datetime | None:
         """Return the time from which a dead or completed job may be removed; None if never."""
-        if job.status is JobStatus.COMPLETED:
+        if job.status is COMPLETED:
             return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
-        if job.status is JobStatus.DEAD and self._settings.dead_retention is not None:
+        if job.status is DEAD and self._settings.dead_retention is not None:
             return _later(job.dead_at or job.created_at, self._settings.dead_retention)
         return None
 
-    def _retain(self, job: Job) -> None:
+    def _retain(self, job: JobRecord) -> None:
         if (until := self.kept_until(job)) is not None:
             self.retained.push((until, job.id))
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import overload
 
-from jqueue.domain.models import Job, JobStatus, trusted_job
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.bulk import BulkAdded
-from jqueue.domain.operations.jobs import PLAIN
 from jqueue.domain.segment_index import id_hashes, uuid_hash
 
 SCATTER = 0x9E3779B1
@@ -132,19 +132,19 @@ class GivenJobs:
         """
         place, given = number - 1, self._ids.get(number)
         attempt = 0 if given is None else outcome.attempt
-        values = {
-            **PLAIN,
-            "id": bulk_id(number, self.rest) if given is None else given,
-            "entrypoint": self._names[self._entrypoint_of[place]],
-            "payload": b"",
-            "status": JobStatus.QUEUED,
-            "priority": self._priorities[place],
-            "sequence": outcome.offset + number,
-            "created_at": self.created_at,
-            "attempt": attempt,
-            "attempts_before": attempt,
-        }
-        return trusted_job(values)
+        return job_of(
+            JobRecord(
+                bulk_id(number, self.rest) if given is None else given,
+                self._names[self._entrypoint_of[place]],
+                b"",
+                JobStatus.QUEUED,
+                outcome.offset + number,
+                self.created_at,
+                self._priorities[place],
+                attempt,
+                attempt,
+            )
+        )
 
 
 class EnqueuedJobs(Sequence[Job]):
@@ -189,4 +189,4 @@ class EnqueuedJobs(Sequence[Job]):
 
     def _job(self, place: int) -> Job:
         alone = self._outcome.one_by_one.get(place + 1)
-        return self._given.job(place + 1, self._outcome) if alone is None else alone
+        return self._given.job(place + 1, self._outcome) if alone is None else job_of(alone)

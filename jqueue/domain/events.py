@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from jqueue.domain.history import time_text
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import cut_error
-from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.segments import Span
 from jqueue.domain.tallies import ready_since
 from jqueue.domain.transitions import BulkMove, Move, RowsOf, Verb
@@ -274,32 +274,33 @@ class _Batch:
         """Add the events of transitions."""
         kinds, rows, rest_of = self._kinds, self.rows, self._rest
         for verb, before, after in moves:
-            fields = (after or before).__dict__  # quicker than the attributes of a model
-            new = None if after is None else fields["status"]
+            job = after or before
+            assert job is not None
+            new = None if after is None else after.status
             if before is None:
-                old, holder, rest = None, fields["holder"], self._payload(verb, after)
+                old, holder, rest = None, job.holder, self._payload(verb, after)
             elif verb is Verb.CLAIM:
-                old, holder, rest = before.status, fields["holder"], f", {self._seconds(ready_since(before))}"
+                old, holder, rest = before.status, job.holder, f", {self._seconds(ready_since(before))}"
             else:
                 old, holder, rest = before.status, before.holder, rest_of(verb, before, after)
-            key = (fields["entrypoint"], verb, old, new, holder)
+            key = (job.entrypoint, verb, old, new, holder)
             kind = kinds.get(key)
             if kind is None:
                 kind = kinds[key] = len(kinds)
-            rows.append(f"[{kind}, {_quote(fields['id'])}, {fields['attempt']}{rest}]")
+            rows.append(f"[{kind}, {_quote(job.id)}, {job.attempt}{rest}]")
 
     def text(self, number: int) -> str:
         """Return the batch, given the number of its first event."""
         kinds = json.dumps([*self._kinds, *([{"rows": self._places}] if self._places else ())])
         return f"[{number}, {len(self.rows)}, {time_text(self._now)}, {kinds}, [{', '.join(self.rows)}]]"
 
-    def _payload(self, verb: Verb, job: Job | None) -> str:
+    def _payload(self, verb: Verb, job: JobRecord | None) -> str:
         """Return the last columns of an event by which a job enters: its payload, if that is kept."""
         if not self._payloads or verb is not Verb.ENQUEUE or job is None or not _is_kept(job):
             return ""
         return f', null, null, null, "{b2a_base64(job.payload, newline=False).decode("ascii")}"'
 
-    def _rest(self, verb: Verb, before: Job, after: Job | None) -> str:
+    def _rest(self, verb: Verb, before: JobRecord, after: JobRecord | None) -> str:
         """Return the last columns of an event: seconds, age and error. Those at the end without a value are left out.
 
         The seconds are the length of a claim that ends. The age is kept with the event by which a job leaves.
@@ -322,12 +323,12 @@ class _Batch:
         return self._seconds_text
 
 
-def _is_kept(job: Job) -> bool:
+def _is_kept(job: JobRecord) -> bool:
     """Return True if an event keeps the payload of a job. One that is in an object of its own is too large."""
     return job.payload_object is None and len(job.payload) <= PAYLOAD_BYTES
 
 
-def _error(before: Job, after: Job) -> str | None:
+def _error(before: JobRecord, after: JobRecord) -> str | None:
     """Return the error with which an attempt ended. It begins with the class if it was given as an exception."""
     if after.errors and after.errors[-1].attempt == before.attempt:
         return after.errors[-1].text

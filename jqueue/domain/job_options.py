@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_or
 
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.fields import COUNT_MAX, NO_HEADERS
+from jqueue.domain.fields import COUNT_MAX
+from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, check_priority, written_bytes
 
 Made = TypeVar("Made")
@@ -43,8 +44,8 @@ def _time(name: str, value: object, limits: Limits) -> datetime:
     return check_time(name, value).astimezone(UTC)
 
 
-def _headers(name: str, value: Any, limits: Limits) -> Mapping[str, str]:
-    return check_headers(value, limits)
+def _headers(name: str, value: Any, limits: Limits) -> dict[str, str] | None:
+    return dict(check_headers(value, limits)) or None
 
 
 def _headers_bytes(headers: Mapping[str, str]) -> int:
@@ -200,7 +201,6 @@ class RepeatedOptions(TypedDict, total=False):
         Option(
             "names and texts that travel with the job.",
             _headers,
-            unset=NO_HEADERS,
             size=_headers_bytes,
             capability="headers",
             in_bulk=True,
@@ -348,20 +348,20 @@ def options_of_plain(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: datetime.fromisoformat(value) if name in _TIMES else value for name, value in said.items()}
 
 
-def options_bytes(values: Mapping[str, Any]) -> int:
-    """Return about how many bytes the options of a job take in the blob, given the job's fields."""
+def options_bytes(job: JobRecord) -> int:
+    """Return about how many bytes the options of a job take in the blob."""
     size = 0
     for name, size_of in _SIZED:
-        value = values[name]
+        value = getattr(job, name)
         if value:
             size += size_of(value)
     return size
 
 
-def options_needed(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the capabilities that a queue needs to keep a new job's options, given its fields. Its id is left out."""
+def options_needed(job: JobRecord) -> Iterator[str]:
+    """Yield the capabilities that a queue needs to keep a new job's options, given the job. Its id is left out."""
     for name, unset, capability in _NEEDY:
-        if values[name] != unset:
+        if getattr(job, name) != unset:
             yield capability
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol
 
-from jqueue.domain.transitions import BulkMove, Move, MoveRun
+from jqueue.domain.transitions import BulkMove, Move
 
 ABSENT: Any = object()
 """Old value of an entry that did not exist."""
@@ -33,7 +33,7 @@ class Journal:
     def __init__(self) -> None:
         self.changed = False
         self.entries: list[tuple[MutableMapping[str, Any] | Restores, str, Any]] = []
-        self.moves: list[Move | MoveRun] = []
+        self.moves: list[Move] = []
         self.bulk: list[BulkMove] = []
 
     def set(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
@@ -67,7 +67,7 @@ class Journal:
         del self.bulk[bulk:]
         while len(entries) > mark:
             place, key, old = entries.pop()
-            if not isinstance(place, dict):
+            if place.__class__ is not dict:
                 place.restore(key, old)  # type: ignore[union-attr]
             elif old is ABSENT:
                 del place[key]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from types import MappingProxyType, UnionType
-from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, Self
 
+from msgspec.structs import asdict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from jqueue.domain.counters import Counters
@@ -33,6 +33,7 @@ from jqueue.domain.fields import (
     Timestamp,
 )
 from jqueue.domain.history import HistoryHeader
+from jqueue.domain.job import NO_CLAIM, AttemptError, Claim, JobRecord, JobStatus
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Segment, SegmentId
@@ -43,15 +44,18 @@ __all__ = [
     "COUNT_MAX",
     "DEFAULT_CLAIM_TIMEOUT",
     "LARGEST",
+    "NO_CLAIM",
     "NO_HEADERS",
     "PRIORITY_MAX",
     "PRIORITY_MIN",
+    "AnyJob",
     "AttemptError",
     "Claim",
     "CommitRecord",
     "EntrypointRules",
     "FrozenHeaders",
     "Job",
+    "JobRecord",
     "JobStatus",
     "KeyHold",
     "QueueSettings",
@@ -61,33 +65,13 @@ __all__ = [
     "StoredObject",
     "TransactionRecord",
     "Usage",
-    "trusted_job",
+    "for_callers",
+    "job_of",
+    "record_of",
 ]
 
 DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
 """Default time that a claim lasts without a heartbeat."""
-
-
-class JobStatus(StrEnum):
-    """Status of a job. A queued job whose `run_at` lies ahead is called scheduled; that is not a status of its own.
-
-    A completed job stays in the queue only while its result is kept. `COMPLETED` also marks the answer to an
-    idempotent enqueue whose job has already finished.
-    """
-
-    QUEUED = "queued"
-    IN_PROGRESS = "in_progress"
-    DEAD = "dead"
-    COMPLETED = "completed"
-
-    __hash__ = str.__hash__  # Enum's own is in Python, and slow: every change looks up the transition table
-
-
-class Claim(NamedTuple):
-    """The right to work on a job. The attempt is the fencing token: it grows at every claim and never shrinks."""
-
-    job_id: str
-    attempt: int
 
 
 def _to_commit_record(value: object) -> object:
@@ -100,17 +84,6 @@ def _new_id() -> str:
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - `Job(...)` dates itself, as in 1.0.0; the queues hand the time in
-
-
-class AttemptError(NamedTuple):
-    """The error that ended one attempt of a job."""
-
-    attempt: Count
-    """The attempt, as in the claim."""
-    at: Timestamp
-    """Time of the nack, or of the sweep that found the claim stale."""
-    text: str
-    """The error, cut at 256 bytes. It begins with the class of the exception if it was given as an exception."""
 
 
 class NotLoaded(bytes):
@@ -240,10 +213,7 @@ class Job(BaseModel):
 
     def evolve(self, **changes: Any) -> Job:
         """Return the same job with some fields replaced. The values are not checked: they come from the domain."""
-        values = self.__dict__.copy()
-        for name, value in changes.items():  # one by one: `update` would first make the copy larger
-            values[name] = value
-        return trusted_job(values, self.__pydantic_extra__)
+        return self.model_copy(update=changes)
 
     def __hash__(self) -> int:
         return hash((self.id, self.status, self.attempt))  # a result may be a list
@@ -256,59 +226,42 @@ class Job(BaseModel):
             yield name, value
 
 
-NO_CLAIM: Mapping[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None, "claimed_at": None}
-"""The claim's fields in a job that is not in progress."""
-
-_ALL_FIELDS = set(Job.model_fields)
-
-PLAIN_FIELDS = set(_ALL_FIELDS)
-"""The `__pydantic_fields_set__` of a plain job, which is known by the identity of this set.
-
-A plain job has no options and no unknown fields: all its fields have their defaults, except `id`, `entrypoint`,
-`payload`, `status`, `priority`, `created_at`, `sequence`, `attempt`, `failures` and the fields of its claim. Nearly all
-jobs are plain. Many of them are changed in one pass, and encoded without a look at the other fields.
-"""
-
-
-def _kind_of(hint: Any) -> Any:
-    """Return the plain type in a type hint, without None and without annotations."""
-    if get_origin(hint) is Annotated:
-        return _kind_of(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return _kind_of(next(part for part in get_args(hint) if part is not type(None)))
-    return get_origin(hint) or hint
-
-
-JOB_KINDS: Mapping[str, Any] = {name: _kind_of(field.annotation) for name, field in Job.model_fields.items()}
-"""The plain type of each field of a job, without None."""
-
-_SLOTS = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 _new: Callable[[type[Job]], Job] = object.__new__
+_SLOTS = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 _set_values, _set_names, _set_extra, _set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
+_FIELDS = set(Job.model_fields)
 
 
-def trusted_job(values: dict[str, Any], extra: dict[str, Any] | None = None, fields: set[str] = _ALL_FIELDS) -> Job:
-    """Make a job from checked values of all its fields: like `model_construct`, much faster.
-
-    Args:
-        values: one for each field. The job keeps this dictionary: do not change it afterwards.
-        extra: fields that this version does not know.
-        fields: `PLAIN_FIELDS` for a plain job.
-    """
+def job_of(record: JobRecord) -> Job:
+    """Return a job of the queue as callers get it, without a check of its values."""
+    values = asdict(record)
+    extra = values.pop("extra")
+    values["headers"] = NO_HEADERS if record.headers is None else FrozenHeaders(record.headers)
     job = _new(Job)
     _set_values(job, values)
-    _set_names(job, fields)  # shared: a frozen model never adds to it
-    _set_extra(job, dict(extra) if extra else {})
+    _set_names(job, _FIELDS)  # shared: a frozen model never adds to it
+    _set_extra(job, extra or {})
     _set_private(job, None)
     return job
 
 
-def fields_of(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """Return the fields of each job, for code that looks at many jobs. Do not change them.
+def record_of(job: Job) -> JobRecord:
+    """Return a job of a caller as the queue has it."""
+    values = {**job.__dict__, "headers": dict(job.headers) or None}
+    return JobRecord(**values, extra=job.__pydantic_extra__ or None)
 
-    An attribute of a model is slow: Python looks for a `__getattr__` at each access. This is one access for each job.
-    """
-    return [job.__dict__ for job in jobs]
+
+AnyJob = Job | JobRecord
+"""A job in either shape, for code that only reads it."""
+
+
+def for_callers(result: Any) -> Any:
+    """Return the result of an operation as callers get it: jobs as models, alone or in a list."""
+    if result.__class__ is JobRecord:
+        return job_of(result)
+    if result.__class__ is list:
+        return [job_of(each) if each.__class__ is JobRecord else each for each in result]
+    return result
 
 
 class CommitRecord(NamedTuple):

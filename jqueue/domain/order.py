@@ -7,17 +7,15 @@ job of each kind (limit and entrypoint). So a claim costs O(log n), whatever the
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from jqueue.domain.ended_jobs import EndedJobs
-from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
+from jqueue.domain.job import IN_PROGRESS, QUEUED, JobRecord
 from jqueue.domain.lazy_heap import Entry, LazyHeap
-from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Job, JobStatus
+from jqueue.domain.models import LARGEST
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -31,7 +29,7 @@ class Order:
     """The queued jobs of a table in the order in which they are served, and the jobs whose time is over.
 
     Args:
-        jobs: the table. Each change of a job in it must be followed by a call of `changed`.
+        jobs: the table. Each change of a job in it must be followed by calls of `removed` and `added`.
         rows: the rows of segments; rows that are not loaded are not in the table.
 
     Attributes:
@@ -42,7 +40,7 @@ class Order:
         ended: the dead and completed jobs.
     """
 
-    def __init__(self, jobs: JobTable, rows: SegmentRows) -> None:
+    def __init__(self, jobs: Mapping[str, JobRecord], rows: SegmentRows) -> None:
         self.jobs = jobs
         self._rows = rows
         self.settings = QueueSettings()
@@ -86,90 +84,48 @@ class Order:
         """Take note that the rules of an entrypoint have changed."""
         self._ready_all = None
 
-    def changed(self, before: Job | None, after: Job | None) -> None:
-        """Take note of a job that has changed in the table. None stands for a job that was, or is, not there."""
+    def removed(self, job: JobRecord) -> None:
+        """Take note of a job that has left the table, or has another value now."""
+        status, entrypoint = job.status, job.entrypoint
         if self._parked_ids:  # a job that has changed is no longer parked: its key is checked again
-            self._parked_ids.discard(before.id if before is not None else after.id if after is not None else "")
-        if before is not None:
-            self._remove(before)
-        if after is not None:
-            self._add(after)
-
-    def add_plain(self, fields: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of new plain jobs that are queued, and were never claimed: as `changed` does one by one."""
-        entries: dict[str, list[Entry]] = {}
-        for values in fields:
-            entrypoint = values["entrypoint"]
-            several = entries.get(entrypoint)
-            if several is None:
-                several = entries[entrypoint] = []
-            several.append((values["priority"], values["sequence"], entrypoint, values["id"]))
-        for entrypoint, several in entries.items():
-            _count(self._queued, entrypoint, len(several))
-            self._heap_of(entrypoint).push_all(several)
-            if self._ready_all is not None and entrypoint not in self.rules:
-                self._ready_all.push_all(several)
-
-    def claim_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of plain jobs that were queued and are claimed now: as `changed` does one by one."""
-        for entrypoint, number in Counter([values["entrypoint"] for values in fields]).items():
-            self._uncount_queued(entrypoint, number)
-            _count(self.running, entrypoint, number)
-
-    def finish_plain(self, fields: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of plain jobs that were in progress and are gone: as `changed` does one by one."""
-        for entrypoint, number in Counter([values["entrypoint"] for values in fields]).items():
-            _count(self.running, entrypoint, -number)
-
-    def add_packed(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
-        """Take note of a new packed job that waits only for its turn: like `changed`, much faster."""
-        if was_claimed(entry):
-            self.changed(None, unpacked(job_id, entry))
-            return
-        self._parked_ids.discard(job_id)
-        _count(self._queued, place[2], 1)
-        self._push((*place, job_id))
-
-    def removed_packed(self, job_id: str, place: tuple[int, int, str]) -> None:
-        """Take note of a removed packed job that waited only for its turn: like `changed`, much faster."""
-        self._parked_ids.discard(job_id)
-        self._uncount_queued(place[2])
-
-    def _uncount_queued(self, entrypoint: str, jobs: int = 1) -> None:
-        _count(self._queued, entrypoint, -jobs)
-        if entrypoint not in self._queued:  # the heap goes with its last job, or old names would pile up
-            self._ready.pop(entrypoint, None)
-
-    def _remove(self, job: Job) -> None:
-        if job.status is JobStatus.QUEUED:
-            self._uncount_queued(job.entrypoint)
-        elif job.status is not JobStatus.IN_PROGRESS:
+            self._parked_ids.discard(job.id)
+        if status is QUEUED:
+            left = self._queued[entrypoint] - 1
+            if left:
+                self._queued[entrypoint] = left
+            else:  # the heap goes with its last job, or old names would pile up
+                del self._queued[entrypoint]
+                self._ready.pop(entrypoint, None)
+        elif status is not IN_PROGRESS:
             self.ended.remove(job)
         else:
-            _count(self.running, job.entrypoint, -1)
+            _count(self.running, entrypoint, -1)
         if job.concurrency_key is not None:
             self._keyed -= 1
-            if job.status is JobStatus.IN_PROGRESS:
+            if status is IN_PROGRESS:
                 _count(self.running_keys, job.concurrency_key, -1)
             self._unpark(job.concurrency_key)
 
-    def _add(self, job: Job) -> None:
-        status = job.status
-        if status is JobStatus.QUEUED:
-            _count(self._queued, job.entrypoint, 1)
+    def added(self, job: JobRecord) -> None:
+        """Take note of a new job in the table, or of its new value."""
+        status, entrypoint = job.status, job.entrypoint
+        if self._parked_ids:
+            self._parked_ids.discard(job.id)
+        if status is QUEUED:
+            self._queued[entrypoint] = self._queued.get(entrypoint, 0) + 1
             if job.expires_at is not None:
                 self._expiring.push((job.expires_at, job.id))
             if job.run_at is not None:
                 self._scheduled.push((job.run_at, job.id))
             else:
                 self._push_ready(job)
-        elif status is JobStatus.IN_PROGRESS:
-            _count(self.running, job.entrypoint, 1)
-        else:
+        elif status is not IN_PROGRESS:
             self.ended.add(job)
+        else:
+            self.running[entrypoint] = self.running.get(entrypoint, 0) + 1
         if job.concurrency_key is not None:
             self._keyed += 1
-            if status is JobStatus.IN_PROGRESS:
+            if status is IN_PROGRESS:
                 _count(self.running_keys, job.concurrency_key, 1)
 
     # Queries
@@ -190,7 +146,7 @@ class Order:
         """Return the number of queued jobs of each entrypoint that has some, scheduled jobs included."""
         return dict(self._rows.waiting() + Counter(self._queued)) if self._rows.segments else dict(self._queued)
 
-    def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
+    def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> JobRecord | None:
         """Return the next job to claim, by priority, then by sequence; None if there is none, or all are held back.
 
         The job is removed from the order: the caller must move it.
@@ -205,58 +161,6 @@ class Order:
             self._promote(now)
         heap = self._first_heap(entrypoints, now)
         return None if heap is None else self._pop(heap)
-
-    def take_plain(self, entrypoints: tuple[str, ...] | None, now: datetime, most: int) -> list[Job]:
-        """Return the next jobs to claim, as far as they are plain and nothing but their order decides.
-
-        They are removed from the order: the caller must move them. The list ends at a job that is not plain, and where
-        the row of a segment that is not loaded comes next. With rules, it is empty. `take` finds the next job.
-        """
-        if self.rules or self._through is not None:
-            return []
-        self._now = now
-        unloaded = self._rows.unloaded(entrypoints) if self._rows.segments else ()
-        if unloaded and self._rows.is_due(unloaded, now):
-            return []
-        stop = self._rows.first_ready(unloaded) if unloaded else None
-        if self._scheduled.entries:
-            self._promote(now)
-        if entrypoints is None:
-            heap: LazyHeap | None = self._all_ready()
-        else:
-            heap = self._ready.get(entrypoints[0]) if len(entrypoints) == 1 else None
-        taken: list[Job] = []
-        if heap is None:
-            return taken
-        entries, table = heap.entries, self.jobs.entries
-        in_order = len(entries) <= 2 * most  # to sort them all, which leaves a heap, then costs less than to pop half
-        if in_order:
-            entries.sort()
-        last, done = "", 0
-        while done < len(entries) and len(taken) < most:
-            priority, sequence, entrypoint, job_id = entries[done]
-            entry = table.get(job_id)
-            if entry is not None and job_id != last:  # or it has left the queue, or an undo has added its entry again
-                if stop is not None and stop < (priority, sequence):
-                    break
-                job = entry if type(entry) is Job else unpacked(job_id, entry)
-                values = job.__dict__  # see `fields_of`
-                if (
-                    job.__pydantic_fields_set__ is not PLAIN_FIELDS
-                    or values["status"] is not JobStatus.QUEUED
-                    or values["sequence"] != sequence
-                    or values["entrypoint"] != entrypoint
-                    or values["priority"] != priority
-                ):
-                    break
-                taken.append(job)
-                last = job_id
-            if in_order:
-                done += 1
-            else:
-                heapq.heappop(entries)
-        del entries[:done]
-        return taken
 
     def _check_rows(self, entrypoints: tuple[str, ...] | None, now: datetime) -> None:
         """Return if no row that is not loaded comes before the next job."""
@@ -344,8 +248,8 @@ class Order:
 
     def _is_current(self, entry: Entry) -> bool:
         """Return True if an entry is the place of a job that waits. Unlike `_is_ready`, it changes nothing."""
-        found = self.jobs.entries.get(entry[-1])
-        return found is not None and self._has_place(unpacked(entry[-1], found), entry)
+        found = self.jobs.get(entry[-1])
+        return found is not None and _has_place(found, entry)
 
     def _running(self, entrypoint: str) -> int:
         in_ranges = self._rows.running(entrypoint) if self._rows.ranges else 0
@@ -375,7 +279,7 @@ class Order:
         """Return the cron entries that a dequeue must change: nearly always the entries that are due."""
         return [entry for entry in self.schedules.values() if is_pending(entry, now)] if self.schedules else []
 
-    def outlived(self, now: datetime) -> Job | None:
+    def outlived(self, now: datetime) -> JobRecord | None:
         """Return a job whose time is over: queued and expired, or ended and kept for long enough; None if none is.
 
         The caller must move it before it asks for the next.
@@ -390,7 +294,7 @@ class Order:
 
     # Heaps
 
-    def _pop(self, heap: LazyHeap) -> Job | None:
+    def _pop(self, heap: LazyHeap) -> JobRecord | None:
         """Take from a heap the first job whose concurrency key allows a claim. The jobs before it are parked."""
         while (entry := heap.pop()) is not None or self._unpark_postponed():
             if entry is None:
@@ -398,7 +302,7 @@ class Order:
             if self._through is not None and entry[1] > self._through:
                 self._skip(heap, entry)
                 continue
-            job = unpacked(entry[-1], self.jobs.entries[entry[-1]])
+            job = self.jobs[entry[-1]]
             if job.concurrency_key is None or self._is_free(job):
                 return job
             self._park(job, entry)
@@ -429,11 +333,11 @@ class Order:
                 self._parked_ids.discard(other[-1])
                 self._push(other)
 
-    def _is_free(self, job: Job) -> bool:
+    def _is_free(self, job: JobRecord) -> bool:
         key = job.concurrency_key
         return key is None or self.running_keys.get(key, 0) < (job.concurrency_limit or 1)
 
-    def _park(self, job: Job, entry: Entry) -> None:
+    def _park(self, job: JobRecord, entry: Entry) -> None:
         assert job.concurrency_key is not None
         kinds = self._parked.setdefault(job.concurrency_key, {})
         kind = (job.concurrency_limit or 1, job.entrypoint)
@@ -470,7 +374,7 @@ class Order:
             self._ready_all = LazyHeap(self._is_ready, entries, live=lambda: sum(self._queued.values()))
         return self._ready_all
 
-    def _push_ready(self, job: Job) -> None:
+    def _push_ready(self, job: JobRecord) -> None:
         if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
             self._push((job.priority, job.sequence, job.entrypoint, job.id))
 
@@ -494,14 +398,8 @@ class Order:
             self._push_ready(self.jobs[top[-1]])
 
     def _is_ready(self, entry: Entry) -> bool:
-        job_id = entry[-1]
-        found = self.jobs.entries.get(job_id)
-        if found is None or job_id in self._parked_ids:
-            return False
-        if found.__class__ is tuple and (place := place_of(found)) is not None:
-            return place == entry[:3]
-        job = unpacked(job_id, found)
-        if not self._has_place(job, entry):
+        job = self.jobs.get(entry[3])
+        if job is None or not _has_place(job, entry) or entry[3] in self._parked_ids:
             return False
         if job.run_at is None or job.run_at <= self._now:
             return True
@@ -510,26 +408,25 @@ class Order:
             self._postponed_keys.append(job.concurrency_key)
         return False
 
-    def _has_place(self, job: Job, entry: Entry) -> bool:
-        priority, sequence, entrypoint, _ = entry
-        return (
-            job.status is JobStatus.QUEUED
-            and job.sequence == sequence
-            and job.entrypoint == entrypoint
-            and job.priority == priority
-        )
-
     def _is_parked(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and job.id in self._parked_ids and self._has_place(job, entry)
+        return job is not None and job.id in self._parked_ids and _has_place(job, entry)
 
     def _is_scheduled(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and job.status is JobStatus.QUEUED and job.run_at == entry[0]
+        return job is not None and job.status is QUEUED and job.run_at == entry[0]
 
     def _is_expiring(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]
+        return job is not None and job.status is QUEUED and job.expires_at == entry[0]
+
+
+def _has_place(job: JobRecord, entry: Entry) -> bool:
+    """Return True if an entry of a heap is the place of a job that waits."""
+    priority, sequence, entrypoint, _ = entry
+    return (
+        job.status is QUEUED and job.sequence == sequence and job.priority == priority and job.entrypoint == entrypoint
+    )
 
 
 def _count(counts: dict[str, int], name: str, change: int) -> None:

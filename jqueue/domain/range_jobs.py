@@ -8,13 +8,12 @@ from operator import attrgetter
 from typing import ClassVar
 
 from jqueue.domain.durations import Duration
-from jqueue.domain.job_table import Packed, packed, unpacked
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Segment
 
 
-def in_progress(job: Job, claim: Range) -> Job:
+def in_progress(job: JobRecord, claim: Range) -> JobRecord:
     """Return the job of a row as it is in progress under the claim of its range."""
     return job.evolve(
         status=JobStatus.IN_PROGRESS,
@@ -28,12 +27,11 @@ def in_progress(job: Job, claim: Range) -> Job:
     )
 
 
-def with_tries(job_id: str, entry: Packed, tries: tuple[int, int]) -> Packed:
-    """Return the packed job of a row with the claims and failures of ranges added."""
+def with_tries(job: JobRecord, tries: tuple[int, int]) -> JobRecord:
+    """Return the job of a row with the claims and failures of ranges added."""
     if tries == (0, 0):
-        return entry
-    job = unpacked(job_id, entry)
-    return packed(job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1]), {})
+        return job
+    return job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1])
 
 
 SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
@@ -43,7 +41,7 @@ SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
 _single_options, _NO_OPTIONS = attrgetter(*SINGLE), (None,) * len(SINGLE)
 
 
-def is_single(job: Job) -> bool:
+def is_single(job: JobRecord) -> bool:
     """Return True if a job is never in a range."""
     return _single_options(job) != _NO_OPTIONS
 

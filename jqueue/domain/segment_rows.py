@@ -13,9 +13,8 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from jqueue.domain.errors import SegmentDamagedError
-from jqueue.domain.job_table import Packed, attempt_of, packed, unpacked
+from jqueue.domain.job import JobRecord
 from jqueue.domain.journal import Journal
-from jqueue.domain.models import Job
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
@@ -49,9 +48,11 @@ class RowsMissingError(Exception):
 class HoldsRows(Protocol):
     """A table of jobs in which loaded rows stand."""
 
-    entries: dict[str, Job | Packed]
+    def __contains__(self, job_id: object, /) -> bool: ...
 
-    def put_row(self, job_id: str, entry: Packed) -> None:
+    def __getitem__(self, job_id: str, /) -> JobRecord: ...
+
+    def put_row(self, job: JobRecord) -> None:
         """Add the job of a row."""
 
     def drop_row(self, job_id: str) -> None:
@@ -90,7 +91,7 @@ class SegmentRows:
         self.indexes: dict[str, SegmentIndex] = {}
         self._entrypoints: dict[str, str] = {}
         self.ranges: Mapping[str, Range] = {}
-        self._claimed: dict[str, tuple[str, int, Packed]] = {}
+        self._claimed: dict[str, tuple[str, int, JobRecord]] = {}
         self._left: Counter[str] = Counter()
         self._taken: dict[str, set[int]] = {}
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
@@ -189,33 +190,34 @@ class SegmentRows:
 
     # Loading
 
-    def load(self, name: str, chunk: int, rows: Collection[tuple[int, str, Packed]], *, is_whole: bool = True) -> None:
+    def load(self, name: str, chunk: int, rows: Collection[tuple[int, JobRecord]], *, is_whole: bool = True) -> None:
         """Add rows of a chunk to the table of jobs. The draft must have no changes.
 
         Args:
             name: the segment.
             chunk: the number of the chunk.
-            rows: the number, the job id and the packed job of each row.
+            rows: the number and the job of each row.
             is_whole: True if these are all rows of the chunk.
         """
         segment = self.segments.get(name)
         if segment is None:
             return
-        entries, of = self._jobs.entries, self.of
+        entries, of = self._jobs, self.of
         before, first, taken, tried = len(of), segment.next, segment.taken, segment.tried
         size = segment.chunk_rows
         in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
         claims = [pair for pair in in_ranges if pair[1].first < (chunk + 1) * size and pair[1].last > chunk * size]
-        for row, job_id, entry in rows:
+        for row, entry in rows:
+            job_id = entry.id
             for range_id, claim in claims:
                 if claim.has(row):
                     self._claimed[job_id] = range_id, row, entry
             if row >= first and job_id not in entries and not (taken and segment.is_taken(row)):
-                self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)) if tried else entry)
+                self._jobs.put_row(with_tries(entry, segment.tries_of(row)) if tried else entry)
                 of[job_id] = name, row
         self._left[segment.entrypoint] += len(of) - before
         if not is_whole:
-            self._alone.setdefault(name, set()).update(row for row, _, _ in rows)
+            self._alone.setdefault(name, set()).update(row for row, _ in rows)
             return
         self._loaded.setdefault(name, set()).add(chunk)
         self._changed([name])
@@ -262,7 +264,7 @@ class SegmentRows:
         for row in rows:
             if row in known:
                 job_id, entry = known[row]
-                self._jobs.put_row(job_id, with_tries(job_id, entry, segment.tries_of(row)))
+                self._jobs.put_row(with_tries(entry, segment.tries_of(row)))
                 self.of[job_id] = name, row
                 self._left[segment.entrypoint] += 1
                 journal.entries.append((returned, job_id, None))
@@ -282,10 +284,9 @@ class SegmentRows:
         """
         place, known = self.of[job_id], self._claimed.get(job_id)
         if range_id is not None:
-            entry = self._jobs.entries[job_id]
+            entry = self._jobs[job_id]
             claims, failures = self.segments[place[0]].tries_of(place[1])
-            line = packed(entry, {}) if isinstance(entry, Job) else entry
-            self._claimed[job_id] = range_id, place[1], with_tries(job_id, line, (-claims, -failures))
+            self._claimed[job_id] = range_id, place[1], with_tries(entry, (-claims, -failures))
         self.release(job_id)
         journal.entries.append((_Hidden(self), job_id, (place, known)))
 
@@ -361,7 +362,7 @@ class SegmentRows:
             self._left[self._entrypoints[place[0]]] -= 1
             journal.entries.append((self, job_id, place))
 
-    def unhide(self, job_id: str, place: tuple[str, int], known: tuple[str, int, Packed] | None) -> None:
+    def unhide(self, job_id: str, place: tuple[str, int], known: tuple[str, int, JobRecord] | None) -> None:
         """Undo `hide`, given what was known of the row: its place, and the range that it had left in this commit."""
         if known is None:
             self._claimed.pop(job_id, None)
@@ -432,13 +433,13 @@ class SegmentRows:
         claimed = (each.span for each in self.ranges.values() if each.segment == name)
         return without([*waiting, *claimed], ((row, row + 1) for row in self._taken.get(name, ())))
 
-    def claimed_job(self, job_id: str) -> Job | None:
+    def claimed_job(self, job_id: str) -> JobRecord | None:
         """Return a job that is in progress in a range, if its row is loaded; None if it is not."""
         place = self._claimed.get(job_id)
         claim = None if place is None else self.ranges.get(place[0])
-        if place is None or claim is None or job_id in self._jobs.entries:
+        if place is None or claim is None or job_id in self._jobs:
             return None
-        return in_progress(unpacked(job_id, place[2]), claim)
+        return in_progress(place[2], claim)
 
     def claimed_key(self, key: str) -> str | None:
         """Return the id of a job in a range that holds a unique key, if its row is loaded; None if none does."""
@@ -467,7 +468,7 @@ class SegmentRows:
                 found.append(range_id)
         return found or unknown
 
-    def jobs_of(self, range_id: str) -> list[Job]:
+    def jobs_of(self, range_id: str) -> list[JobRecord]:
         """Return the jobs of a range.
 
         Raises:
@@ -506,7 +507,7 @@ class SegmentRows:
         claim = self.ranges[range_id]
         self._need_chunks(claim.segment, rows)
         claimed = self._claimed.items()
-        known = {row: (job_id, attempt_of(entry)) for job_id, (its, row, entry) in claimed if its == range_id}
+        known = {row: (job_id, entry.attempt) for job_id, (its, row, entry) in claimed if its == range_id}
         found = (known[row] for row in rows if row in known)
         return [(job_id, attempt + claim.claims) for job_id, attempt in found]
 

@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import AnyJob
 from jqueue.domain.tallies import ready_since
 
 
@@ -33,7 +34,7 @@ _CLAIMED_OR_ENDED = {
 }
 
 
-def phase_of(job: Job, now: datetime) -> Phase:
+def phase_of(job: AnyJob, now: datetime) -> Phase:
     """Return the phase of a job at a time."""
     phase = _CLAIMED_OR_ENDED.get(job.status)
     if phase is not None:
@@ -43,12 +44,12 @@ def phase_of(job: Job, now: datetime) -> Phase:
     return Phase.READY if job.expires_at is None or job.expires_at > now else Phase.EXPIRED
 
 
-def turn_of(job: Job) -> tuple[int, int, datetime]:
+def turn_of(job: AnyJob) -> tuple[int, int, datetime]:
     """Return the place of a job in the order in which jobs are served."""
     return job.priority, job.sequence, job.created_at
 
 
-def since(job: Job) -> datetime:
+def since(job: AnyJob) -> datetime:
     """Return the time since which a job is in its phase. For a scheduled job, that time lies ahead: it is its `run_at`.
 
     A job in progress counts from its claim, a dead one from its death, a completed one from its ack.
@@ -92,7 +93,7 @@ class Selection:
         """The statuses that the chosen jobs have; none if they may have any."""
         return tuple({JobStatus.QUEUED if phase in QUEUED else JobStatus(phase) for phase in self.phases})
 
-    def matches(self, job: Job, now: datetime) -> bool:
+    def matches(self, job: AnyJob, now: datetime) -> bool:
         """Return True if a job is chosen.
 
         Args:
@@ -109,7 +110,7 @@ class Selection:
             and self._has_the_age(job, now)
         )
 
-    def _has_the_age(self, job: Job, now: datetime) -> bool:
+    def _has_the_age(self, job: AnyJob, now: datetime) -> bool:
         if self.older_than is None and self.newer_than is None:
             return True
         age = (now - since(job)).total_seconds()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 
 LARGEST_SEQUENCE = 2**52
 """Sequence number above which all jobs are renumbered from 1, because the numbers grow without end."""
 
 
-def renumbered(jobs: Iterable[Job]) -> list[Job]:
+def renumbered(jobs: Iterable[JobRecord]) -> list[JobRecord]:
     """Return the jobs with sequence numbers from 1 on, in the same order. Jobs that shared a number still do."""
     jobs = list(jobs)
     places = {sequence: place for place, sequence in enumerate(sorted({job.sequence for job in jobs}), 1)}
     return [job.evolve(sequence=places[job.sequence]) for job in jobs]
 
 
-def number_unnumbered(jobs: list[Job]) -> list[Job]:
+def number_unnumbered(jobs: list[JobRecord]) -> list[JobRecord]:
     """Give jobs without a sequence number, added by hand or by 1.0.0, places behind the others, in their order.
 
     If a place has become too large, all jobs are renumbered.

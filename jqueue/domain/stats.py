@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jqueue.domain.counters import OTHERS
-from jqueue.domain.job_table import Packed, split_waiting, unpacked
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits, enqueue_share
-from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.models import EntrypointRules, QueueState, SetAside
 from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
 from jqueue.domain.rates import claims_left
@@ -110,19 +110,16 @@ class Census:
         self._tallies: dict[str, _Tally] = {}
         self._holders: Counter[str] = Counter()
 
-    def count(self, job: Job) -> None:
+    def count(self, job: JobRecord) -> None:
         """Count one job."""
         self._tally(job.entrypoint).count(job, self.now)
         if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
             self._holders[job.holder] += 1
 
-    def count_entries(self, entries: Iterable[tuple[str, Job | Packed]]) -> None:
-        """Count entries of a table of jobs. Packed jobs that only wait for their turn are not unpacked."""
-        waiting, others = split_waiting(entries)
-        for entrypoint, (number, oldest) in waiting.items():
-            self.count_waiting(entrypoint, number, 0, oldest)
-        for job_id, entry in others:
-            self.count(unpacked(job_id, entry))
+    def count_all(self, jobs: Iterable[JobRecord]) -> None:
+        """Count jobs."""
+        for job in jobs:
+            self.count(job)
 
     def count_waiting(self, entrypoint: str, ready: int, scheduled: int, oldest: datetime | None) -> None:
         """Count queued jobs of an entrypoint that are not looked at one by one.
@@ -297,7 +294,7 @@ class _Tally:
     oldest: datetime | None = None
     claim: datetime | None = None
 
-    def count(self, job: Job, now: datetime) -> None:
+    def count(self, job: JobRecord, now: datetime) -> None:
         self.results_dropped += job.result_dropped > 0
         self.errors_dropped += job.error_dropped > 0
         if job.status is JobStatus.IN_PROGRESS:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
+import msgspec
 from pydantic import Field
 
-from jqueue.domain.fields import Count
+from jqueue.domain.fields import COUNT_MAX, Count
 
 OBJECTS = "objects"
 """The critical feature of a queue with such objects: an older reader would hand an empty payload to a handler."""
@@ -18,14 +19,17 @@ OBJECT_BYTES = 240
 """About how many bytes the name of an object takes in the blob, with its size and its digest."""
 
 
+_SUFFIX, _DIGEST = r"^\.(payloads|results)/[A-Za-z0-9_-]{1,200}", "^[0-9a-f]{64}"
+
+
 class StoredObject(NamedTuple):
     """The object of a payload or a result."""
 
-    suffix: Annotated[str, Field(pattern=r"^\.(payloads|results)/[A-Za-z0-9_-]{1,200}$")]
+    suffix: Annotated[str, Field(pattern=_SUFFIX + "$"), msgspec.Meta(pattern=_SUFFIX + r"\Z")]
     """The end of its name, after the name of the queue's object."""
-    size: Count
+    size: Annotated[Count, msgspec.Meta(ge=0, le=COUNT_MAX)]
     """Number of its bytes."""
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, Field(pattern=_DIGEST + "$"), msgspec.Meta(pattern=_DIGEST + r"\Z")]
     """The SHA-256 digest of its bytes, in hexadecimal."""
 
 

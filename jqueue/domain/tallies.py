@@ -7,9 +7,8 @@ processes. A commit whose answer was lost counts once: its counters landed with 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
 
 from jqueue.domain.counters import (
     CANCELLED,
@@ -30,8 +29,9 @@ from jqueue.domain.counters import (
     windows_after,
     with_durations,
 )
-from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.transitions import BulkMove, Move, MoveRun, Verb
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.models import AnyJob
+from jqueue.domain.transitions import ACK, CLAIM, ENQUEUE, HEARTBEAT, BulkMove, Move, Verb
 
 ENTRYPOINTS_COUNTED = 64
 """Number of entrypoints with counters of their own. The counters of others are added up under `OTHERS`."""
@@ -79,7 +79,7 @@ class _Sums:
 
 def with_moves(
     counters: Mapping[str, Counters],
-    moves: Iterable[Move | MoveRun],
+    moves: Iterable[Move],
     now: datetime,
     bulk: Iterable[BulkMove] = (),
 ) -> Mapping[str, Counters]:
@@ -99,15 +99,23 @@ def with_moves(
             sums = changed[entrypoint] = _Sums(counters.get(entrypoint, EMPTY))
         return sums
 
-    for move in moves:
-        if isinstance(move, MoveRun):
-            _count_run(move, sums_of)
+    for verb, before, after in moves:
+        if verb is HEARTBEAT:
             continue
-        verb, before, after = move
-        if verb is not Verb.HEARTBEAT:
-            job = before or after
-            assert job is not None
-            _count(verb, job, before, after, sums_of(job.entrypoint))
+        job = before or after
+        assert job is not None
+        sums = sums_of(job.entrypoint)
+        if verb is ENQUEUE:
+            sums.totals[ENQUEUED] += 1
+        elif verb is CLAIM:
+            sums.totals[CLAIMED] += 1
+            sums.ready.append(ready_since(job))
+        elif verb is ACK:
+            sums.totals[DONE] += 1
+            if job.claimed_at is not None:
+                sums.claimed.append(job.claimed_at)
+        else:
+            _count(verb, job, before, after, sums)
     for rows in bulk:
         _count_rows(rows, sums_of(rows.entrypoint))
     if not changed:
@@ -124,40 +132,11 @@ def _until(now: datetime, moments: list[datetime]) -> list[tuple[float, int]]:
     return [((now - moment).total_seconds(), number) for moment, number in Counter(moments).items()] if moments else []
 
 
-def _count_run(run: MoveRun, sums_of: Callable[[str], _Sums]) -> None:
-    """Count the same transition of several plain jobs: as `_count` does one by one."""
-    verb, _, after, fields = run
-    jobs: dict[str, list[Mapping[str, Any]]] = {}
-    for values in fields:
-        entrypoint = values["entrypoint"]
-        several = jobs.get(entrypoint)
-        if several is None:
-            several = jobs[entrypoint] = []
-        several.append(values)
-    for entrypoint, several in jobs.items():
-        sums = sums_of(entrypoint)
-        if verb is Verb.ENQUEUE:
-            sums.totals[ENQUEUED] += len(several)
-        elif verb is Verb.ACK:
-            sums.totals[DONE] += len(several)
-            sums.claimed += [at for values in several if (at := values["claimed_at"]) is not None]
-        elif after is not None:
-            sums.totals[CLAIMED] += len(several)
-            sums.ready += [values["created_at"] for values in several]  # a plain job was ready at once
-
-
-def _count(verb: Verb, job: Job, before: Job | None, after: Job | None, sums: _Sums) -> None:
-    """Count a transition."""
+def _count(verb: Verb, job: JobRecord, before: JobRecord | None, after: JobRecord | None, sums: _Sums) -> None:
+    """Count one of the rarer transitions."""
     totals = sums.totals
-    if verb is Verb.CLAIM:
-        totals[CLAIMED] += 1
-        sums.ready.append(ready_since(job))
-    elif verb in (Verb.ENQUEUE, Verb.ARRIVE):
+    if verb is Verb.ARRIVE:
         totals[ENQUEUED] += 1
-    elif verb is Verb.ACK:
-        totals[DONE] += 1
-        if job.claimed_at is not None:
-            sums.claimed.append(job.claimed_at)
     elif verb in (Verb.NACK, Verb.REVOKE):
         totals[FAILED] += 1
         totals[RECOVERED] += verb is Verb.REVOKE
@@ -192,7 +171,7 @@ def _count_rows(move: BulkMove, sums: _Sums) -> None:
         sums.totals[CANCELLED] += move.jobs
 
 
-def ready_since(job: Job) -> datetime:
+def ready_since(job: AnyJob) -> datetime:
     """Return the time since which a queued job could be claimed."""
     since = job.created_at if job.queued_at is None else job.queued_at
     return since if job.run_at is None or job.run_at < since else job.run_at

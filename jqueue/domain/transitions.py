@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord, JobStatus
 from jqueue.domain.segments import Span
-
-QUEUED, IN_PROGRESS, DEAD, COMPLETED = (
-    JobStatus.QUEUED,
-    JobStatus.IN_PROGRESS,
-    JobStatus.DEAD,
-    JobStatus.COMPLETED,
-)
 
 
 class Verb(StrEnum):
@@ -42,45 +35,19 @@ class Verb(StrEnum):
     __hash__ = str.__hash__  # see JobStatus
 
 
+ENQUEUE, CLAIM, HEARTBEAT, ACK = Verb.ENQUEUE, Verb.CLAIM, Verb.HEARTBEAT, Verb.ACK  # see the statuses
+
+
 RowsOf = tuple[str, Sequence[Span]]
 """The name of a segment, and rows of it."""
 
-Move = tuple[Verb, Job | None, Job | None]
+Move = tuple[Verb, JobRecord | None, JobRecord | None]
 """A transition of one job: the verb, and the job before and after; None if it is not in the queue."""
 
 
-class MoveRun(NamedTuple):
-    """The same transition of several plain jobs, one after the other, which stands for a `Move` of each."""
-
-    verb: Verb
-    before: Sequence[Job] | None
-    """The jobs before it; None if they are not in the queue."""
-    after: Sequence[Job] | None
-    """The jobs after it; None if they are not in the queue."""
-    fields: Sequence[Mapping[str, Any]]
-    """`fields_of` the jobs after it, or before it if they have left the queue."""
-
-    def moves(self) -> list[Move]:
-        """Return the transition of each job."""
-        verb, before, after, _ = self
-        if before is None:
-            return [(verb, None, job) for job in after or ()]
-        if after is None:
-            return [(verb, job, None) for job in before]
-        return [(verb, *pair) for pair in zip(before, after, strict=True)]
-
-
-def claims_of(steps: Iterable[Move | MoveRun]) -> Counter[str]:
+def claims_of(moves: Iterable[Move]) -> Counter[str]:
     """Return the number of claims of each entrypoint among transitions."""
-    found: Counter[str] = Counter()
-    for step in steps:
-        if step[0] is not Verb.CLAIM:
-            continue
-        if isinstance(step, MoveRun):
-            found.update([fields["entrypoint"] for fields in step.fields])
-        elif step[1] is not None:
-            found[step[1].entrypoint] += 1
-    return found
+    return Counter(job.entrypoint for verb, job, _ in moves if verb is Verb.CLAIM and job is not None)
 
 
 class BulkMove(NamedTuple):

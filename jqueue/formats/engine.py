@@ -19,7 +19,8 @@ from jqueue.core.engine.open_writes import answer
 from jqueue.core.engine.requests import Outcome, Request
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
-from jqueue.domain.models import Claim, Job, QueueState
+from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.models import QueueState
 from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import (
     comparable,
@@ -75,7 +76,7 @@ class StoreEngine(Engine):
         self._version = 0
         self._last_seen: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
-        self._batch_so_far: dict[Request, list[Job]] = {}
+        self._batch_so_far: dict[Request, list[JobRecord]] = {}
         self._scans = self._loaded_scan = 0  # scans made, and the latest scan in the draft
         _users[id(store)] = self
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
@@ -88,7 +89,7 @@ class StoreEngine(Engine):
     def _forget_content(self) -> None:
         self.draft = Draft()
         self.places: dict[str, str] = {}
-        self._stored_jobs: dict[str, Job] = {}
+        self._stored_jobs: dict[str, JobRecord] = {}
         self.loaded = False
         self.watch.missed_changes()
 
@@ -135,7 +136,7 @@ class StoreEngine(Engine):
             return super()._suspects(now)
         return tuple((job.claim, job.heartbeat_at) for job, end in self._ends() if end <= now)
 
-    def _ends(self) -> Iterator[tuple[Job, datetime]]:
+    def _ends(self) -> Iterator[tuple[JobRecord, datetime]]:
         """Yield each claimed job with the time at which its claim expires."""
         for job_id in self.draft.jobs.claimed:
             job = self.draft.jobs[job_id]
@@ -156,11 +157,11 @@ class StoreEngine(Engine):
         """As in the engine."""
         return not await self._call(self.store.exists)
 
-    async def _read_all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
+    async def _read_all(self) -> tuple[Sequence[StoredJob], Sequence[JobRecord]]:
         return await self._call(self._all)
 
     async def _lazy_state(
-        self, found: tuple[Sequence[StoredJob], Sequence[Job]], deadline: float
+        self, found: tuple[Sequence[StoredJob], Sequence[JobRecord]], deadline: float
     ) -> tuple[LazyState, int, int]:
         kept, jobs = found
         now_seen = frozenset((place, *comparable(job)) for job, place in kept)
@@ -183,12 +184,12 @@ class StoreEngine(Engine):
         self._finished = self.store.finished()  # after the scan: a job missing from it is then known as finished
         return jobs, self._scans
 
-    def _all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
+    def _all(self) -> tuple[Sequence[StoredJob], Sequence[JobRecord]]:
         """Return all jobs, and all that can be read with their payloads.
 
         A job that has moved since the scan is looked for in another one: it would seem to have left the queue.
         """
-        read: dict[str, Job] = {}
+        read: dict[str, JobRecord] = {}
         unread: list[str] = []
         for _ in range(MOST_SCANS):
             self._scans += 1
@@ -255,17 +256,19 @@ class StoreEngine(Engine):
             conflict = CASConflictError(f"another program changed the same jobs of {self.store.name!r} first")
             raise failures[0] if failures else conflict
 
-    def _update_draft(self, results: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
+    def _update_draft(
+        self, results: Mapping[str, Any], expected: Mapping[str, JobRecord | None]
+    ) -> dict[str, Exception]:
         """Update the draft to the changes that were made. Returns the errors of the others, by job id.
 
         Args:
             results: result of the change of each job, by job id.
             expected: each job as the draft has it; None if removed.
         """
-        stored_jobs, places, known = self._stored_jobs, self.places, self.draft.jobs.entries
+        stored_jobs, places, known = self._stored_jobs, self.places, self.draft.jobs
         placed: dict[str, str] = {}
         failed: dict[str, Exception] = {}
-        others: list[Job] = []
+        others: list[JobRecord] = []
         called: list[str] = []
         for job_id, result in results.items():
             stored_jobs.pop(job_id, None)
@@ -299,7 +302,7 @@ class StoreEngine(Engine):
                 del finished[job_id]
 
     def _carry_out(
-        self, stages: Mapping[str, list[Job | None]], transferred_ids: Set[str], now: datetime
+        self, stages: Mapping[str, list[JobRecord | None]], transferred_ids: Set[str], now: datetime
     ) -> tuple[dict[str, Any], dict[str, int]]:
         """Take each job from state to state, until it is in its last one or a step fails.
 

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from jqueue.core.engine.engine import TRANSIENT
 from jqueue.core.engine.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations import Operation
 from jqueue.formats.port import JobChangedError, StoredJob, StoreFullError
 
@@ -27,7 +27,7 @@ def is_refusal(error: Exception) -> TypeGuard[JQueueError]:
     )
 
 
-def comparable(job: Job) -> tuple[Any, ...]:
+def comparable(job: JobRecord) -> tuple[Any, ...]:
     """Return the fields that show whether a job has changed. Payload and headers are left out: a claim reads both."""
     said = job.entrypoint, job.max_attempts, job.error
     return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, *said
@@ -35,7 +35,7 @@ def comparable(job: Job) -> tuple[Any, ...]:
 
 def may_be_behind(operation: Operation, result: Any) -> bool:
     """Return True if the result could differ because the mirror lacks some jobs or claims of the store."""
-    if result is None or result.__class__ is Job:
+    if result is None or result.__class__ is JobRecord:
         return False
     return isinstance(result, JQueueError) or operation.may_miss(result)
 
@@ -43,10 +43,10 @@ def may_be_behind(operation: Operation, result: Any) -> bool:
 def _jobs_of(operation: Operation, result: Any) -> set[str]:
     """Return the ids of the jobs in an operation and in its result."""
     found = set(operation.job_ids())
-    if isinstance(result, Job):
+    if isinstance(result, JobRecord):
         found.add(result.id)
     elif isinstance(result, list):
-        found.update(job.id for job in result if isinstance(job, Job))
+        found.update(job.id for job in result if isinstance(job, JobRecord))
     return found
 
 
@@ -101,7 +101,7 @@ def with_current_jobs(outcome: list[Any], now_there: Mapping[str, Any]) -> list[
 
 
 def _current(result: Any, now_there: Mapping[str, Any]) -> Any:
-    if result.__class__ is Job:
+    if result.__class__ is JobRecord:
         found = now_there.get(result.id)
         return found.job if found.__class__ is StoredJob else result
     return [_current(entry, now_there) for entry in result] if result.__class__ is list else result

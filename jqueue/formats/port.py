@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.ports.queue import Capabilities
 
 
@@ -51,7 +51,7 @@ class StoredJob(NamedTuple):
         place: the store's own name for where the job is. It may include the state of the job, and change with that.
     """
 
-    job: Job
+    job: JobRecord
     place: str
 
 
@@ -67,8 +67,8 @@ class Change:
             error); or goes to one, and is not finished.
     """
 
-    before: Job | None
-    after: Job | None
+    before: JobRecord | None
+    after: JobRecord | None
     place: str
     is_transfer: bool = False
 
@@ -87,13 +87,13 @@ class Change:
         return self.before.status is JobStatus.IN_PROGRESS
 
     @property
-    def old(self) -> Job:
+    def old(self) -> JobRecord:
         """The job before the change. Only for changes of a job that was there."""
         assert self.before is not None
         return self.before
 
     @property
-    def new(self) -> Job:
+    def new(self) -> JobRecord:
         """The job after the change. Only for changes that keep the job."""
         assert self.after is not None
         return self.after
@@ -164,7 +164,7 @@ class JobStorePort(Protocol):
         """
         ...
 
-    def payloads(self, jobs: Sequence[StoredJob]) -> Sequence[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> Sequence[JobRecord]:
         """Return these jobs as they are now, with their payloads, without the jobs that no longer exist."""
         ...
 

@@ -178,7 +178,7 @@ async def _cancel_found(request: Request) -> dict[str, Any]:
     if seen_at is None or not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
         raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
     search, now = search_of(query), request.view.now
-    jobs = FirstItems(CHUNK, turn_of)
+    jobs = FirstItems[Job](CHUNK, turn_of)
     async for job in request.view.queue.jobs(JobStatus.QUEUED, entrypoints=search.selection.entrypoints):
         if job.created_at <= seen_at and search.matches(job, now):
             jobs.add(job)
@@ -210,7 +210,7 @@ async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> 
     seen_at = request.time("seen_at")
     if seen_at is None:
         raise InvalidJobError("the action needs 'seen_at', the time of the page")
-    group = FirstItems(CHUNK, turn_of)
+    group = FirstItems[Job](CHUNK, turn_of)
     async for job in request.view.queue.jobs(JobStatus.DEAD, entrypoints=[entrypoint]):
         if pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at:
             group.add(job)

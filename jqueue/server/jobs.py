@@ -9,14 +9,14 @@ from heapq import nsmallest
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
-from jqueue.domain.job_table import Packed, unpacked, waits_only
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import AnyJob, Job
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, since
 from jqueue.runtime.threads import in_a_thread
 from jqueue.server.view import View
 from jqueue.server.waiting import are_few, waiting_jobs
 
-Placed = tuple[Any, str, Job | None]
+Placed = tuple[Any, str, AnyJob | None]
 """A job as its key in an order, its id, and itself unless it is in the queue's object."""
 
 PAGE = 50
@@ -28,7 +28,7 @@ LISTS_KEPT = 8
 ERROR_SHOWN = 200
 """Characters of an error in a list of jobs."""
 
-ORDERS: Mapping[str, Callable[[Job], Any]] = {
+ORDERS: Mapping[str, Callable[[AnyJob], Any]] = {
     "served": lambda job: (job.priority, job.sequence),
     "oldest": lambda job: (since(job), job.sequence),
     "newest": lambda job: (-since(job).timestamp(), -job.sequence),
@@ -36,15 +36,6 @@ ORDERS: Mapping[str, Callable[[Job], Any]] = {
     "id": lambda job: job.id,
 }
 """The orders of a list, each by the key of a job."""
-
-_WAITING: Mapping[str, Callable[[str, Packed], Any]] = {
-    "served": lambda job_id, entry: (entry[3], entry[5]),
-    "oldest": lambda job_id, entry: (entry[4], entry[5]),
-    "newest": lambda job_id, entry: (-entry[4].timestamp(), -entry[5]),
-    "attempts": lambda job_id, entry: (-entry[6], entry[5]),
-    "id": lambda job_id, entry: job_id,
-}
-"""The same keys, of a packed job that waits only for its turn. Such jobs are the many, and are not unpacked."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +50,7 @@ class Search:
     selection: Selection
     text: str = ""
 
-    @property
-    def takes_waiting(self) -> bool:
-        """False if no job without optional fields that only waits for its turn can match."""
-        phases = self.selection.phases
-        return self.selection.holder is None and (not phases or Phase.READY in phases)
-
-    def matches(self, job: Job, now: datetime) -> bool:
+    def matches(self, job: AnyJob, now: datetime) -> bool:
         """Return True if the filters pick a job."""
         return self.selection.matches(job, now) and (
             not self.text or any(self.text.casefold() in text.casefold() for text in _texts(job))
@@ -87,7 +72,7 @@ def search_of(asked: Mapping[str, str]) -> Search:
     return Search(chosen, asked.get("text", ""))
 
 
-def _texts(job: Job) -> list[str]:
+def _texts(job: AnyJob) -> list[str]:
     found = (job.id, job.entrypoint, job.holder, job.unique_key, job.concurrency_key, job.error)
     return [text for text in found if text]
 
@@ -114,7 +99,7 @@ async def job_page(view: View, search: Search, order: str, start: int) -> dict[s
     others, beyond = await _others(view, search, order, end)
     first = [(key, job_id, None) for key, job_id in nsmallest(end, found)]
     shown = sorted((*first, *others.found()), key=_place)[start:end]
-    jobs = (unpacked(job_id, view.entries[job_id]) if job is None else job for _, job_id, job in shown)
+    jobs = (view.entries[job_id] if job is None else job for _, job_id, job in shown)
     return {
         "now": now.timestamp(),
         "total": len(found) + others.number + (0 if search.text else beyond),
@@ -172,27 +157,17 @@ def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
     known: list[tuple[Any, str]] | None = view.found.get((search, order))
     if known is not None:
         return known
-    key, waiting_key = ORDERS[order], _WAITING[order]
-    takes_waiting, names, text = search.takes_waiting, search.selection.entrypoints, search.text.casefold()
+    key = ORDERS[order]
     found: list[tuple[Any, str]] = []
-    for job_id, entry in view.entries.items():
-        if isinstance(entry, tuple) and waits_only(entry):
-            if (
-                takes_waiting
-                and (not names or entry[0] in names)
-                and (not text or text in job_id.casefold() or text in entry[0].casefold())
-            ):
-                found.append((waiting_key(job_id, entry), job_id))
-            continue
-        job = unpacked(job_id, entry)
+    for job in view.entries.values():
         if search.matches(job, view.now):
-            found.append((key(job), job_id))
+            found.append((key(job), job.id))
     if len(view.found) < LISTS_KEPT:
         view.found[search, order] = found
     return found
 
 
-def row_of(job: Job, now: datetime) -> dict[str, Any]:
+def row_of(job: AnyJob, now: datetime) -> dict[str, Any]:
     """Return a job as a row of a list. It has no payload, no result and no whole error."""
     return {
         "id": job.id,
@@ -210,7 +185,7 @@ def row_of(job: Job, now: datetime) -> dict[str, Any]:
     }
 
 
-def seen_of(job: Job) -> list[Any]:
+def seen_of(job: AnyJob) -> list[Any]:
     """Return what the page sends back with an action: the job is changed only if this still holds."""
     run_at = None if job.run_at is None else job.run_at.isoformat()
     return [job.status.value, job.attempt, job.sequence, job.priority, run_at, job.cancel_requested]

@@ -18,9 +18,9 @@ from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job_table import Packed
+from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, QueueState
+from jqueue.domain.models import Job, QueueState, record_of
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
@@ -44,7 +44,7 @@ class View:
         number: grows with every change. Together with the time of the counting, it tells one view from another.
         now: the time by the queue's clock when the figures were counted.
         queue: its jobs.
-        entries: the jobs of the queue's object by id, some of them packed. Do not change it.
+        entries: the jobs of the queue's object by id. Do not change it.
         stats: the figures.
         found: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
         damage: segments that cannot be read, with the reasons: see `jqueue.core.blob.segment_watch`.
@@ -53,7 +53,7 @@ class View:
     number: int
     now: datetime
     queue: QueueView
-    entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
+    entries: Mapping[str, JobRecord] = field(repr=False)  # payloads must not appear in a repr or a log
     stats: QueueStats
     found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     damage: Damage = field(default_factory=dict, repr=False, compare=False)
@@ -143,7 +143,7 @@ class VerbReader:
     async def view(self, number: int, now: datetime) -> View:
         """As in `Reader`."""
         header = self._state.model_copy(update={"jobs": ()})
-        entries: dict[str, Job | Packed] = {job.id: job for job in self._state.jobs}
+        entries = {job.id: record_of(job) for job in self._state.jobs}
         queue = QueueView(LazyState(header, self._state.set_aside, entries), Limits(), 0, self._stats.size)
         return View(number, now, queue, entries, self._stats)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Tracer, set_span_in_context
 
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations import Ack, Nack, Operation
 from jqueue.domain.operations.jobs import NewJob
 from jqueue.ports.clock import Clock
@@ -70,9 +70,9 @@ class CommitSpans(Observer):
     def _contexts(self, operation: Operation, result: object) -> Iterator[tuple[str, str, SpanContext]]:
         """Yield what a call did, to which job, and the span to which that belongs."""
         if isinstance(operation, NewJob):
-            context = span_context_in(operation.values["headers"])
+            context = span_context_in(operation.job.headers or {})
             if context is not None:
-                yield "enqueue", operation.values["id"], context
+                yield "enqueue", operation.job.id, context
         elif isinstance(operation, Ack | Nack):
             if isinstance(operation.job, Claim):
                 context = self._handlers.of_attempt(operation.job.job_id, operation.job.attempt)
@@ -80,6 +80,6 @@ class CommitSpans(Observer):
                     yield type(operation).__name__.lower(), operation.job.job_id, context
         elif operation.claims_jobs and isinstance(result, Sequence):
             for job in result:
-                context = span_context_in(job.headers) if isinstance(job, Job) else None
+                context = span_context_in(job.headers or {}) if isinstance(job, JobRecord) else None
                 if context is not None:
                     yield "dequeue", job.id, context

@@ -890,7 +890,7 @@ class QueueContract(QueueContractBase):
                 state = await other.read_state()
                 assert [aside.key for aside in state.set_aside] in ([enqueued[1].id], [""])
                 assert (await other.stats()).unreadable == 1
-                await self.rewrite(queue, in_a_line(b'"entrypoint": ' + broken, b'"entrypoint": "broken"'))
+                await self.rewrite(queue, in_a_line(b'"entrypoint":' + broken, b'"entrypoint":"broken"'))
                 served = await queue.dequeue(batch_size=9)
                 assert {job.entrypoint: job.payload for job in served} == {"later": b"payload", "broken": PAYLOAD}
                 assert (await other.read_state()).set_aside == ()

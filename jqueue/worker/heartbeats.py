@@ -15,8 +15,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
-from jqueue.worker.held_jobs import HeldJob
-from jqueue.worker.held_ranges import HeldRange
+from jqueue.worker.held_jobs import HeldJob, HeldRange
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth

@@ -26,8 +26,7 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_errors import check_awaited, frames_of, place_of, stack_of, tail_of, traceback_of
 from jqueue.worker.handlers import Handler
-from jqueue.worker.held_jobs import HeldJob, Outcome, Reason, Work
-from jqueue.worker.held_ranges import HeldRange
+from jqueue.worker.held_jobs import HeldJob, HeldRange, Outcome, Reason, Work
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke

@@ -129,7 +129,7 @@ class Lanes(ABC):
         rows = self._rows
         if not length_hint(self._near):
             places = list(islice(rows.places, NEAR))
-            payloads = rows.payloads_of(places)
+            payloads = list(map(rows.payloads.__getitem__, places))
             self._near_places, self._near = places, iter(places)
             self._near_jobs = zip(self._near, payloads, strict=True)
             self._near_lane = self._lane_of_all(places, payloads)

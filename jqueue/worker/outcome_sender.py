@@ -26,8 +26,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
-from jqueue.worker.held_jobs import HeldJob, Outcome
-from jqueue.worker.held_ranges import HeldRange
+from jqueue.worker.held_jobs import HeldJob, HeldRange, Outcome
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth

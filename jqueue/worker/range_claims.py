@@ -20,7 +20,7 @@ from jqueue.ports.queue import Consumer, SupportsRanges
 from jqueue.worker.claiming import SingleClaims
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import BEATS_PER_TIMEOUT
-from jqueue.worker.held_ranges import LEAST, HeldRange
+from jqueue.worker.held_jobs import LEAST, HeldRange
 from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")

@@ -69,10 +69,6 @@ class Rows:
         """Number of jobs that are marked as done."""
         return self.marks[:].count(DONE)
 
-    def payloads_of(self, places: Sequence[int]) -> Sequence[bytes | None]:
-        """Return the payloads of these jobs, as in `payloads`."""
-        return list(map(self.payloads.__getitem__, places))
-
     def begin(self, places: Iterable[int]) -> None:
         """Take these jobs for new, and have `places` yield them."""
         chosen = list(places)

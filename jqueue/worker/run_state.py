@@ -6,8 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from jqueue.worker.held_jobs import HeldJob, Outcome, Work
-from jqueue.worker.held_ranges import HeldRanges
+from jqueue.worker.held_jobs import HeldJob, HeldRanges, Outcome, Work
 from jqueue.worker.retries import OutcomeKind
 
 

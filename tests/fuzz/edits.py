@@ -85,7 +85,7 @@ def edit_lines(blob: bytes, choices: Choices) -> bytes:
         lines[to:to] = [line] if kind == 1 else []
     else:
         line = lines[at].rstrip(b",") + b"," if kind == 3 else lines[at]
-        lines.insert(to, line.replace(b'"entrypoint": "', b'"entrypoint": "y', 1) if kind == 4 else line)
+        lines.insert(to, line.replace(b'"entrypoint":"', b'"entrypoint":"y', 1) if kind == 4 else line)
     return b"\n".join(lines)
 
 
@@ -97,10 +97,10 @@ def edit_a_job(blob: bytes, choices: Choices) -> bytes:
     pattern, change = choices.pick(
         (
             (rb'(?<=\{\n)(?=")', lambda _: added),
-            (rb'"payload": ', lambda found: b'"unique_key": "k", ' + found),
-            (rb'"payload": ', lambda found: b'"concurrency_key": "c", "concurrency_limit": 1, ' + found),
-            (rb'"sequence": \d+, ', lambda _: b""),
-            (rb'"status": "queued"', lambda _: FINISHED),
+            (rb'"payload":', lambda found: b'"unique_key":"k",' + found),
+            (rb'"payload":', lambda found: b'"concurrency_key":"c","concurrency_limit":1,' + found),
+            (rb'"sequence":\d+,', lambda _: b""),
+            (rb'"status":"queued"', lambda _: FINISHED),
             (rb'\},\n"', lambda _: b'}, "'),
         )
     )
@@ -109,7 +109,7 @@ def edit_a_job(blob: bytes, choices: Choices) -> bytes:
 
 def join_lines(blob: bytes, choices: Choices) -> bytes:
     """Remove a line end, or put one in the place of a space."""
-    old, new = choices.pick(((b"\n", b""), (b"\n", b" "), (b", ", b",\n"), (b"{", b"{\n"), (b"}", b"\n}")))
+    old, new = choices.pick(((b"\n", b""), (b"\n", b" "), (b",", b",\n"), (b"{", b"{\n"), (b"}", b"\n}")))
     places = [found.start() for found in re.finditer(re.escape(old), blob)]
     if not places:
         return blob

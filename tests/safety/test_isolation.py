@@ -82,14 +82,14 @@ async def test_rule_8_a_job_that_cannot_be_read_is_set_aside_and_kept(world, kin
         await queue.enqueue("t", b"", job_id="bad")
         await queue.enqueue("t", b"", job_id="good")
         data, etag = await world.memory.read()
-        broken = data.replace(b'"bad": {"entrypoint": "t"', b'"bad": {"entrypoint": 7')
+        broken = data.replace(b'"bad":{"entrypoint":"t"', b'"bad":{"entrypoint":7')
         await world.memory.write(broken, etag)
         [job] = await queue.dequeue(batch_size=10)
         await queue.ack(job)
         assert "good" == job.id
         assert 1 == (await queue.stats()).unreadable
         data, etag = await world.memory.read()
-        await world.memory.write(data.replace(b'"entrypoint": 7', b'"entrypoint": "t"'), etag)
+        await world.memory.write(data.replace(b'"entrypoint":7', b'"entrypoint":"t"'), etag)
         assert ["bad"] == [each.id for each in await queue.dequeue(batch_size=10)]
 
 

@@ -19,7 +19,7 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
     StorageFatalError,
 )
-from jqueue.domain.models import Claim
+from jqueue.domain.models import Claim, for_callers
 from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
@@ -295,6 +295,7 @@ def _atoms(value: Any) -> list[Any]:
         return []
     if isinstance(value, list | tuple) and not isinstance(value, StagedReceipt):
         return [atom for each in value for atom in _atoms(each)]
+    value = for_callers(value)
     if isinstance(value, Job):
         return [(value.id, str(value.status), value.attempt, value.failures, str(value.heartbeat_at), value.sequence)]
     if isinstance(value, BaseException):

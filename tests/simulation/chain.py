@@ -348,10 +348,7 @@ def _fields_of(job: Any) -> Fields:
     """Return the fields of a job, with defaults. An unreadable line gets no entrypoint, and is kept under `line`."""
     if not isinstance(job, dict):
         return {**DEFAULTS, "entrypoint": None, "line": job}
-    fields = {**DEFAULTS, **job}
-    if status_of(fields) == IN_PROGRESS and "holder" in fields:
-        fields.setdefault("claimed_at", fields.get("heartbeat_at"))
-    return fields
+    return {**DEFAULTS, **job}
 
 
 def status_of(job: Fields) -> str:

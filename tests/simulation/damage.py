@@ -19,7 +19,7 @@ from tests.simulation.stored_segments import FOLDER
 MOST = 3
 """Largest number of segments that are damaged in one simulation."""
 
-_SEQUENCE = re.compile(rb'(?:"sequence": |\x02)(\d+)')
+_SEQUENCE = re.compile(rb'(?:"sequence": ?|\x02)(\d+)')
 """A sequence number: behind its name, or behind the byte that stands for that."""
 
 

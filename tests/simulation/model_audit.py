@@ -260,10 +260,10 @@ class ModelAudit:
     def _check_given(self, operation: Operation, call: Call, after: Version) -> None:
         """Check that a job is added with what its caller gave."""
         if isinstance(operation, NewJob) and call.verb == "enqueue":
-            values = operation.values
+            job = operation.job
             for name in ("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key"):
-                if name in call.given and values[name] != call.given[name]:
-                    raise Violation(2, f"{values['id']} was added with another {name}", call=call, version=after)
+                if name in call.given and getattr(job, name) != call.given[name]:
+                    raise Violation(2, f"{job.id} was added with another {name}", call=call, version=after)
 
     def _check_sweep(self, sweep: Sweep, after: Version) -> None:
         """Check that the claims that are revoked have stood still for their timeouts."""

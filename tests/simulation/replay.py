@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import asdict
 from pydantic_core import from_json
 
-from jqueue import Job, JQueueError, StorageError
+from jqueue import JQueueError, StorageError
+from jqueue.domain.models import AnyJob, for_callers
 from jqueue.domain.operations import (
     Ack,
     BulkAdded,
@@ -145,7 +147,7 @@ class Replay:
             case Mistake():
                 raise Refused(JQueueError)
             case NewJob():
-                if self._may_raise_floor and isinstance(told, Job) and told.attempt == told.attempts_before:
+                if self._may_raise_floor and isinstance(told, AnyJob) and told.attempt == told.attempts_before:
                     floor = min(told.attempt, self._after.floor)
                     self.model.attempt_floor = max(self.model.attempt_floor, floor)
                 return self._enqueue(operation)
@@ -169,7 +171,7 @@ class Replay:
         return self.model.perform(operation, claims, "", 0.0)
 
     def _enqueue(self, new: NewJob, created_at: datetime | None = None) -> JobFields:
-        values = new.values
+        values = asdict(new.job)
         asked = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
         found: JobFields = self.model.enqueue(asked, values["id"], created_at)
         return found
@@ -201,7 +203,7 @@ class Replay:
         self.model.drop_outlived()
         jobs, rows = [], {}
         for number, new in asked.one_by_one:
-            values = new.values
+            values = asdict(new.job)
             one = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
             jobs.append((number, one, values["id"], asked.created_at))
         for segment in asked.segments:
@@ -285,6 +287,7 @@ def check_same(expected: Any, told: Any, operation: Operation) -> None:
 
 
 def _is_same(expected: Any, told: Any) -> bool:
+    told = for_callers(told)
     if isinstance(expected, Refused):
         said = {name: getattr(told, name, None) for name in expected.said}
         return expected.kind is type(told) and expected.said == said
@@ -292,7 +295,7 @@ def _is_same(expected: Any, told: Any) -> bool:
         return True
     if isinstance(expected, tuple) and isinstance(told, StagedReceipt):
         return expected == (told.added, told.taken, told.repeated, told.version)
-    if isinstance(told, Job):
+    if isinstance(told, AnyJob):
         apart = {"payload"} if told.payload_object is not None or type(told.payload) is not bytes else set()
         apart |= {"result"} if told.result_object is not None else set()
         names = expected.keys() - apart - {"place", "range"}
@@ -309,9 +312,10 @@ def _is_same(expected: Any, told: Any) -> bool:
 
 def _fields(expected: Any, told: Any) -> str:
     """Return the fields in which the first job that is told of is another than in the model."""
+    told = for_callers(told)
     if isinstance(expected, list) and isinstance(told, list) and len(expected) == len(told):
         return next((said for said in map(_fields, expected, told) if said), "")
-    if not isinstance(told, Job) or not isinstance(expected, dict) or expected["id"] != told.id:
+    if not isinstance(told, AnyJob) or not isinstance(expected, dict) or expected["id"] != told.id:
         return ""
     both = {name: (getattr(told, name, None), value) for name, value in expected.items() if name != "range"}
     both["place"] = told.sequence, expected.get("place")
@@ -321,7 +325,7 @@ def _fields(expected: Any, told: Any) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_short, value))}]"
-    if isinstance(value, Job):
+    if isinstance(value, AnyJob):
         return f"{value.id} ({value.status}, attempt {value.attempt})"
     if isinstance(value, dict) and "id" in value:
         return f"{value['id']} ({value['status']}, attempt {value['attempt']})"

@@ -12,7 +12,7 @@ from jqueue.core.blob import codec
 from jqueue.domain.counters import KINDS, OTHERS, Counters, Durations, Window, merged
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.models import Job, JobStatus, QueueState, record_of
 from jqueue.domain.stats import UNCLAIMED, why_waiting
 from jqueue.domain.tallies import ENTRYPOINTS_COUNTED, IDLE, with_moves
 from jqueue.domain.totals import Histogram, Rates, totals_of
@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def counted(counters, seconds, entrypoint="work"):
     """Return the counters after one more job was enqueued, `seconds` after the beginning."""
-    move = (Verb.ENQUEUE, None, Job(entrypoint=entrypoint, payload=b"", created_at=NOW))
+    move = (Verb.ENQUEUE, None, record_of(Job(entrypoint=entrypoint, payload=b"", created_at=NOW)))
     return with_moves(counters, [move], NOW + timedelta(seconds=seconds))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from jqueue.core.engine.staleness import StaleWatch
 from jqueue.domain.draft import Draft
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job, JobStatus, record_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FAILED = "failed"
@@ -51,7 +51,7 @@ def test_a_claim_is_stale_from_the_moment_at_which_it_must_be(timeline, expected
     draft, watch, seen = Draft(), StaleWatch(300.0), ""
     for event in timeline:
         if isinstance(event, Job):
-            draft.load([event])
+            draft.load([record_of(event)])
         elif event is FAILED:
             watch.failed()
         else:

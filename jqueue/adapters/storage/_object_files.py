@@ -109,7 +109,7 @@ class ObjectFiles:
         """Return an object to be written, which exists once it is published."""
         return NewObject(self, self._path(suffix), self._entropy.new_id())
 
-    def create(self, suffix: str, content: bytes | memoryview) -> None:
+    def create(self, suffix: str, content: bytes) -> None:
         """Create an object from its content."""
         new = self.new(suffix)
         try:

@@ -15,12 +15,10 @@ The content of a blob depends on its bytes alone, and on nothing that its reader
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -34,21 +32,20 @@ from jqueue.core.blob.lines import (
     WHITESPACE,
     dump_ascii,
     encode_asides,
-    encode_jobs,
+    encode_job,
+    encode_json,
     first_of,
     load_json,
     raw_line,
-    read_entry,
     read_line,
     set_duplicates_aside,
     splitting_lines,
 )
-from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
-from jqueue.domain.job_table import Packed
-from jqueue.domain.models import LARGEST, CommitRecord, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.models import LARGEST, CommitRecord, QueueState, SetAside, record_of
 from jqueue.domain.rules import HISTORY, LIMITS, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS
 from jqueue.domain.sequence_numbers import number_unnumbered
@@ -62,6 +59,7 @@ FORMAT = 2
 KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 """The critical features that this version knows. It refuses a blob that names another."""
 
+SEPARATOR = b",\n"
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
 NEWLINE = ord("\n")
 JOBS_HERE = "jobs, one on each line"
@@ -106,7 +104,7 @@ class ParsedBlob:
     """
 
     header: QueueState
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
     legacy: bool = False
     header_bytes: int = 0
@@ -132,27 +130,21 @@ class Contents:
     """The content of a blob's lines.
 
     Attributes:
-        runs: the lines in order: known pages, and lines by job id.
-        jobs: the jobs on new lines, packed.
-        ids: the ids on lines outside of known pages.
+        lines: the lines of the jobs, by id, in order.
+        jobs: the jobs on lines that were not known.
         set_aside: the lines that are not jobs, and the second lines of ids that occur twice.
         undated: ids of jobs without `created_at`. They must be written with the time that they were given.
-        parsed: number of lines that were parsed.
-        repeats_a_page: True if an id occurs both in a known page and elsewhere: then all of this is invalid.
     """
 
-    runs: list[Page | dict[str, bytes]] = field(default_factory=list, repr=False)
-    jobs: dict[str, Packed] = field(default_factory=dict, repr=False)
-    ids: set[str] = field(default_factory=set)
+    lines: dict[str, bytes] = field(default_factory=dict, repr=False)
+    jobs: dict[str, JobRecord] = field(default_factory=dict, repr=False)
     set_aside: list[SetAside] = field(default_factory=list)
     undated: list[str] = field(default_factory=list)
-    parsed: int = 0
-    repeats_a_page: bool = False
 
 
 def encode(state: QueueState) -> bytes:
     """Encode a state as the bytes of a blob."""
-    lines = encode_jobs(state.jobs)
+    lines = [encode_job(record_of(job)) for job in state.jobs]
     return join_blob(encode_header(state), [*lines, *encode_asides(state.set_aside)])
 
 
@@ -165,81 +157,6 @@ def decode(data: bytes) -> QueueState:
     if not data:
         return QueueState()
     return exhaust(reading_state(parse_blob(data)))
-
-
-FINISHED_RUN = 64
-"""Largest number of finished jobs whose text is kept in one piece."""
-
-
-class FinishedTexts:
-    """The table of finished jobs as text.
-
-    A commit adds entries at the end and drops the oldest. So the text is kept in runs, and only new entries are
-    encoded. The known entries of a table are compared only if it is another object, or after `doubt`.
-
-    Attributes:
-        encoded: total number of entries that were encoded, for tests.
-        compared: total number of known entries that were compared, for tests.
-    """
-
-    def __init__(self) -> None:
-        self.encoded = self.compared = 0
-        self._table: Mapping[str, int] | None = None
-        self._ids: list[str] = []
-        self._attempts: list[int] = []
-        self._runs: deque[tuple[int, bytes]] = deque()  # number of entries, and their text
-        self._text = b""
-
-    def doubt(self) -> None:
-        """Note that the last table was changed otherwise than by new entries at its end."""
-        self._table = None
-
-    def encode(self, finished: Mapping[str, int]) -> bytes:
-        """Return the table as the members of a JSON object."""
-        table: Any = finished  # a dict, whose end can be read alone
-        if table is not self._table:
-            self._keep_runs(list(table), list(table.values()))
-            self._table, self._text = table, b""
-        if new := len(table) - len(self._ids):
-            self._add(list(islice(reversed(table), new))[::-1], list(islice(reversed(table.values()), new))[::-1])
-            self._text = b""
-        if not self._text:
-            self._text = b", ".join([text for _, text in self._runs])
-        return self._text
-
-    def _keep_runs(self, ids: list[str], attempts: list[int]) -> None:
-        """Keep the runs that are still right for a table with these entries."""
-        runs = self._runs
-        dropped = self._ids.index(ids[0]) if ids and ids[0] in self._ids else len(self._ids)
-        known = len(self._ids) - dropped
-        self.compared += known
-        if self._ids[dropped:] != ids[:known] or self._attempts[dropped:] != attempts[:known]:
-            runs.clear()
-            known = 0
-        self._ids, self._attempts = ids[:known], attempts[:known]
-        while runs and dropped >= runs[0][0]:
-            dropped -= runs.popleft()[0]
-        if runs and dropped:
-            rest = runs.popleft()[0] - dropped
-            runs.appendleft((rest, self._run(ids[:rest], attempts[:rest])))
-
-    def _add(self, ids: list[str], attempts: list[int]) -> None:
-        """Encode new entries."""
-        runs = self._runs
-        self._ids += ids
-        self._attempts += attempts
-        for start in range(0, len(ids), FINISHED_RUN):
-            some = ids[start : start + FINISHED_RUN]
-            number, text = len(some), self._run(some, attempts[start : start + FINISHED_RUN])
-            if runs and runs[-1][0] + number <= FINISHED_RUN:
-                before, known = runs.pop()
-                number, text = before + number, b"%b, %b" % (known, text)
-            runs.append((number, text))
-
-    def _run(self, ids: list[str], attempts: list[int]) -> bytes:
-        self.encoded += len(ids)
-        entries = zip(ids, attempts, strict=True)
-        return ", ".join([f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in entries]).encode()
 
 
 class TableTexts(Generic[Row]):
@@ -270,7 +187,6 @@ class HeaderTexts:
     """The parts of the header that most commits leave as they are, or change a little, as text."""
 
     def __init__(self) -> None:
-        self.finished = FinishedTexts()
         self.commits = TableTexts(_commit_text)
         self.entrypoints = TableTexts(_row_text)
         self.schedules = TableTexts(_schedule_text)
@@ -369,7 +285,7 @@ def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> list[b
     if state.history is not None:
         opening, events, closing = history_pieces(state.history)
         pieces += (f', "history": {opening}'.encode(), events.encode(), closing.encode())
-    pieces += (b', "finished": {', texts.finished.encode(state.finished), b"}, ", JOBS_OPEN)
+    pieces += (b', "finished": ', encode_json(state.finished), b", ", JOBS_OPEN)
     return pieces
 
 
@@ -427,7 +343,7 @@ def _end_of_lines(data: bytes, first: int) -> int:
     return end
 
 
-def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
+def take_whole(parsed: ParsedBlob, found: JobRecord | SetAside) -> bool:
     """Read a blob as a whole, in place, if one of its lines alone is not a job, but the whole blob is JSON.
 
     Returns:
@@ -436,7 +352,7 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     Raises:
         InvalidBlobError: it is JSON, but not a queue that this version can read.
     """
-    if not parsed.may_be_whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
+    if not parsed.may_be_whole or isinstance(found, JobRecord) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.may_be_whole = parsed.data, False
     if b",\n," in data or JOBS_OPEN + b"\n," in data:  # by `encode_asides`: a line, and so the whole, is not JSON
@@ -450,64 +366,40 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
 
 
 def reading_lines(
-    parsed: ParsedBlob,
-    runs: Sequence[Page | bytes],
-    known: Mapping[bytes, str],
-    unreadable: Mapping[bytes, SetAside],
+    parsed: ParsedBlob, known: Mapping[bytes, str], unreadable: Mapping[bytes, SetAside]
 ) -> Slices[Contents]:
     """Read the lines of a blob, in slices.
 
     Args:
         parsed: the blob. It is read as a whole, in place, if its lines turn out not to be jobs.
-        runs: its lines in order: known pages, and the text between them.
-        known: job ids by known lines outside of these pages. These lines are not parsed.
+        known: job ids by known lines. These lines are not parsed.
         unreadable: known lines that are not jobs.
     """
     read = Contents(set_aside=list(parsed.set_aside))
-    pages = [tuple(run.ids) for run in runs if isinstance(run, Page)]  # no copy if the page is closed
     twins: list[tuple[str, bytes]] = []
-    names: dict[str, str] = {}
     undated = _last_commit(parsed.header)
-    count = 0
-    for run in runs:
-        if isinstance(run, Page):
-            read.runs.append(run)
-            continue
-        lines: dict[str, bytes] = {}
-        for line in splitting_lines(run):
-            count += 1
-            if count % LINES_PER_SLICE == 0:
-                yield
-            job_id = known.get(line)
-            if job_id is None:
-                found: tuple[str, Packed] | SetAside | None = unreadable.get(line)
-                if found is None:
-                    read.parsed += 1
-                    found = read_entry(line, names, undated)
-                if isinstance(found, SetAside):
-                    if take_whole(parsed, found):
-                        return (yield from reading_lines(parsed, [parsed.text], known, unreadable))
-                    read.set_aside.append(found)
-                    continue
-                job_id, entry = found
-                if job_id not in read.ids:
-                    read.jobs[job_id] = entry
-                    if CREATED not in line:
-                        read.undated.append(job_id)
-            if job_id in read.ids:
-                twins.append((job_id, line))
-            else:
-                read.ids.add(job_id)
-                lines[job_id] = line
-        read.runs.append(lines)
-    for number, ids in enumerate(pages if read.ids else (), 1):
-        if not read.ids.isdisjoint(ids):
-            read.repeats_a_page = True
-            return read
-        if number % PAGES_PER_SLICE == 0:
+    for count, line in enumerate(splitting_lines(parsed.text), 1):
+        if count % LINES_PER_SLICE == 0:
             yield
+        job_id = known.get(line)
+        if job_id is None:
+            found: JobRecord | SetAside = unreadable.get(line) or read_line(line, undated)
+            if isinstance(found, SetAside):
+                if take_whole(parsed, found):
+                    return (yield from reading_lines(parsed, known, unreadable))
+                read.set_aside.append(found)
+                continue
+            job_id = found.id
+            if job_id not in read.lines:
+                read.jobs[job_id] = found
+                if CREATED not in line:
+                    read.undated.append(job_id)
+        if job_id in read.lines:
+            twins.append((job_id, line))
+        else:
+            read.lines[job_id] = line
     if twins:
-        every_id = {*read.ids, *chain.from_iterable(pages), *(job.id for job in parsed.jobs)}
+        every_id = {*read.lines, *(job.id for job in parsed.jobs)}
         read.set_aside += set_duplicates_aside(twins, every_id, read.set_aside)
     return read
 
@@ -525,8 +417,8 @@ def _last_commit(header: QueueState) -> datetime | None:
 
 def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
     """Return the state of a parsed blob, in slices."""
-    read = yield from reading_lines(parsed, [parsed.text], {}, {})
-    entries: dict[str, Job | Packed] = {**{job.id: job for job in parsed.jobs}, **read.jobs}
+    read = yield from reading_lines(parsed, {}, {})
+    entries = {**{job.id: job for job in parsed.jobs}, **read.jobs}
     return (yield from LazyState(parsed.header, tuple(read.set_aside), entries).to_state())
 
 
@@ -564,7 +456,7 @@ def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
             "restore the object, or check that it is the right one"
         )
     parsed = ParsedBlob(_read_header({"format": FORMAT, **header}), legacy=True)
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, JobRecord] = {}
     twins = []
     for number, fields in enumerate(entries):
         key = fields.get("id") if isinstance(fields, dict) else None
@@ -583,7 +475,7 @@ def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
     return parsed
 
 
-def _same_work(one: Job, other: Job) -> bool:
+def _same_work(one: JobRecord, other: JobRecord) -> bool:
     return (one.entrypoint, one.payload) == (other.entrypoint, other.payload)
 
 

@@ -46,7 +46,13 @@ from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsReadIfChanged, SupportsStoreTime
+from jqueue.ports.storage import (
+    ObjectStoragePort,
+    SupportsObjects,
+    SupportsReadIfChanged,
+    SupportsStoreTime,
+    SupportsTurns,
+)
 
 Answer = TypeVar("Answer")
 
@@ -87,6 +93,7 @@ class CommitEngine(Engine):
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._keeps_objects = isinstance(storage, SupportsObjects)
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
+        self.turn = storage.turn if isinstance(storage, SupportsTurns) else None
         self.commits = 0
         self.recognised = 0
         self.observers = Observers(clock)
@@ -353,7 +360,7 @@ class CommitEngine(Engine):
         now = self.now()
         workers = self.workers.records(now.timestamp())
         cycle = self.pacing.cycle.seconds
-        claimed: Mapping[str, int] = claims_of(self.draft.steps) if self.draft.header.segments else {}
+        claimed: Mapping[str, int] = claims_of(self.draft.moves) if self.draft.header.segments else {}
         before, moved = self.draft.header.history, self.history.moved
         kept, retention, stuck = self.versions_kept, self.retention, self.history.is_stuck
         header = next_header(

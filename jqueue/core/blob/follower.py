@@ -81,7 +81,7 @@ class Follower:
         Args:
             deadline: maximum seconds for each request for a segment, with its repetitions.
         """
-        content = LazyState(self._header, self._blob.draft.set_aside, self._blob.draft.jobs.entries)
+        content = LazyState(self._header, self._blob.draft.set_aside, self._blob.draft.jobs)
         if self._header.segments and self._rows is not None:
             content.rows = self._rows.jobs_of(self._header, deadline)
         return content

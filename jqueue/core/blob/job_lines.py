@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, encode_job, raw_line, read_line
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Job, SetAside
+from jqueue.domain.models import Job, SetAside, job_of, record_of
 
 
 def export_line(job: Job, result: Any = None) -> str:
@@ -26,10 +26,7 @@ def export_line(job: Job, result: Any = None) -> str:
     if result is not None or job.payload_object is not None or job.result_object is not None:
         kept = job.result if result is None else result
         job = job.evolve(payload_object=None, result_object=None, result=kept)
-    line, beginning = encode_job(job), f"{dump_ascii(job.id)}: {{".encode()
-    if line.isascii() and b"\x7f" not in line and line.startswith(beginning):  # as it is, most often
-        return f'{{"id": {dump_ascii(job.id)}, {line[len(beginning) :].decode()}'
-    ((job_id, fields),) = from_json(b"{" + line + b"}").items()
+    ((job_id, fields),) = from_json(b"{" + encode_job(record_of(job)) + b"}").items()
     return dump_ascii({"id": job_id, **fields})
 
 
@@ -51,4 +48,4 @@ def import_line(line: bytes) -> Job:
         raise InvalidJobError(f"it is not a job: {job.reason}")
     if job.payload_object is not None or job.result_object is not None:
         raise InvalidJobError("its payload or its result is in an object, and not on the line")
-    return job
+    return job_of(job)

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.engine.engine import read_until
-from jqueue.domain.job_table import Packed
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import HashTable, SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment
@@ -97,7 +96,7 @@ class SegmentCensus:
 
         async def read() -> Sequence[float]:
             [(_, rows)] = await self._reader.chunks(name, segment, index, [chunk])
-            return array("d", [_ready_at(entry).timestamp() for *_, entry in rows])
+            return array("d", [(job.run_at or job.created_at).timestamp() for _, job in rows])
 
         return await _remembered(self._times, (name, chunk), read)
 
@@ -194,10 +193,4 @@ async def _remembered(memory: OrderedDict[Part, Answer], part: Part, read: Calla
             memory.popitem(last=False)
     else:
         memory.move_to_end(part)
-    return found
-
-
-def _ready_at(entry: Packed) -> datetime:
-    """Return the `run_at` of a packed job, or its `created_at` if it has none."""
-    found: datetime = dict(entry[8]).get("run_at") or entry[4]
     return found

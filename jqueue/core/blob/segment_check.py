@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jqueue.core.blob.segment_jobs import pieces_of
 from jqueue.core.blob.segment_object import decode_chunk
-from jqueue.domain.job_table import Packed
+from jqueue.domain.job import JobRecord
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import RowKey, Segment
@@ -31,7 +31,6 @@ class SegmentCheck:
         self.pieces = pieces_of(segment, index, ranges)
         self._segment = segment
         self._index = index
-        self._names: dict[str, str] = {}
         self._before: RowKey | None = None
 
     def chunk(self, number: int, data: bytes) -> str:
@@ -44,17 +43,15 @@ class SegmentCheck:
         Raises:
             InvalidBlobError: its rows cannot be read.
         """
-        first, last = (
-            number * self._segment.chunk_rows,
-            min((number + 1) * self._segment.chunk_rows, self._segment.rows),
-        )
-        found = decode_chunk(data, number, self._segment, self._index, self._names)
+        size, rows = self._segment.chunk_rows, self._segment.rows
+        first, last = number * size, min((number + 1) * size, rows)
+        found = decode_chunk(data, number, self._segment, self._index)
         if len(found) != last - first:
             return f"chunk {number} has {len(found)} rows, and not {last - first}"
-        keys = [_key_of(entry) for _, _, entry in found]
+        keys = [_key_of(job) for _, job in found]
         wrong = "" if self._begins_like(number, keys[0]) else "its first row is not the one that the index names"
-        for (row, job_id, entry), key in zip(found, keys, strict=True):
-            wrong = wrong or self._fault_of(row, job_id, entry, key)
+        for (row, job), key in zip(found, keys, strict=True):
+            wrong = wrong or self._fault_of(row, job, key)
             self._before = key
         return wrong and f"chunk {number}: {wrong}"
 
@@ -62,14 +59,13 @@ class SegmentCheck:
         first = self._index.chunks[number].first.moved(self._segment.offset)
         return key[:2] == first[:2] and abs(key.since - first.since) <= SAME_TIME
 
-    def _fault_of(self, row: int, job_id: str, entry: Packed, key: RowKey) -> str:
-        segment, others = self._segment, dict(entry[8])
-        unique = others.get("unique_key")
-        if entry[0] != segment.entrypoint:
+    def _fault_of(self, row: int, job: JobRecord, key: RowKey) -> str:
+        segment, unique = self._segment, job.unique_key
+        if job.entrypoint != segment.entrypoint:
             return f"row {row} has another entrypoint than the manifest"
         if self._before is not None and _comes_before(key, self._before, segment):
             return f"row {row} belongs before the row above it"
-        if row not in self._index.ids.find(job_id):
+        if row not in self._index.ids.find(job.id):
             return f"the id of row {row} is not in the index"
         if unique is not None and row not in self._index.keys.find(unique):
             return f"the unique key of row {row} is not in the index"
@@ -78,9 +74,8 @@ class SegmentCheck:
         return ""
 
 
-def _key_of(entry: Packed) -> RowKey:
-    since = (dict(entry[8]).get("run_at") if entry[8] else None) or entry[4]
-    return RowKey(entry[3], entry[5], since.timestamp())
+def _key_of(job: JobRecord) -> RowKey:
+    return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
 
 
 def _comes_before(key: RowKey, other: RowKey, segment: Segment) -> bool:

@@ -21,8 +21,8 @@ from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.core.engine.engine import read_until
 from jqueue.core.engine.lazy_state import Looked, Noticed
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
-from jqueue.domain.job_table import Packed, unpacked
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.models import QueueState
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -60,7 +60,7 @@ class RowSource:
         self.reader = reader
         self.entropy = entropy
         self.census = SegmentCensus(reader)
-        self.found: OrderedDict[str, tuple[str, int, Packed]] = OrderedDict()
+        self.found: OrderedDict[str, tuple[str, int, JobRecord]] = OrderedDict()
 
     def jobs_of(self, header: QueueState, deadline: float) -> SegmentJobs:
         """Return the jobs in the segments of one version.
@@ -71,9 +71,9 @@ class RowSource:
         """
         return SegmentJobs(header.segments, header.ranges, self, deadline)
 
-    def note_found(self, name: str, row: int, job_id: str, entry: Packed) -> None:
+    def note_found(self, name: str, row: int, job: JobRecord) -> None:
         """Remember a job that was looked up by its id."""
-        self.found[job_id] = name, row, entry
+        self.found[job.id] = name, row, job
         while len(self.found) > FOUND_KEPT:
             self.found.popitem(last=False)
 
@@ -103,7 +103,7 @@ class SegmentJobs:
 
     async def rows(
         self, statuses: frozenset[JobStatus], entrypoints: frozenset[str], prefix: str
-    ) -> AsyncGenerator[Job, None]:
+    ) -> AsyncGenerator[JobRecord, None]:
         """As in `JobRows`.
 
         Raises:
@@ -117,8 +117,8 @@ class SegmentJobs:
         damaged: dict[str, str] = {}
         async with aclosing(_one_ahead(self._pieces(chosen, prefix, damaged))) as pieces:
             async for name, rows in pieces:
-                for row, job_id, entry in rows:
-                    job = self._job(name, row, job_id, entry) if job_id.startswith(prefix) else None
+                for row, its in rows:
+                    job = self._job(name, row, its) if its.id.startswith(prefix) else None
                     if job is not None and (not statuses or job.status in statuses):
                         yield job
         if damaged:
@@ -141,7 +141,7 @@ class SegmentJobs:
         if damaged:
             raise JobsUnreadableError(damaged)
 
-    async def find(self, job_id: str) -> Job | None:
+    async def find(self, job_id: str) -> JobRecord | None:
         """As in `JobRows`.
 
         Raises:
@@ -149,7 +149,7 @@ class SegmentJobs:
             StorageError: the store failed until the deadline.
         """
         known = self.source.found.get(job_id)
-        if known is not None and (there := self._job(*known[:2], job_id, known[2])) is not None:
+        if known is not None and (there := self._job(*known)) is not None:
             return there
         damaged: dict[str, str] = {}
         for name, segment in self.segments.items():
@@ -158,10 +158,10 @@ class SegmentJobs:
                 for row in index.ids.find(job_id):
                     if not self._is_there(name, row):
                         continue
-                    its_id, entry = await self._row(name, segment, index, row)
-                    if its_id == job_id:
-                        self.source.note_found(name, row, job_id, entry)
-                        return self._job(name, row, job_id, entry)
+                    job = await self._row(name, segment, index, row)
+                    if job.id == job_id:
+                        self.source.note_found(name, row, job)
+                        return self._job(name, row, job)
             except DAMAGED as error:
                 self._note(damaged, name, error)
         if damaged:
@@ -175,13 +175,13 @@ class SegmentJobs:
 
     async def in_order(
         self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool
-    ) -> AsyncGenerator[Job, None]:
+    ) -> AsyncGenerator[JobRecord, None]:
         """As in `JobRows`. Segments are read chunk by chunk, and only when their next row comes up."""
         chosen = {name: each for name, each in self._of(entrypoints).items() if each.scheduled == scheduled}
         heads = [(segment.head.place(scheduled=scheduled), name) for name, segment in chosen.items()]
         heapify(heads)
-        following: dict[str, AsyncGenerator[tuple[RowKey, Job], None]] = {}
-        upcoming: dict[str, Job] = {}
+        following: dict[str, AsyncGenerator[tuple[RowKey, JobRecord], None]] = {}
+        upcoming: dict[str, JobRecord] = {}
         damaged: dict[str, str] = {}
         try:
             while heads:
@@ -201,7 +201,7 @@ class SegmentJobs:
 
     async def _keyed(
         self, name: str, segment: Segment, damaged: dict[str, str]
-    ) -> AsyncGenerator[tuple[RowKey, Job], None]:
+    ) -> AsyncGenerator[tuple[RowKey, JobRecord], None]:
         """Yield the waiting jobs of a segment with their keys. Note what is missing or damaged."""
         census = self.source.census
         try:
@@ -212,9 +212,9 @@ class SegmentJobs:
                 read, left = left[:several], left[several:]
                 several = min(2 * several, MOST_AHEAD)
                 for rows in await self._chunks(name, segment, index, read):
-                    for row, job_id, entry in rows:
+                    for row, its in rows:
                         if not segment.is_taken(row):
-                            job = unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
+                            job = with_tries(its, segment.tries_of(row))
                             since = (job.run_at or job.created_at).timestamp()
                             yield RowKey(job.priority, job.sequence, since), job
         except DAMAGED as error:
@@ -258,13 +258,13 @@ class SegmentJobs:
         if self.noticed is not None:
             self.noticed(suffix, why)
 
-    async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> tuple[str, Packed]:
-        """Return the job id and the packed job of a row."""
+    async def _row(self, name: str, segment: Segment, index: SegmentIndex, row: int) -> JobRecord:
+        """Return the job of a row."""
         reading, chunk = self.source.reader.chunks, segment.chunk_of(row)
-        [(_, [(_, job_id, entry)])] = await self._patiently(
+        [(_, [(_, job)])] = await self._patiently(
             name, lambda: reading(name, segment, index, [chunk], only={chunk: [row]})
         )
-        return job_id, entry
+        return job
 
     def _held(self, name: str) -> list[Range]:
         """Return the ranges of a segment that are claimed."""
@@ -275,10 +275,10 @@ class SegmentJobs:
         segment = self.segments.get(name)
         return segment is not None and (not segment.is_taken(row) or any(each.has(row) for each in self._held(name)))
 
-    def _job(self, name: str, row: int, job_id: str, entry: Packed) -> Job | None:
+    def _job(self, name: str, row: int, job: JobRecord) -> JobRecord | None:
         """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left."""
         segment = self.segments.get(name)
-        return None if segment is None else job_of_row(segment, self._held(name), row, job_id, entry)
+        return None if segment is None else job_of_row(segment, self._held(name), row, job)
 
     async def _index(self, name: str, segment: Segment) -> SegmentIndex:
         reading = self.source.reader.index
@@ -288,19 +288,18 @@ class SegmentJobs:
         return await read_until(self.deadline, read, self.source.entropy, f"segment {FOLDER}{name}")
 
 
-def job_of_row(segment: Segment, held: Sequence[Range], row: int, job_id: str, entry: Packed) -> Job | None:
+def job_of_row(segment: Segment, held: Sequence[Range], row: int, job: JobRecord) -> JobRecord | None:
     """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left.
 
     Args:
         segment: the entry of the segment in the manifest.
         held: the claims of ranges of the segment.
         row: the number of the row.
-        job_id: the id on its line.
-        entry: the job on its line.
+        job: the job on its line.
     """
     if not segment.is_taken(row):
-        return unpacked(job_id, with_tries(job_id, entry, segment.tries_of(row)))
-    return next((in_progress(unpacked(job_id, entry), each) for each in held if each.has(row)), None)
+        return with_tries(job, segment.tries_of(row))
+    return next((in_progress(job, each) for each in held if each.has(row)), None)
 
 
 def pieces_of(segment: Segment, index: SegmentIndex, ranges: Sequence[Range]) -> list[list[int]]:

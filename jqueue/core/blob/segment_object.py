@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from jqueue.core.blob.lines import dump_ascii, read_entry, read_waiting_lines
+from jqueue.core.blob.lines import dump_ascii, read_line
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.shared_texts import shortened, texts_of
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.job_table import Packed
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.models import SetAside
 from jqueue.domain.segment_index import MARKS, Chunk, HashTable, SegmentIndex, is_shared_text
 from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
@@ -334,18 +334,16 @@ def decode_chunk(
     number: int,
     segment: Segment,
     index: SegmentIndex,
-    names: dict[str, str],
     prefix: str = "",
     only: Collection[int] = (),
-) -> list[tuple[int, str, Packed]]:
-    """Decode one chunk: return the number, the job id and the packed job of each row.
+) -> list[tuple[int, JobRecord]]:
+    """Decode one chunk: return the number and the job of each row.
 
     Args:
         data: the bytes of the chunk.
         number: the number of the chunk.
         segment: the entry in the manifest.
         index: the segment's index.
-        names: entrypoints seen before; all jobs that have one share it.
         prefix: beginning of the wanted ids. A chunk without such an id is not decoded.
         only: numbers of the rows to decode; if empty, all.
 
@@ -358,14 +356,13 @@ def decode_chunk(
         lines_of, found = dict(enumerate(data.split(b"\n")[:-1], first)), []
         for row in only:
             line = index.whole(lines_of.get(row, b"")) + b"\n"
-            [job_id], [entry] = decode_lines(line, row, segment.offset, names)
-            found.append((row, job_id, entry))
+            [job] = decode_lines(line, row, segment.offset)
+            found.append((row, job))
         return found
     lines = chunk_lines(data, number, index)
     if prefix and not _may_have(lines, prefix):
         return []
-    ids, entries = decode_lines(lines, first, segment.offset, names)
-    return list(zip(range(first, first + len(ids)), ids, entries, strict=True))
+    return list(enumerate(decode_lines(lines, first, segment.offset), first))
 
 
 def chunk_lines(data: bytes, number: int, index: SegmentIndex) -> bytes:
@@ -388,44 +385,26 @@ def check_chunk(data: bytes | memoryview, number: int, index: SegmentIndex) -> N
         raise InvalidBlobError(CHANGED)
 
 
-def decode_lines(data: bytes, first: int, offset: int, names: dict[str, str]) -> tuple[list[str], list[Packed]]:
-    """Return the job ids and the packed jobs of the lines of a chunk, or of several that follow each other.
+def decode_lines(data: bytes, first: int, offset: int) -> list[JobRecord]:
+    """Return the jobs of the lines of a chunk, or of several that follow each other.
 
     Args:
         data: the lines: see `chunk_lines`.
         first: the number of the first row.
         offset: that of the segment, to add to sequence numbers.
-        names: entrypoints seen before; all jobs that have one share it.
 
     Raises:
         InvalidBlobError: a row is not a queued job.
     """
-    ids, entries = read_waiting_lines(data, names) or _read_entries(data, first, names)
-    return ids, [_moved(packed, offset) for packed in entries] if offset else entries
-
-
-def _read_entries(data: bytes, first: int, names: dict[str, str]) -> tuple[list[str], list[Packed]]:
-    """Return the job ids and the packed jobs of the lines of a chunk, given the number of its first row.
-
-    Raises:
-        InvalidBlobError: a row is not a queued job.
-    """
-    ids, entries = [], []
+    jobs = []
     for row, line in enumerate(data.split(b"\n")[:-1], first):
-        entry = read_entry(line, names)
-        if isinstance(entry, SetAside):
-            raise InvalidBlobError(f"row {row} of it cannot be read as a job: {entry.reason}")
-        job_id, packed = entry
-        if packed[2] != "queued":
-            raise InvalidBlobError(f"row {row} of it is a job that is {packed[2]}, and not queued")
-        ids.append(job_id)
-        entries.append(packed)
-    return ids, entries
-
-
-def _moved(packed: Packed, offset: int) -> Packed:
-    """Return a packed job with another sequence number."""
-    return (*packed[:5], packed[5] + offset, *packed[6:])
+        job = read_line(line)
+        if isinstance(job, SetAside):
+            raise InvalidBlobError(f"row {row} of it cannot be read as a job: {job.reason}")
+        if job.status is not JobStatus.QUEUED:
+            raise InvalidBlobError(f"row {row} of it is a job that is {job.status}, and not queued")
+        jobs.append(job.evolve(sequence=job.sequence + offset) if offset else job)
+    return jobs
 
 
 def ids_in(data: bytes, number: int, segment: Segment, index: SegmentIndex) -> list[tuple[int, str]]:

@@ -17,13 +17,13 @@ from jqueue.domain.errors import (
     DeadlineExceededError,
     StorageFatalError,
 )
-from jqueue.domain.job_table import Packed
+from jqueue.domain.job import JobRecord
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment
 from jqueue.ports.storage import SupportsObjects
 
-Rows = list[tuple[int, str, Packed]]
-"""The number, the job id and the packed job of each row of a chunk."""
+Rows = list[tuple[int, JobRecord]]
+"""The number and the job of each row of a chunk."""
 
 BYTES_IN_A_TURN = 1 << 20
 """Bytes whose checksums are computed before the event loop has a turn."""
@@ -57,7 +57,6 @@ class SegmentReader:
         self._objects = objects
         self._observers = observers
         self._call_timeout = call_timeout
-        self._names: dict[str, str] = {}
         self.damage = DamageNotes()
 
     def within(self, share: float) -> SegmentReader:
@@ -106,7 +105,7 @@ class SegmentReader:
             found = []
             async for number, data in parts:
                 with self.damage.reading(name, number):
-                    rows = decode_chunk(data, number, segment, index, self._names, prefix, only.get(number, ()))
+                    rows = decode_chunk(data, number, segment, index, prefix, only.get(number, ()))
                 found.append((number, rows))
             return found
 
@@ -117,7 +116,7 @@ class SegmentReader:
         async with aclosing(self.parts(name, index, numbers, turn)) as parts:
             async for number, data in parts:
                 with self.damage.reading(name, number):
-                    rows = decode_chunk(data, number, segment, index, self._names)
+                    rows = decode_chunk(data, number, segment, index)
                 yield rows, index.whole(data).split(b"\n")[:-1]
 
     async def text(self, name: str, index: SegmentIndex, first: int, last: int) -> bytes:

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue.core.blob.lines import encode_fields
-from jqueue.core.blob.segment_columns import Row, SegmentColumns
+from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
+from jqueue.core.blob.segment_writer import row_of
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK, check_names
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import NewSegment, Preparation, new_job
-from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.segments import CHUNK_ROWS, RowKey
+from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.domain.slices import exhaust
 
 STAGED_ROWS = 262_144
@@ -122,21 +121,12 @@ class SegmentStager:
             self.limits, 1.0, lambda: job_id or bulk_id(number, self.rest_of_ids), _no_claims, object_bytes=None
         )
         new = new_job(preparation, entrypoint, payload, priority, **options)
-        values = {**new.values, "sequence": number, "created_at": self.created_at}
+        job = new.job.evolve(sequence=number, created_at=self.created_at)
         if new.delay is not None:
-            values["run_at"] = self.created_at + timedelta(seconds=new.delay)
-        run_at = values["run_at"]
-        row = Row(
-            values["id"],
-            encode_fields(values),
-            RowKey(values["priority"], number, self._since if run_at is None else run_at.timestamp()),
-            values["unique_key"],
-            single=any(values[name] is not None for name in SINGLE),
-            spare=values["max_attempts"],
-        )
-        scheduled = run_at is not None and run_at > self.created_at
-        self._columns((values["entrypoint"], scheduled, job_id is None)).add(row)
-        if values["concurrency_key"] is not None:
+            job = job.evolve(run_at=self.created_at + timedelta(seconds=new.delay))
+        scheduled = job.run_at is not None and job.run_at > self.created_at
+        self._columns((job.entrypoint, scheduled, job_id is None)).add(row_of(job))
+        if job.concurrency_key is not None:
             self.features.add(LIMITS)
         self.jobs = number
 

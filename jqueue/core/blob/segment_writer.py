@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from array import array
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import repeat
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from jqueue.core.blob.lines import encode_job, encode_jobs
+from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import SegmentReader
@@ -27,8 +25,7 @@ from jqueue.core.engine.requests import as_storage_error
 from jqueue.core.engine.slices import SpareTurns, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
-from jqueue.domain.job_table import Packed, objects_of, unpacked, waits_only
-from jqueue.domain.models import PLAIN_FIELDS, Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus, objects_of
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
 from jqueue.domain.range_jobs import is_single, with_tries
@@ -256,10 +253,9 @@ class SegmentWriter:
         sizes, jobs = self.sizes, draft.jobs
         waiting, taken = self._waiting
         number = math.ceil(waiting * (1 - (sizes.hot_bytes or 0) / 4 / taken))
-        rows, entries = jobs.rows.of, jobs.entries
-        ids = [job_id for job_id in entries if job_id not in rows]
-        several = [entries[job_id] for job_id in ids]
-        return lambda: self._spill(ids, several, queue, min(number, sizes.most_rows))
+        rows = jobs.rows.of
+        several = [job for job in jobs.values() if job.id not in rows]
+        return lambda: self._spill(several, queue, min(number, sizes.most_rows))
 
     async def _spill_turn(self) -> None:
         """Stand back for a commit, but not for long: the blob grows until the spill is named."""
@@ -268,10 +264,8 @@ class SegmentWriter:
         else:
             await one_turn()
 
-    async def _spill(
-        self, ids: Sequence[str], entries: Sequence[Job | Packed], queue: str, number: int
-    ) -> Stored | None:
-        chosen = await in_turns(_last_of(ids, entries, number, self._now()), self._spill_turn)
+    async def _spill(self, jobs: Sequence[JobRecord], queue: str, number: int) -> Stored | None:
+        chosen = await in_turns(_last_of(jobs, number, self._now()), self._spill_turn)
         are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
         if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
@@ -349,21 +343,21 @@ class SegmentWriter:
         async with aclosing(self._reader.lines(name, segment, known, chunks, self._turn)) as several:
             async for found, lines in several:
                 await self._turn()
-                places = [place for place, (number, *_) in enumerate(found) if not segment.is_taken(number)]
+                places = [place for place, (number, _) in enumerate(found) if not segment.is_taken(number)]
                 numbers.extend([found[place][0] for place in places])
-                ids, entries = [found[place][1] for place in places], [found[place][2] for place in places]
                 if as_they_are:
-                    _add_entries(rows, ids, entries, [lines[place] for place in places])
+                    _add_jobs(rows, [found[place][1] for place in places], [lines[place] for place in places])
                     continue
-                for place, job_id, entry in zip(places, ids, entries, strict=True):
-                    rows.add(row_of(unpacked(job_id, with_tries(job_id, entry, segment.tries_of(found[place][0])))))
+                for place in places:
+                    number, job = found[place]
+                    rows.add(row_of(with_tries(job, segment.tries_of(number))))
         return numbers
 
 
 def _waiting_in(draft: Draft) -> tuple[int, float]:
     """Return the number of the waiting jobs that the blob holds, and about the number of bytes that they take."""
     jobs = draft.jobs
-    hot = len(jobs.entries) - len(jobs.rows.of)
+    hot = len(jobs) - len(jobs.rows.of)
     waiting = hot - len(jobs.claimed) - len(jobs.order.ended)
     return waiting, draft.base_bytes * waiting / hot if hot else 0.0
 
@@ -381,57 +375,39 @@ class _Chosen:
     entrypoint: str
     scheduled: bool
     rows: SegmentColumns
-    jobs: dict[str, Job | Packed]
+    jobs: dict[str, JobRecord]
 
 
-def _last_of(ids: Sequence[str], entries: Sequence[Job | Packed], number: int, now: datetime) -> Slices[_Chosen]:
-    """Return the last queued jobs of the entrypoint that has most, in slices.
-
-    Values that live longer than a slice are numbers where possible. Python's garbage collector does not look at
-    numbers, and a commit under way waits for its runs.
-    """
-    groups: dict[tuple[str, bool], tuple[list[Any], list[int]]] = {}
-    for place, (job_id, entry) in enumerate(zip(ids, entries, strict=True)):
+def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[_Chosen]:
+    """Return the last queued jobs of the entrypoint that has most, in slices."""
+    groups: dict[tuple[str, bool], list[tuple[tuple[float, ...], int]]] = {}
+    for place, job in enumerate(jobs):
         if (place + 1) % JOBS_PER_SLICE == 0:
             yield
-        scheduled = False
-        if entry.__class__ is tuple and waits_only(entry):
-            entrypoint, priority, sequence = entry[0], entry[3], entry[5]
-        else:
-            values = unpacked(job_id, entry).__dict__  # quicker than the attributes of a model
-            if values["status"] is not JobStatus.QUEUED or values["error_dropped"] or values["result_dropped"]:
-                continue  # figures count dropped texts
-            entrypoint, priority, sequence = values["entrypoint"], values["priority"], values["sequence"]
-            scheduled = values["run_at"] is not None and values["run_at"] > now
-        key: Any = (priority << 64) + sequence
+        if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped:
+            continue  # figures count dropped texts
+        scheduled = job.run_at is not None and job.run_at > now
+        key: tuple[float, ...] = (job.priority, job.sequence)
         if scheduled:
-            key = RowKey(priority, sequence, _since(entry)).place(scheduled=True)
-        found = groups.get((entrypoint, scheduled))
-        if found is None:
-            found = groups[entrypoint, scheduled] = [], []
-        found[0].append(key)
-        found[1].append(place)
-    (entrypoint, scheduled), (keys, places) = max(
-        groups.items(), key=lambda group: len(group[1][1]), default=(("", False), ([], []))
-    )
+            key = RowKey(job.priority, job.sequence, _since(job)).place(scheduled=True)
+        groups.setdefault((job.entrypoint, scheduled), []).append((key, place))
+    (entrypoint, scheduled), found = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
     chosen = _Chosen(entrypoint, scheduled, SegmentColumns(0.0), {})
-    order = sorted(range(len(keys)), key=keys.__getitem__)[-number:] if number else []
+    order = sorted(found)[-number:] if number else []
     for first in range(0, len(order), LINES_PER_SLICE):
-        some = [places[each] for each in order[first : first + LINES_PER_SLICE]]
-        some_ids, some_entries = [ids[place] for place in some], [entries[place] for place in some]
-        _add_entries(chosen.rows, some_ids, some_entries)
-        chosen.jobs.update(zip(some_ids, some_entries, strict=True))
+        some = [jobs[place] for _, place in order[first : first + LINES_PER_SLICE]]
+        _add_jobs(chosen.rows, some)
+        chosen.jobs.update((job.id, job) for job in some)
         yield
     return chosen
 
 
-def _since(entry: Job | Packed) -> float:
-    """Return the time from which a job waits, or a packed job that only waits, in seconds since 1970."""
-    moment: datetime = entry[4] if isinstance(entry, tuple) else entry.run_at or entry.created_at
-    return moment.timestamp()
+def _since(job: JobRecord) -> float:
+    """Return the time from which a job waits, in seconds since 1970."""
+    return (job.run_at or job.created_at).timestamp()
 
 
-def row_of(job: Job, line: bytes | None = None) -> Row:
+def row_of(job: JobRecord, line: bytes | None = None) -> Row:
     """Return the row of a job.
 
     Args:
@@ -450,33 +426,10 @@ def row_of(job: Job, line: bytes | None = None) -> Row:
     )
 
 
-def _add_entries(
-    rows: SegmentColumns,
-    ids: Sequence[str],
-    entries: Sequence[Job | Packed],
-    lines: Sequence[bytes] | None = None,
-) -> None:
-    """Add the rows of jobs, packed or not, with their lines if these are known. Jobs that only wait are quicker."""
-    if not all(map(_is_plain, entries)):
-        for job_id, entry, line in zip(ids, entries, lines or repeat(None), strict=False):
-            rows.add(row_of(unpacked(job_id, entry), line))
-    elif ids:
-        if lines is None:
-            lines = encode_jobs(map(unpacked, ids, entries))
-        numbers = [_in_tuple(entry) if isinstance(entry, tuple) else _in_job(entry.__dict__) for entry in entries]
-        priorities, sequences, created, attempts = zip(*numbers, strict=True)
-        times = {created_at: created_at.timestamp() for created_at in {*created}}
-        rows.add_waiting(lines, ids, priorities, sequences, map(times.__getitem__, created), max(attempts))
-
-
-_in_tuple: Callable[[Packed], tuple[Any, ...]] = itemgetter(3, 5, 4, 6)
-_in_job: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter("priority", "sequence", "created_at", "attempt")
-"""Return the priority, sequence number, time of creation and attempt of a job that waits without options."""
-
-
-def _is_plain(entry: Job | Packed) -> bool:
-    """Return True if a queued job has no option but a priority."""
-    return waits_only(entry) if isinstance(entry, tuple) else entry.__pydantic_fields_set__ is PLAIN_FIELDS
+def _add_jobs(rows: SegmentColumns, jobs: Sequence[JobRecord], lines: Sequence[bytes] | None = None) -> None:
+    """Add the rows of jobs, with their lines if these are known."""
+    for place, job in enumerate(jobs):
+        rows.add(row_of(job, None if lines is None else lines[place]))
 
 
 def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str] = ()) -> list[str]:

@@ -15,8 +15,8 @@ from jqueue.domain.segment_index import MARKS, is_shared_text
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _LINE = re.compile(
-    rb'"(?P<id>(?:[^"\\]|\\.)*)(?P<head>": \{"entrypoint": %b, "payload": ")[A-Za-z0-9+/=]*'
-    rb'(?P<middle>", "status": "queued", "sequence": )[0-9]+(?P<rest>, .*)' % _STRING
+    rb'"(?P<id>(?:[^"\\]|\\.)*)(?P<head>":\{"entrypoint":%b,"payload":")[A-Za-z0-9+/=]*'
+    rb'(?P<middle>","status":"queued","sequence":)[0-9]+(?P<rest>,.*)' % _STRING
 )
 """The line of a queued job. The groups `head`, `middle` and `rest` are usually the same in all lines of a segment."""
 

@@ -10,19 +10,19 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.blob.lines import encode_fields, plain_texts, read_line
-from jqueue.core.blob.segment_columns import Row, SegmentColumns
+from jqueue.core.blob.lines import plain_texts, read_line
+from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
-from jqueue.domain.models import Job, SetAside, trusted_job
+from jqueue.domain.models import Job, SetAside, job_of
 from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,
@@ -33,10 +33,8 @@ from jqueue.domain.operations import (
     Preparation,
 )
 from jqueue.domain.operations.bulk import conflict_mode
-from jqueue.domain.operations.jobs import PLAIN
-from jqueue.domain.range_jobs import SINGLE
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.segments import SEGMENTS_KEPT, RowKey
+from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.domain.stored_object import OBJECTS
 
@@ -87,7 +85,7 @@ class BulkEnqueue(SegmentCommit):
         self._features: set[str] = set()
         self._new: list[NewSegment] = []
         self._creating: asyncio.Task[NewSegment] | None = None
-        self._whole: dict[int, Job] | None = {}
+        self._whole: dict[int, JobRecord] | None = {}
         self._whole_bytes = 0
         self._with_ids: set[int] = set()
 
@@ -144,12 +142,12 @@ class BulkEnqueue(SegmentCommit):
                 self.given.extend(names)
                 names.clear()
                 new = job.prepared(self._preparation)
-                job_id = new.values["id"] if new.id_given else None
-                others.append((self.given.add(new.values["entrypoint"], new.values["priority"], job_id), new))
+                job_id = new.job.id if new.id_given else None
+                others.append((self.given.add(new.job.entrypoint, new.job.priority, job_id), new))
         self.given.extend(names)
         for entrypoint, (numbers, payloads) in simple.items():
             self._add_plain(entrypoint, numbers, payloads)
-        given = [new.large.content if new.large is not None else new.values["payload"] for _, new in others]
+        given = [new.large.content if new.large is not None else new.job.payload for _, new in others]
         for (number, new), payload in zip(await self._stored(others), given, strict=True):
             self._add(number, new, payload if isinstance(payload, bytes) else b"")
 
@@ -170,7 +168,7 @@ class BulkEnqueue(SegmentCommit):
         self._plain[entrypoint].add_bulk(numbers, payloads, rest, texts)
         if self._whole is not None:
             self._keep(
-                {**PLAIN, "id": bulk_id(number, rest), "entrypoint": entrypoint, "payload": payload, "sequence": number}
+                JobRecord(bulk_id(number, rest), entrypoint, payload, JobStatus.QUEUED, number, self._created_at)
                 for number, payload in zip(numbers, payloads, strict=True)
             )
 
@@ -188,12 +186,12 @@ class BulkEnqueue(SegmentCommit):
         """Add a job with options to its group, or to the jobs that are added one by one if its key may be taken."""
         if new.delay is not None:
             run_at = self._created_at + timedelta(seconds=new.delay)
-            new = NewJob({**new.values, "run_at": run_at}, new.id_given, None, new.on_conflict, self._enqueue_bytes)
+            new = NewJob(new.job.evolve(run_at=run_at), new.id_given, None, new.on_conflict, self._enqueue_bytes)
         if self._whole is not None:
-            self._keep([{**new.values, "sequence": number, "payload": payload}])
+            self._keep([new.job.evolve(sequence=number, created_at=self._created_at, payload=payload)])
             if new.id_given:
                 self._with_ids.add(number)
-        if (new.id_given or new.values["unique_key"] is not None) and self._alone_bytes is not None:
+        if (new.id_given or new.job.unique_key is not None) and self._alone_bytes is not None:
             self._alone.append((number, new))
             self._alone_bytes += new.stored_bytes()
             if len(self._alone) <= FEW and self._alone_bytes <= (self._sizes.hot_bytes or 0):
@@ -205,34 +203,23 @@ class BulkEnqueue(SegmentCommit):
             self._add_row(number, new)
 
     def _add_row(self, number: int, new: NewJob) -> None:
-        values = {**new.values, "sequence": number, "created_at": self._created_at}
-        run_at, stored = values["run_at"], values["payload_object"]
-        scheduled = run_at is not None and run_at > self._created_at
-        since = self._since if run_at is None else run_at.timestamp()
+        job = new.job.evolve(sequence=number, created_at=self._created_at)
         if new.id_given:
-            values["attempt"] = values["attempts_before"] = self._floor
-        row = Row(
-            values["id"],
-            encode_fields(values),
-            RowKey(values["priority"], number, since),
-            values["unique_key"],
-            () if stored is None else (stored.suffix,),
-            single=any(values[name] is not None for name in SINGLE),
-            attempt=values["attempt"],
-            spare=values["max_attempts"],
-        )
-        self._columns((values["entrypoint"], scheduled, new.id_given)).add(row, conflict_mode(new.on_conflict))
-        if stored is not None:
+            job = job.evolve(attempt=self._floor, attempts_before=self._floor)
+        scheduled = job.run_at is not None and job.run_at > self._created_at
+        columns = self._columns((job.entrypoint, scheduled, new.id_given))
+        columns.add(row_of(job), conflict_mode(new.on_conflict))
+        if job.payload_object is not None:
             self._features.add(OBJECTS)
-        if values["concurrency_key"] is not None:
+        if job.concurrency_key is not None:
             self._features.add(LIMITS)
 
-    def _keep(self, several: Iterable[dict[str, Any]]) -> None:
+    def _keep(self, several: Iterable[JobRecord]) -> None:
         """Keep whole jobs for the answer, as long as they are few."""
         assert self._whole is not None
-        for values in several:
-            self._whole[values["sequence"]] = trusted_job({**values, "created_at": self._created_at})
-            self._whole_bytes += len(values["payload"])
+        for job in several:
+            self._whole[job.sequence] = job
+            self._whole_bytes += len(job.payload)
         limits = self._preparation.limits
         if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:
             self._whole = None
@@ -330,9 +317,9 @@ class BulkEnqueue(SegmentCommit):
             return outcome
         if self._whole is None:
             return EnqueuedJobs(self.given, outcome)
-        return [self._whole_job(number, job, outcome) for number, job in sorted(self._whole.items())]
+        return [job_of(self._whole_job(number, job, outcome)) for number, job in sorted(self._whole.items())]
 
-    def _whole_job(self, number: int, job: Job, outcome: BulkAdded) -> Job:
+    def _whole_job(self, number: int, job: JobRecord, outcome: BulkAdded) -> JobRecord:
         known, sequence = outcome.one_by_one.get(number), outcome.offset + number
         if known is not None:
             return known.evolve(payload=job.payload) if known.sequence == sequence else known
@@ -340,7 +327,7 @@ class BulkEnqueue(SegmentCommit):
         return job.evolve(sequence=sequence, attempt=attempt, attempts_before=attempt)
 
 
-def _read(line: bytes) -> Job:
+def _read(line: bytes) -> JobRecord:
     job = read_line(line)
     assert not isinstance(job, SetAside)  # encoded here
     return job

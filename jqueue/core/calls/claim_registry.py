@@ -13,7 +13,8 @@ from jqueue.domain.errors import (
     JobCancelledError,
     JQueueError,
 )
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference, Operation
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
@@ -115,16 +116,15 @@ class ClaimRegistry:
             return reference
         raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
 
-    def remember(self, jobs: Iterable[Job]) -> None:
+    def remember(self, jobs: Iterable[JobRecord]) -> None:
         """Note that claims on these jobs were handed out."""
         held, at = self._held, self._clock.monotonic()
         for job in jobs:
-            values = job.__dict__  # see `fields_of`
-            job_id, attempt = values["id"], values["attempt"]
+            job_id, attempt = job.id, job.attempt
             older = held.pop(job_id, None)
             if older is not None:
                 older = _cut(_without(older, attempt), OLDER_KEPT)
-            held[job_id] = (attempt, values["claim_timeout"] or 0.0, at, older)
+            held[job_id] = (attempt, job.claim_timeout or 0.0, at, older)
         if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
             _drop_oldest(held, CLAIMS_KEPT)
 

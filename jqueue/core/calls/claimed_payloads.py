@@ -20,8 +20,8 @@ from jqueue.domain.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Nack, NewJob, Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of
@@ -45,11 +45,11 @@ class NotLoadedError(UnknownOutcomeError):
         super().__init__(f"payloads of claimed jobs {reason}, and the claims are handed back", cause, resolver=_no_jobs)
 
 
-async def _no_jobs(timeout: float | None) -> list[Job]:
+async def _no_jobs(timeout: float | None) -> list[JobRecord]:
     return []
 
 
-def holds_objects(jobs: Iterable[Job | RangeClaim]) -> bool:
+def holds_objects(jobs: Iterable[JobRecord | RangeClaim]) -> bool:
     """Return True if one of these jobs has its payload in an object."""
     return any([job.payload_object is not None for job in jobs])  # noqa: C419 - a generator costs more for one job
 
@@ -124,7 +124,7 @@ class ClaimedPayloads:
         if surplus:
             self._hand_back([job.claim for job in surplus])
         for job in wanted:
-            if isinstance(found[job.id], Job):
+            if isinstance(found[job.id], JobRecord):
                 self._failures.pop(job.id, None)
         if failed:
             await self._set_aside([(job, found[job.id]) for job in failed], max(LEAST, until - loop.time()))
@@ -135,16 +135,16 @@ class ClaimedPayloads:
             assert isinstance(error, StorageError)
             raise NotLoadedError(error)
         return [
-            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, Job | RangeClaim)]
+            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | RangeClaim)]
             if operation.hands_out_jobs and isinstance(result, list)
             else result
             for operation, result in zip(operations, results, strict=True)
         ]
 
-    def _is_wanted(self, job: Job) -> bool:
+    def _is_wanted(self, job: JobRecord) -> bool:
         return job.payload_object is not None and 0 < job.payload_object.size <= self._limits.most_payload(objects=True)
 
-    def _within_memory(self, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
+    def _within_memory(self, jobs: list[JobRecord]) -> tuple[list[JobRecord], list[JobRecord]]:
         """Return the jobs whose payloads fit into memory together, at least one, and the other jobs."""
         taken = 0
         for number, job in enumerate(jobs):
@@ -154,13 +154,13 @@ class ClaimedPayloads:
                 return jobs[:number], jobs[number:]
         return jobs, []
 
-    async def _set_aside(self, failures: list[tuple[Job, Any]], seconds: float) -> None:
+    async def _set_aside(self, failures: list[tuple[JobRecord, Any]], seconds: float) -> None:
         """Queue jobs again whose payloads could not be read, from a later time on. The claims count as no failures."""
         nacks = []
         for job, error in failures:
             times = self._failures[job.id] = self._failures.pop(job.id, 0) + 1
             pause = min(FIRST_PAUSE * 2 ** min(times - 1, 10), LONGEST_PAUSE)
-            nacks.append(Nack(job, delay=pause, error=error, charge=False))
+            nacks.append(Nack(job.claim, delay=pause, error=error, charge=False))
             logger.warning("job %s is set aside for %g s, as its payload cannot be read: %s", job.id, pause, error)
         while len(self._failures) > FAILURES_KEPT:
             del self._failures[next(iter(self._failures))]
@@ -169,12 +169,12 @@ class ClaimedPayloads:
         except JQueueError:
             self._hand_back([job.claim for job, _ in failures])  # with the next commit that lands
 
-    async def _make_dead(self, failures: list[tuple[Job, Any]], seconds: float) -> None:
+    async def _make_dead(self, failures: list[tuple[JobRecord, Any]], seconds: float) -> None:
         """Make jobs dead whose payloads are lost. A claim that is lost meanwhile needs nothing."""
         for job, error in failures:
             logger.error("job %s is dead, as its payload cannot be loaded: %s", job.id, error)
         try:
-            await self._end([Nack(job, error=error, dead=True) for job, error in failures], seconds)
+            await self._end([Nack(job.claim, error=error, dead=True) for job, error in failures], seconds)
         except JQueueError as error:
             logger.warning("jobs whose payloads are lost could not be made dead: %s. Their claims will be stale", error)
 
@@ -193,8 +193,8 @@ def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], 
         and isinstance(stored, NewJob)
         and operation.large is not None
         and isinstance(operation.large.content, bytes)
-        and isinstance(result, Job)
-        and result.payload_object == stored.values["payload_object"]
+        and isinstance(result, JobRecord)
+        and result.payload_object == stored.job.payload_object
         else result
         for operation, stored, result in zip(given, named, results, strict=True)
     ]

@@ -19,8 +19,7 @@ from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.core.engine.slices import in_turns
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job_table import unpacked
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
 from jqueue.domain.operations.bulk import MOST_CONFLICTS, Row, on_conflict_of
 from jqueue.domain.segment_index import SegmentIndex
@@ -140,7 +139,7 @@ class SegmentCommit:
         made = await self._create(encoded, queue, new.given, bytes(columns.modes))
         return [replace(made, behind=new.behind, created_at=new.created_at)]
 
-    async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, Job]]:
+    async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, JobRecord]]:
         """Return the number and the job of each row in some chunks of a new segment."""
         if not chunks:
             return []
@@ -151,9 +150,9 @@ class SegmentCommit:
             return await reader.chunks(new.name, segment, index, chunks)
 
         found = await self._objects.retried(read, self.seconds_left, reads=True)
-        return [(row, unpacked(job_id, entry)) for _, rows in found for row, job_id, entry in rows]
+        return [row for _, rows in found for row in rows]
 
-    async def _all_jobs_of(self, new: NewSegment) -> AsyncIterator[tuple[int, Job]]:
+    async def _all_jobs_of(self, new: NewSegment) -> AsyncIterator[tuple[int, JobRecord]]:
         """Yield the number and the job of each row of a new segment, which is read in parts."""
         whole = await self._with_index(new)
         for chunks in _parts_of(new):
@@ -161,7 +160,7 @@ class SegmentCommit:
                 yield found
 
     async def _lines_of(self, new: NewSegment) -> AsyncIterator[tuple[Rows, list[bytes]]]:
-        """Yield the rows of each chunk of a new segment, packed, with their lines."""
+        """Yield the rows of each chunk of a new segment, with their lines."""
         index = (await self._with_index(new)).index
         assert index is not None
         for chunks in _parts_of(new):
@@ -183,11 +182,11 @@ class SegmentCommit:
         index = await self._objects.retried(lambda: reader.index(new.name, new.segment), self.seconds_left, reads=True)
         return replace(new, index=index)
 
-    def _single(self, job: Job, given: bool, mode: int) -> tuple[int, NewJob]:
+    def _single(self, job: JobRecord, given: bool, mode: int) -> tuple[int, NewJob]:
         """Return the number of the job of a row, and the enqueue that adds it."""
-        return job.sequence, NewJob(dict(job.__dict__), given, None, on_conflict_of(mode), self._enqueue_bytes)
+        return job.sequence, NewJob(job, given, None, on_conflict_of(mode), self._enqueue_bytes)
 
-    def _single_of(self, new: NewSegment, row: int, job: Job) -> tuple[int, NewJob]:
+    def _single_of(self, new: NewSegment, row: int, job: JobRecord) -> tuple[int, NewJob]:
         """Return the number of the job of a row of a new segment, and the enqueue that adds it."""
         number, single = self._single(job, new.given, new.modes[row] if new.modes else 0)
         return new.behind + number, single

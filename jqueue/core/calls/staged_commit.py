@@ -22,7 +22,6 @@ from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.calls.value_objects import ValueObjects
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.job_table import unpacked, waits_only
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations import (
     BulkAdded,
@@ -36,7 +35,6 @@ from jqueue.domain.operations import (
 )
 from jqueue.domain.operations.bulk import conflict_mode
 from jqueue.domain.printable import counted
-from jqueue.domain.segment_index import id_hashes
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.domain.size_limit import enqueue_limit
 from jqueue.ports.log import logger_of
@@ -230,16 +228,5 @@ def _columns_of(group: Group, *, own_ids: bool) -> SegmentColumns:
 
 def _add_rows(columns: SegmentColumns, rows: Rows, lines: Sequence[bytes], new: NewSegment) -> None:
     """Add the rows of a chunk of a new segment, with the numbers that they have in the write."""
-    if all(
-        waits_only(entry) and entry[3] == entry[6] == 0 and entry[4] == new.created_at for _, _, entry in rows
-    ):  # neither a priority nor an attempt
-        numbers = [new.behind + entry[5] for _, _, entry in rows]
-        moved = [
-            line.replace(b'"sequence": %d,' % entry[5], b'"sequence": %d,' % number, 1)
-            for line, number, (_, _, entry) in zip(lines, numbers, rows, strict=True)
-        ]
-        columns.add_plain(moved, id_hashes([job_id for _, job_id, _ in rows], own=columns.own_ids), numbers)
-        return
-    for _, job_id, entry in rows:
-        job = unpacked(job_id, entry)
+    for _, job in rows:
         columns.add(row_of(job.evolve(sequence=new.behind + job.sequence)))

@@ -35,8 +35,8 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
+from jqueue.domain.job import JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN, LargeValue, SupportsPath
-from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.clock import Entropy
@@ -168,16 +168,16 @@ class ValueObjects:
         unique = self._entropy.new_id()  # of any characters, if the entropy is a caller's own
         return f"{folder}{hashlib.sha256(unique.encode()).hexdigest()[:32]}"
 
-    async def load(self, jobs: Iterable[Job], seconds: float) -> dict[str, Job | StorageError]:
+    async def load(self, jobs: Iterable[JobRecord], seconds: float) -> dict[str, JobRecord | StorageError]:
         """Return jobs with their payloads, by id, or the error that kept a payload from being loaded.
 
         Args:
             jobs: jobs whose payloads are in objects.
             seconds: maximum time.
         """
-        found: dict[str, Job | StorageError] = {}
+        found: dict[str, JobRecord | StorageError] = {}
 
-        async def load_one(job: Job) -> None:
+        async def load_one(job: JobRecord) -> None:
             assert job.payload_object is not None
             try:
                 found[job.id] = job.evolve(payload=await self.read(job.payload_object, seconds))

@@ -20,7 +20,7 @@ from jqueue.core.engine.requests import Request
 from jqueue.core.pacing.pace import BATCH_WHILE_PACED
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
-from jqueue.domain.models import Claim
+from jqueue.domain.job import Claim
 from jqueue.domain.operations import Fence, HandBack, Operation
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import forks
@@ -264,6 +264,7 @@ class Writer:
         try:
             await self._commit_until_idle()
         finally:
+            await self.engine.pacing.line.leave()
             if generation is self.engine.generation:
                 self._running = False
                 self._files.end()
@@ -280,6 +281,8 @@ class Writer:
                 await self._commit(batch, read_first=self.engine.pacing.begin())
                 self._has_read(activity)
                 fenced = False
+                if not self.calls.pending:
+                    await self.engine.pacing.line.leave()
             elif self.calls.waiting:
                 await self._poll_for_jobs()
             elif self._may_owe_claims() and not fenced:

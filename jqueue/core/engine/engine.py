@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from enum import Enum, auto
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +33,9 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
-from jqueue.domain.models import Claim, QueueState
-from jqueue.domain.operations import Operation, Sweep, perform, perform_run
+from jqueue.domain.job import Claim
+from jqueue.domain.models import QueueState
+from jqueue.domain.operations import Operation, Sweep, perform
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.ports.clock import Clock, Entropy
 
@@ -48,9 +48,6 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 OPERATIONS_PER_SLICE = 256
 """Number of operations after which the event loop gets a turn."""
-
-MOST_ALONE = 8
-"""Number of requests of a run that one pass could not apply, after which no pass is tried for its others."""
 
 
 async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], entropy: Entropy, what: str) -> Answer:
@@ -105,9 +102,6 @@ async def ask_until(deadline: float, request: Callable[[], Awaitable[Answer]], e
         raise DeadlineExceededError(f"{failed}{silent}", why) from why
 
 
-_run_of = attrgetter("run_of")
-
-
 def _may_still_land(outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
     """True if a final answer is for a request that an earlier write carries, which may still land.
 
@@ -148,6 +142,8 @@ class Engine(ABC):
     loaded: bool
     sweeps_in_place = False
     """True if a job with a stale claim keeps its place when it is queued again."""
+    turn: Callable[[], AbstractAsyncContextManager[None]] | None = None
+    """Begins a turn among the writers of the store: see `SupportsTurns`. None if the store has no turns."""
     watched: Callable[[], Sequence[Path]] | None = None
     """Returns the folders in which every change of the queue can be seen; None if the queue is in no folder."""
 
@@ -171,7 +167,7 @@ class Engine(ABC):
         self._applied_at = EPOCH
         self._swept: tuple[int, Operation, int] | None = None
         self.open_writes = OpenWrites()
-        self.pacing = Pacing(self.clock, self.entropy)
+        self.pacing = Pacing(self.clock, self.entropy, self.turn)
 
     @abstractmethod
     def _forget_content(self) -> None:
@@ -207,61 +203,68 @@ class Engine(ABC):
         self._begin()
         known = self.loaded and not (read_first or self.open_writes.writes or self._needs_read(requests))
         step = Step.APPLY if known else Step.READ
-        while pending := [request for request in requests if request.awaited]:
-            self.check_generation(generation)
-            try:
-                if step is Step.READ:
-                    await self.refresh()
-                    fresh = True
-                    header = self.draft.header
-                    if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
-                        await sleep_while_awaited(pending, seconds)
+        try:
+            while pending := [request for request in requests if request.awaited]:
+                self.check_generation(generation)
+                try:
+                    if step is Step.READ:
+                        if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+                            await self.pacing.line.join()
+                        await self.refresh()
+                        fresh = True
+                        header = self.draft.header
+                        if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
+                            await sleep_while_awaited(pending, seconds)
+                        else:
+                            step = Step.APPLY if refusal is None else Step.REFUSE
+                    elif step is Step.REFUSE and refusal is not None:
+                        self._refuse(pending, refusal)
                     else:
-                        step = Step.APPLY if refusal is None else Step.REFUSE
-                elif step is Step.REFUSE and refusal is not None:
-                    self._refuse(pending, refusal)
-                else:
-                    self._missing, self._deferred, self.waits_for_rows = set(), False, False
-                    outcomes = await self._apply(pending)
-                    self.check_generation(generation)
-                    if self._missing:
-                        self._undo(outcomes)
-                        if not await self._load_rows(self._missing, fresh=fresh):
+                        self._missing, self._deferred, self.waits_for_rows = set(), False, False
+                        outcomes = await self._apply(pending)
+                        self.check_generation(generation)
+                        if self._missing:
+                            self._undo(outcomes)
+                            if not await self._load_rows(self._missing, fresh=fresh):
+                                step = Step.READ
+                        elif not fresh and self._needs_more(outcomes):
+                            self._undo(outcomes)
                             step = Step.READ
-                    elif not fresh and self._needs_more(outcomes):
-                        self._undo(outcomes)
-                        step = Step.READ
-                    elif self.draft.changed:
-                        step = Step.WRITE
-                        await self._write(outcomes)
-                        if not self._deferred:
+                        elif self.draft.changed:
+                            step = Step.WRITE
+                            await self._write(outcomes)
+                            if not self._deferred:
+                                return
+                            fresh, step = False, Step.APPLY
+                        elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
+                            self._answer(outcomes)
                             return
-                        fresh, step = False, Step.APPLY
-                    elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
-                        self._answer(outcomes)
-                        return
-                    else:
-                        self._undo(outcomes)
-                        step = Step.READ
-            except CASConflictError as error:
-                conflicts += 1
-                if self.max_conflicts is not None and conflicts > self.max_conflicts:
-                    refusal = error
-                step = Step.READ
-            except Exception as error:
-                failure = as_storage_error(error)
-                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
-                    for request in pending:
-                        request.last_error = error
-                    throttled = isinstance(error, StorageThrottledError)
-                    refused = throttled and step is not Step.READ
+                        else:
+                            self._undo(outcomes)
+                            step = Step.READ
+                except CASConflictError as error:
+                    conflicts += 1
+                    self.pacing.line.lost()
+                    if self.max_conflicts is not None and conflicts > self.max_conflicts:
+                        refusal = error
                     step = Step.READ
-                    pause = self.pacing.refused() if refused else backoff.failure(throttled=throttled)
-                    await sleep_while_awaited(pending, pause)
-                elif step is Step.READ or failure.nothing_written:
-                    self._fail(pending, failure)
-                else:  # a refusal, or a bug of the adapter: a read checks it like any other answer, then it is raised
-                    refusal, step = failure, Step.READ
+                except Exception as error:
+                    await self.pacing.line.leave()  # a pause may follow
+                    failure = as_storage_error(error)
+                    if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+                        for request in pending:
+                            request.last_error = error
+                        throttled = isinstance(error, StorageThrottledError)
+                        refused = throttled and step is not Step.READ
+                        step = Step.READ
+                        pause = self.pacing.refused() if refused else backoff.failure(throttled=throttled)
+                        await sleep_while_awaited(pending, pause)
+                    elif step is Step.READ or failure.nothing_written:
+                        self._fail(pending, failure)
+                    else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
+                        refusal, step = failure, Step.READ
+        finally:
+            await self.pacing.line.leave(over=False)
 
     def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
         """Deliver outcomes that need no commit."""
@@ -383,10 +386,8 @@ class Engine(ABC):
                 await asyncio.sleep(0)
             some = pending[start : start + OPERATIONS_PER_SLICE]
             claiming += [request for request in some if request.claims_jobs]
-            # of others, the deadline may have passed, or the caller left, just now
-            others = [request for request in some if request.awaited and not request.claims_jobs]
-            for kind, run in groupby(others, _run_of):
-                for request in self._perform_run(kind, list(run), now, outcomes):
+            for request in some:
+                if request.awaited and not request.claims_jobs:  # its deadline may have passed just now
                     request.in_flight = True
                     self._perform(request, now, outcomes)
         if (claiming or draft.changed) and (suspects := self._suspects(now)):
@@ -398,9 +399,9 @@ class Engine(ABC):
         for start in range(0, len(claiming), OPERATIONS_PER_SLICE):
             if start:
                 await asyncio.sleep(0)
-            some = claiming[start : start + OPERATIONS_PER_SLICE]
-            for kind, run in groupby([request for request in some if request.awaited], _run_of):
-                self._perform_claiming(kind, list(run), now, outcomes, nothing_for)
+            for request in claiming[start : start + OPERATIONS_PER_SLICE]:
+                if request.awaited:
+                    self._perform_claiming(request, now, outcomes, nothing_for)
         if not draft.changed and _may_still_land(outcomes):
             draft.touch()
         if draft.changed and not self._missing:
@@ -408,65 +409,29 @@ class Engine(ABC):
         return outcomes
 
     def _perform_claiming(
-        self,
-        kind: str | None,
-        run: Sequence[Request],
-        now: datetime,
-        outcomes: list[tuple[Request, Outcome]],
-        nothing_for: set[Any],
+        self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]], nothing_for: set[Any]
     ) -> None:
-        """Apply requests that claim jobs, in order. Requests whose search has failed before are not applied.
+        """Apply a request that claims jobs, unless an equal search has found nothing before.
 
         Args:
-            kind: the common `run_of` of the requests.
-            run: the requests.
+            request: the request.
             now: the time of the commit.
-            outcomes: gets their outcomes.
+            outcomes: gets its outcome.
             nothing_for: search keys of the requests that found nothing.
         """
-        draft = self.draft
-        known = run[0].search_key in nothing_for
-        for request in run if known else self._perform_run(kind, run, now, outcomes):
-            request.in_flight = True
-            key = request.search_key
-            if key is not None and key in nothing_for:
-                outcomes.append((request, [[]]))
-                continue
-            before = draft.savepoint() if key is None else None
-            outcome = self._perform(request, now, outcomes)
-            if key is None and draft.savepoint() != before:
+        draft, key = self.draft, request.search_key
+        request.in_flight = True
+        if key is None:
+            before = draft.savepoint()
+            self._perform(request, now, outcomes)
+            if draft.savepoint() != before:
                 nothing_for.clear()
-            elif key is not None and outcome is not None and is_empty(outcome):
+        elif key in nothing_for:
+            outcomes.append((request, [[]]))
+        else:
+            outcome = self._perform(request, now, outcomes)
+            if outcome is not None and is_empty(outcome):
                 nothing_for.add(key)
-
-    def _perform_run(
-        self, kind: str | None, run: Sequence[Request], now: datetime, outcomes: list[tuple[Request, Outcome]]
-    ) -> Iterator[Request]:
-        """Apply requests in order, and note their outcomes. Yield each that must be applied by itself, in its turn.
-
-        Args:
-            kind: the common `run_of` of the requests.
-            run: the requests.
-            now: the time of the commit.
-            outcomes: gets the outcomes of the requests that are not yielded.
-        """
-        alone = 0
-        while run:
-            results: Sequence[Any] = ()
-            if kind is not None and len(run) > 1 and alone < MOST_ALONE:
-                results = perform_run([request.operations[0] for request in run], self.draft, now)
-            if results:
-                outcomes += zip(run, [[result] for result in results], strict=False)
-                for request in run[: len(results)]:
-                    request.in_flight = True
-                run = run[len(results) :]
-            elif alone < MOST_ALONE:
-                yield run[0]
-                run = run[1:]
-                alone += 1
-            else:
-                yield from run
-                return
 
     def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome | None:
         """Apply a request, and note its outcome. If it needs rows that are not loaded, return None."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, Self
 
-from jqueue.domain.job_table import Packed, entrypoint_of, status_of, unpacked
-from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.models import QueueState, SetAside, job_of
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.stats import Census
@@ -22,7 +22,7 @@ class JobRows(Protocol):
 
     def rows(
         self, statuses: frozenset[JobStatus], entrypoints: frozenset[str], prefix: str
-    ) -> AsyncGenerator[Job, None]:
+    ) -> AsyncGenerator[JobRecord, None]:
         """Iterate over the jobs that fit all three arguments. An empty argument fits every job.
 
         Args:
@@ -47,7 +47,9 @@ class JobRows(Protocol):
     def ids(self, prefix: str) -> AsyncGenerator[str, None]:
         """Iterate over the ids of the jobs that begin like this, faster than `rows`. Errors are as for `rows`."""
 
-    def in_order(self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool) -> AsyncGenerator[Job, None]:
+    def in_order(
+        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool
+    ) -> AsyncGenerator[JobRecord, None]:
         """Iterate over ready jobs as they are served, or over scheduled jobs as they are due.
 
         Jobs are read when they come up.
@@ -61,7 +63,7 @@ class JobRows(Protocol):
             StorageError: the store failed.
         """
 
-    async def find(self, job_id: str) -> Job | None:
+    async def find(self, job_id: str) -> JobRecord | None:
         """Return the job with an id; None if it is not among them.
 
         Raises:
@@ -83,48 +85,44 @@ class JobRows(Protocol):
 
 @dataclass(slots=True)
 class LazyState:
-    """The content of a queue: a state whose jobs are not yet models.
+    """The content of a queue: a state whose jobs are records.
 
     Attributes:
         header: the state without its jobs.
         set_aside: the lines that cannot be read as jobs.
-        entries: the jobs by id, some of them packed.
+        entries: the jobs by id.
         rows: the jobs that are not in the queue's object; None if there are none.
         absent: True if there is no queue yet.
     """
 
     header: QueueState
     set_aside: tuple[SetAside, ...]
-    entries: Mapping[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
+    entries: Mapping[str, JobRecord] = field(repr=False)  # payloads must not appear in a repr or a log
     rows: JobRows | None = field(default=None, repr=False)
     absent: bool = False
-
-    def jobs(self) -> Iterator[Job]:
-        """Yield the jobs in the order in which they were read."""
-        return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
 
     def parts(
         self,
         statuses: frozenset[JobStatus] = frozenset(),
         entrypoints: frozenset[str] = frozenset(),
         prefix: str = "",
-    ) -> Iterator[list[tuple[str, Job | Packed]]]:
-        """Yield ids and entries that fit the arguments, those of a thousand entries at a time.
+    ) -> Iterator[list[JobRecord]]:
+        """Yield the jobs that fit the arguments, those of a thousand jobs at a time.
 
         Args:
             statuses: statuses of the jobs; all if empty.
             entrypoints: entrypoints of the jobs; all if empty.
             prefix: beginning of their ids.
         """
-        entries = iter(self.entries.items())
+        entries = iter(self.entries.values())
         while part := list(islice(entries, JOBS_PER_SLICE)):
             if statuses or entrypoints or prefix:
                 part = [
-                    (job_id, entry)
-                    for job_id, entry in part
-                    if (not statuses or status_of(entry) in statuses)
-                    and (not entrypoints or entrypoint_of(entry) in entrypoints)
-                    and job_id.startswith(prefix)
+                    job
+                    for job in part
+                    if (not statuses or job.status in statuses)
+                    and (not entrypoints or job.entrypoint in entrypoints)
+                    and job.id.startswith(prefix)
                 ]
             yield part
 
@@ -132,10 +130,10 @@ class LazyState:
         """Return the state as a value, in slices."""
         jobs = []
         placed = True
-        for job in self.jobs():
+        for job in self.entries.values():
             jobs.append(job)
             placed = placed and 0 < job.sequence <= LARGEST_SEQUENCE
             if len(jobs) % JOBS_PER_SLICE == 0:
                 yield
-        found = tuple(jobs if placed else number_unnumbered(jobs))
+        found = tuple(map(job_of, jobs if placed else number_unnumbered(jobs)))
         return self.header.model_copy(update={"jobs": found, "set_aside": self.set_aside})

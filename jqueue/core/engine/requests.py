@@ -18,7 +18,7 @@ from jqueue.domain.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from jqueue.domain.models import Claim
+from jqueue.domain.job import Claim
 from jqueue.domain.operations import Operation, perform
 from jqueue.domain.operations.base import ClaimLog
 from jqueue.domain.segment_rows import RowsMissingError
@@ -61,7 +61,6 @@ class Request(Awaited):
 
     Attributes:
         claims_jobs: True if it hands out claims.
-        run_of: the kind of operation that it has, if several such requests can be applied in one pass; None if not.
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
         until: end of the call, its wait for jobs included, on the clock of the event loop.
         waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
@@ -83,7 +82,6 @@ class Request(Awaited):
         "last_error",
         "open_writes",
         "operations",
-        "run_of",
         "seen_empty",
         "until",
         "verdict",
@@ -114,10 +112,8 @@ class Request(Awaited):
         self._convert = convert
         if len(operations) == 1:
             self.claims_jobs = operations[0].claims_jobs
-            self.run_of = operations[0].run_of
         else:
             self.claims_jobs = any(operation.claims_jobs for operation in operations)
-            self.run_of = None
 
     @property
     def search_key(self) -> Hashable | None:

@@ -11,8 +11,7 @@ import heapq
 from datetime import datetime
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.job_table import unpacked
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim
 
 CLOCK_ALLOWANCE = 60.0
 """Seconds by which clocks may disagree."""
@@ -69,15 +68,14 @@ class StaleWatch:
             current = draft.jobs.claimed.keys() | draft.header.ranges.keys()
             self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in current}
         late = fresh, gap, store_time
-        claimed, entries, seen, forget = draft.jobs.claimed, draft.jobs.entries, self._seen, self._seen.pop
+        claimed, jobs, seen, forget = draft.jobs.claimed, draft.jobs, self._seen, self._seen.pop
         dues: dict[float | None, float | None] = {}
         for job_id in draft.jobs.claims_moved:
             if job_id not in claimed:
                 forget(job_id, None)
                 continue
-            entry = entries[job_id]
-            values = (entry if type(entry) is Job else unpacked(job_id, entry)).__dict__  # see `fields_of`
-            claim, claim_timeout = (values["attempt"], values["heartbeat_at"]), values["claim_timeout"]
+            job = jobs[job_id]
+            claim, claim_timeout = (job.attempt, job.heartbeat_at), job.claim_timeout
             if claim_timeout not in dues:
                 timeout = self._timeout(claim_timeout)
                 dues[claim_timeout] = None if fresh or gap > timeout else self._due_later(timeout)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from jqueue.core.engine.lazy_state import LazyState, Looked, Noticed
-from jqueue.domain.job_table import objects_of, unpacked
+from jqueue.domain.job import JobRecord, JobStatus, objects_of
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
+from jqueue.domain.models import Job, QueueState, SetAside, job_of
 from jqueue.domain.stats import Census, QueueStats
 from jqueue.domain.stored_object import StoredObject
 
@@ -73,13 +73,13 @@ class QueueView:
         """
         wanted, names = frozenset(statuses), frozenset(entrypoints)
         for part in self._content.parts(wanted, names, prefix):
-            for job_id, entry in part:
-                yield unpacked(job_id, entry)
+            for job in part:
+                yield job_of(job)
             await asyncio.sleep(0)
         if others:
             async with self.other_jobs(wanted, names, prefix) as rows:
-                async for job in rows:
-                    yield job
+                async for other in rows:
+                    yield other
 
     async def find(self, job_id: str) -> Job | None:
         """Return the job with an id; None if there is none. Few requests find it, whatever the number of jobs.
@@ -88,10 +88,10 @@ class QueueView:
             JobsUnreadableError: a segment that may hold it is missing or damaged.
             StorageError: the store failed.
         """
-        entry, rows = self._content.entries.get(job_id), self._content.rows
-        if entry is not None:
-            return unpacked(job_id, entry)
-        return None if rows is None else await rows.find(job_id)
+        job, rows = self._content.entries.get(job_id), self._content.rows
+        if job is None and rows is not None:
+            job = await rows.find(job_id)
+        return None if job is None else job_of(job)
 
     async def ids(self, prefix: str = "") -> AsyncGenerator[str, None]:
         """Iterate over the ids of the jobs. Jobs of the queue's object do not become models.
@@ -100,8 +100,8 @@ class QueueView:
             prefix: beginning of the ids.
         """
         for part in self._content.parts(prefix=prefix):
-            for job_id, _ in part:
-                yield job_id
+            for job in part:
+                yield job.id
             await asyncio.sleep(0)
         if self._content.rows is not None:
             async with aclosing(self._content.rows.ids(prefix)) as others:
@@ -111,8 +111,8 @@ class QueueView:
     async def objects(self) -> AsyncGenerator[StoredObject, None]:
         """Iterate over the objects beside the queue that jobs of the queue's object name."""
         for part in self._content.parts():
-            for _, entry in part:
-                for stored in objects_of(entry):
+            for job in part:
+                for stored in objects_of(job):
                     yield stored
             await asyncio.sleep(0)
 
@@ -128,7 +128,7 @@ class QueueView:
         """
         census = Census(now)
         for part in self._content.parts():
-            census.count_entries(part)
+            census.count_all(part)
             await asyncio.sleep(0)
         if self._content.rows is not None:
             await self._content.rows.count(census, deadline)
@@ -145,7 +145,7 @@ class QueueView:
             prefix: beginning of their ids.
         """
         source = self._content.rows
-        return aclosing(_nothing() if source is None else source.rows(statuses, names, prefix))
+        return aclosing(_for_callers(None if source is None else source.rows(statuses, names, prefix)))
 
     async def other_numbers(self, now: datetime) -> Mapping[str, tuple[int, int]]:
         """Return the numbers of ready and of scheduled jobs that are not in the queue's object, by entrypoint.
@@ -168,11 +168,13 @@ class QueueView:
             scheduled: True for the jobs that were scheduled when they were written.
         """
         source = self._content.rows
-        if source is None:
-            return aclosing(_nothing())
-        return aclosing(source.in_order(entrypoints, scheduled=scheduled))
+        rows = None if source is None else source.in_order(entrypoints, scheduled=scheduled)
+        return aclosing(_for_callers(rows))
 
 
-async def _nothing() -> AsyncGenerator[Job, None]:
-    return
-    yield
+async def _for_callers(jobs: AsyncGenerator[JobRecord, None] | None) -> AsyncGenerator[Job, None]:
+    """Yield jobs as callers get them."""
+    if jobs is not None:
+        async with aclosing(jobs):
+            async for job in jobs:
+                yield job_of(job)

@@ -10,8 +10,9 @@ from jqueue.core.calls.claimed_payloads import NotLoadedError, holds_objects
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
+from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import check_names, takes_options
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
 from jqueue.ports.queue import Consumer
 
@@ -32,11 +33,11 @@ class ConsumerVerbs(QueueBase, Consumer):
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, options)
-        jobs: list[list[Job]]
+        jobs: list[list[JobRecord]]
         if wait is not None or not self._writer.calls.has_space(operations):
             longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
             jobs = await self._submit(operations, deadline, wait=longest_wait, convert=first_of)
-            return jobs[0]
+            return [job_of(job) for job in jobs[0]]
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         request = self._writer.enter(operations, seconds, True, None, first_of)
         try:  # as in `_submit`, which would cost every dequeue one more coroutine
@@ -46,7 +47,7 @@ class ConsumerVerbs(QueueBase, Consumer):
         except (asyncio.CancelledError, NotLoadedError):
             request.caller_cancelled()
             raise
-        return jobs[0]
+        return [job_of(job) for job in jobs[0]]
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
         if result is not None:

@@ -9,7 +9,8 @@ from contextlib import aclosing
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JobNotFoundError, ResultNotKeptError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Find
 from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
@@ -83,10 +84,10 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
 
     async def _find(self, job: Job | str, deadline: Duration | None) -> Job:
         job_id = job.id if isinstance(job, Job) else job
-        found: list[Job] = await self._done(Find(job_id), deadline)
+        found = await self._done(Find(job_id), deadline)
         if not found:
             raise JobNotFoundError(job_id)
-        return found[0]
+        return job_of(found[0])
 
     async def _url_of(self, stored: StoredObject, lifetime: Duration) -> str:
         storage = None if self._objects is None else self._objects.storage

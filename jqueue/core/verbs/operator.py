@@ -13,8 +13,9 @@ from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, check_names, takes_options
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.models import Job, QueueState, job_of
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.operations import (
     UNCHANGED,
@@ -50,7 +51,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
-        return await self._done(Cancel(job_id, running), deadline)
+        return job_of(await self._done(Cancel(job_id, running), deadline))
 
     async def reschedule(
         self,
@@ -61,10 +62,10 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
     ) -> Job:
         operation = Reschedule(job_id, delay=delay, run_at=run_at)
-        return await self._done(operation, deadline)
+        return job_of(await self._done(operation, deadline))
 
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
-        return await self._done(Reprioritise(job_id, priority), deadline)
+        return job_of(await self._done(Reprioritise(job_id, priority), deadline))
 
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
@@ -161,7 +162,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         [found] = await self._submit((operation,), deadline)
         if not found:
             await self._require_queue()
-        return list(found)
+        return [job_of(job) for job in found]
 
     async def until_ready(
         self,
@@ -178,7 +179,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         found = await self._done(Find(job_id), deadline)
         if not found:
             await self._require_queue()
-        return found[0] if found else None
+        return job_of(found[0]) if found else None
 
     async def view(self, known: QueueView | None = None, *, deadline: Duration | None = None) -> QueueView:
         """Return the queue as it is now, without making a model of each job.

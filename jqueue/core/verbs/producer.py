@@ -22,9 +22,10 @@ from jqueue.domain.errors import (
     ResultTimeoutError,
     UnknownOutcomeError,
 )
+from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments, new_job
 from jqueue.domain.operations.jobs import LINE_BYTES
 from jqueue.ports.queue import Producer
@@ -54,10 +55,10 @@ class ProducerVerbs(QueueBase, Producer):
         else:  # most calls: Python makes no dictionary and no tuple for the options
             operation = new_job(self._preparation, entrypoint, payload, priority)
         if operation.large is None:
-            jobs: list[Job] = await self._one(self._checked(operation), deadline)
+            jobs: list[JobRecord] = await self._one(self._checked(operation), deadline)
         else:
             jobs = await self._submit((self._checked(operation),), deadline, convert=first_of)
-        return jobs[0]
+        return job_of(jobs[0])
 
     async def enqueue_many(
         self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
@@ -128,7 +129,7 @@ class ProducerVerbs(QueueBase, Producer):
             return from_json(await self._writer.objects.load(reading, closed), allow_inf_nan=False)
         return deepcopy(found[0].result)  # the cached state holds the same object
 
-    async def _wait_for_result(self, operation: AwaitResult, wait_seconds: float, seconds: float) -> list[Job]:
+    async def _wait_for_result(self, operation: AwaitResult, wait_seconds: float, seconds: float) -> list[JobRecord]:
         """Return the finished job, or nothing if it has not finished in time. A mere search has no unknown outcome."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_seconds

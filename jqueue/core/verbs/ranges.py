@@ -13,8 +13,8 @@ from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, SegmentDamagedError
-from jqueue.domain.job_table import Packed, unpacked
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
 from jqueue.domain.segment_index import SegmentIndex
@@ -65,14 +65,14 @@ class RangeVerbs(QueueBase, SupportsRanges):
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
         seconds, held = self._seconds(deadline), _checked(claim).held
         async for rows in self.read_packed_range(claim, deadline=deadline):
-            for job_id, packed in rows:
-                job = in_progress(unpacked(job_id, packed), held)
-                yield job if job.payload_object is None else await self._with_payload(job, seconds)
+            for row in rows:
+                job = in_progress(row, held)
+                yield job_of(job if job.payload_object is None else await self._with_payload(job, seconds))
 
     async def read_packed_range(
         self, claim: RangeClaim, *, deadline: Duration | None = None
-    ) -> AsyncGenerator[Sequence[tuple[str, Packed]], None]:
-        """Yield the rows of a range, chunk by chunk: the id and the packed job of each, as before the claim.
+    ) -> AsyncGenerator[Sequence[JobRecord], None]:
+        """Yield the rows of a range, chunk by chunk: the job of each, as before the claim.
 
         It is much faster than `read_range`, and loads no payloads from objects of their own. Errors are the same.
         """
@@ -84,7 +84,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         async for chunks in self._read_chunks(claim, deadline, CHUNKS_AT_ONCE, read):
             for number, rows in chunks:
                 first, last = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
-                yield [(job_id, packed) for _, job_id, packed in rows[first:last]]
+                yield [job for _, job in rows[first:last]]
 
     async def read_range_rows(
         self,
@@ -148,7 +148,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         """
         self._engine.set_segment_aside(name, chunks, InvalidBlobError("another process could not read it"))
 
-    async def _with_payload(self, job: Job, seconds: float) -> Job:
+    async def _with_payload(self, job: JobRecord, seconds: float) -> JobRecord:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""
         stored = job.payload_object
         if stored is None or stored.size > self.options.limits.most_payload(objects=True):

@@ -5,7 +5,7 @@ Direct and broker queues differ only in the number of operations in one commit.
 
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations.amend import AMENDABLE, Amend
-from jqueue.domain.operations.base import Change, JobReference, Operation, Preparation, perform, perform_run
+from jqueue.domain.operations.base import Change, JobReference, Operation, Preparation, perform
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, Nack
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
@@ -81,5 +81,4 @@ __all__ = [
     "Unschedule",
     "new_job",
     "perform",
-    "perform_run",
 ]

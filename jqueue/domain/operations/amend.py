@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.fields import NO_HEADERS
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, check_options
 from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
-from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.jobs import NewJob, drop_outlived
 from jqueue.domain.rules import LIMITS
@@ -56,11 +55,10 @@ class Amend(Operation):
         checked = check_options(given, limits)
         checked["priority"] = check_priority(self.options.get("priority", 0))
         options = {name: checked.get(name, STORED[name].unset) for name in AMENDABLE}
-        options["headers"] = options["headers"] or NO_HEADERS
         payload = None if self.payload is None else check_payload(self.payload, limits)
         return replace(self, options=options, payload=payload, enqueue_bytes=limits.enqueue_bytes)
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Change the job, which keeps its place among the jobs of its priority.
 
         Raises:
@@ -94,7 +92,7 @@ class Amend(Operation):
         """Return the id of the job."""
         return (self.job_id,)
 
-    def _check_key(self, draft: Draft, job: Job, after: Job, now: datetime) -> None:
+    def _check_key(self, draft: Draft, job: JobRecord, after: JobRecord, now: datetime) -> None:
         """Check that no other job has the unique key of a queued job. A dead job holds no key."""
         key = after.unique_key
         if key is None or key == job.unique_key or job.status is not JobStatus.QUEUED:
@@ -104,5 +102,5 @@ class Amend(Operation):
             raise DuplicateJobError(key, holder)
 
 
-def _stored_bytes(job: Job) -> int:
-    return NewJob(job.__dict__, True, None, "return", 0).stored_bytes()
+def _stored_bytes(job: JobRecord) -> int:
+    return NewJob(job, True, None, "return", 0).stored_bytes()

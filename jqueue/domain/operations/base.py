@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.large_values import LargeValue
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Claim, Job, QueueState
+from jqueue.domain.models import Job, QueueState, for_callers
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.stored_object import StoredObject
 
@@ -24,7 +25,7 @@ JobReference = Job | Claim | str
 class ClaimLog(Protocol):
     """A registry of claims. Operations report to it the claims that their results hand out, confirm or end."""
 
-    def remember(self, jobs: Iterable[Job]) -> None:
+    def remember(self, jobs: Iterable[JobRecord]) -> None:
         """Note that claims on these jobs were handed out."""
 
     def confirm(self, claims: Iterable[Claim]) -> None:
@@ -81,9 +82,6 @@ class Operation:
     needs_space: ClassVar[bool] = True
     """True if it waits for room in a full buffer. Operations that keep or end a claim do not wait."""
 
-    run_of: ClassVar[str | None] = None
-    """The name of its class, if several operations of it can be applied in one pass, by `change_run`."""
-
     ends_claims: ClassVar[bool] = False
     """True if it ends the claims that it names."""
 
@@ -128,21 +126,6 @@ class Operation:
     def change(self, draft: Draft, now: datetime) -> Any:
         """Change the draft and return the result. A raised JQueueError is a refusal: the caller rolls back."""
         raise NotImplementedError
-
-    @staticmethod
-    def change_run(run: Sequence[Any], draft: Draft, now: datetime) -> Sequence[Any]:
-        """Apply the first of several operations of this class in one pass, with the same effect as one by one.
-
-        Args:
-            run: the operations, in order.
-            draft: to be changed. If an error is raised, the caller rolls it back.
-            now: the time of the commit.
-
-        Returns:
-            The results of the operations at the beginning of the run that could be applied so: none by default. An
-            operation that would be refused, or needs more than this pass can do, ends it.
-        """
-        return ()
 
     def search_key(self) -> Hashable | None:
         """Return the key of the prepared operation's search; None if it does anything but search and claim.
@@ -197,7 +180,7 @@ class Operation:
         """
         draft = Draft(state)
         result = self.change(draft, now)
-        return (draft.freeze() if draft.changed else state), result
+        return (draft.freeze() if draft.changed else state), for_callers(result)
 
 
 class Change(Protocol[Result_co]):
@@ -214,19 +197,6 @@ def _id_of(reference: JobReference) -> str:
     if isinstance(reference, str):
         return reference
     return reference.id if isinstance(reference, Job) else reference.job_id
-
-
-def perform_run(run: Sequence[Operation], draft: Draft, now: datetime) -> Sequence[Any]:
-    """Apply the first of several operations of one class in one pass, and return their results: see `change_run`.
-
-    If that fails, nothing is applied, so that `perform` finds out which operation fails: the others must not.
-    """
-    savepoint = draft.savepoint()
-    try:
-        return run[0].change_run(run, draft, now)
-    except Exception:
-        draft.rollback(savepoint)
-        return ()
 
 
 def perform(operation: Operation, draft: Draft, now: datetime) -> Any:

@@ -18,9 +18,10 @@ from itertools import islice, product
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import CONFLICTS, OnConflict
 from jqueue.domain.large_values import check_named_in_time
-from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.domain.models import LARGEST
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.jobs import FLOOR_AT_END, NewJob, drop_outlived
 from jqueue.domain.operations.transactions import Given, StagedReceipt, is_repeated, last_version, remember
@@ -130,7 +131,7 @@ class BulkAdded:
 
     offset: int
     attempt: int
-    one_by_one: Mapping[int, Job]
+    one_by_one: Mapping[int, JobRecord]
     version: int | None = None
 
     @property
@@ -264,7 +265,7 @@ class EnqueueSegments(Operation):
                     for row, other in zip(several, others, strict=True):
                         if bisect_right(bounds, other) % 2 == 1 and row not in new.taken:  # the other is in a span
                             yield new.name, row
-        here = (job_id for job_id in jobs.entries if job_id not in rows.of)
+        here = (job_id for job_id in jobs if job_id not in rows.of)
         yield from _rows_with(ids, (*here, *header.finished, *draft.aside_keys))
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
         yield from _rows_with(keys, (*jobs.keys_held, *held))
@@ -299,8 +300,8 @@ class EnqueueSegments(Operation):
 
     def among_themselves(self) -> Slices[frozenset[Row]]:
         """Return the rows with the id or the key of another row or single job of the call, in slices."""
-        ids = yield from self._sharing(0, [new.values["id"] for _, new in self.one_by_one if new.id_given])
-        held = (new.values["unique_key"] for _, new in self.one_by_one)
+        ids = yield from self._sharing(0, [new.job.id for _, new in self.one_by_one if new.id_given])
+        held = (new.job.unique_key for _, new in self.one_by_one)
         keys = yield from self._sharing(1, [key for key in held if key is not None])
         return ids | keys
 

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import check_integer
-from jqueue.domain.models import COUNT_MAX, Claim, Job
+from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ranges import ClaimRange, only_through
@@ -67,7 +68,7 @@ class ClaimBatch(Operation):
         )
         return replace(self, claim=claim.prepared(preparation), range_claim=in_ranges.prepared(preparation))
 
-    def change(self, draft: Draft, now: datetime) -> list[Job | RangeClaim]:
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord | RangeClaim]:
         """Claim the jobs.
 
         Raises:
@@ -83,8 +84,8 @@ class ClaimBatch(Operation):
         assert names is None or isinstance(names, tuple)
         raise RowsMissingError({*missing, *rows.upcoming(rows.unloaded(names), self.jobs)})
 
-    def _claim(self, draft: Draft, now: datetime) -> list[Job | RangeClaim]:
-        found: list[Job | RangeClaim] = []
+    def _claim(self, draft: Draft, now: datetime) -> list[JobRecord | RangeClaim]:
+        found: list[JobRecord | RangeClaim] = []
         left, singles, ranges = self.jobs, self.singles, self.ranges
         while left and singles:
             if not draft.header.segments or not ranges:
@@ -118,15 +119,15 @@ class ClaimBatch(Operation):
         wanted = replace(first, entrypoint=entry[2], rows=most, range_id=f"{first.range_id}-{number}")
         return wanted.claim_at(draft, entry[-1], now, lambda name: order.best_priority_beside(name, names, now))
 
-    def claims(self, result: list[Job | RangeClaim]) -> Sequence[Claim]:
+    def claims(self, result: list[JobRecord | RangeClaim]) -> Sequence[Claim]:
         """Return the claims of the jobs and of the ranges."""
         return [each.claim for each in result]
 
-    def tell(self, claims: ClaimLog, result: list[Job | RangeClaim]) -> None:
+    def tell(self, claims: ClaimLog, result: list[JobRecord | RangeClaim]) -> None:
         """Report that claims on these jobs were handed out."""
-        if jobs := [each for each in result if isinstance(each, Job)]:
+        if jobs := [each for each in result if isinstance(each, JobRecord)]:
             claims.remember(jobs)
 
-    def may_miss(self, result: list[Job | RangeClaim]) -> bool:
+    def may_miss(self, result: list[JobRecord | RangeClaim]) -> bool:
         """Return True if there are fewer jobs than were asked for."""
         return sum(each.rows if isinstance(each, RangeClaim) else 1 for each in result) < self.jobs

@@ -11,14 +11,15 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, NO_CLAIM, QUEUED, AttemptError, Claim, JobRecord
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
-from jqueue.domain.models import NO_CLAIM, PLAIN_FIELDS, AttemptError, Claim, Job, JobStatus, KeyHold
+from jqueue.domain.models import Job, KeyHold
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.size_limit import take_reserve
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, RESULTS, StoredObject
-from jqueue.domain.transitions import Verb
+from jqueue.domain.transitions import ACK, Verb
 
 ERRORS_KEPT = 5
 """Number of attempts whose errors are kept with a job."""
@@ -32,12 +33,17 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", ]')
 SAME_MOMENT = timedelta(microseconds=1)
 
 
-def _returned(job: Job, now: datetime) -> dict[str, Any]:
+def _as_it_was(job: JobRecord) -> JobRecord:
+    """Return a job queued again after a move that did not happen: with its old place, and no failure counted."""
+    return job.evolve(status=QUEUED, **NO_CLAIM)
+
+
+def _returned(job: JobRecord, now: datetime) -> dict[str, Any]:
     """Return the fields of a claim that has ended. A format that keeps no time of claims keeps no time of returns."""
     return {**NO_CLAIM, "queued_at": job.queued_at if job.claimed_at is None else now}
 
 
-def kept_error(draft: Draft, job: Job, error: str, traceback: str | None, blob_bytes: int) -> dict[str, Any]:
+def kept_error(draft: Draft, job: JobRecord, error: str, traceback: str | None, blob_bytes: int) -> dict[str, Any]:
     """Return the fields that keep an error with a job, as far as the blob has room.
 
     The traceback is dropped first. Then the error is cut, and in the end only its size is kept.
@@ -53,7 +59,7 @@ def kept_error(draft: Draft, job: Job, error: str, traceback: str | None, blob_b
     return {"error": None, "error_dropped": whole, "traceback": None}
 
 
-def kept_errors(draft: Draft, job: Job, error: str, now: datetime, blob_bytes: int) -> tuple[AttemptError, ...]:
+def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime, blob_bytes: int) -> tuple[AttemptError, ...]:
     """Return the errors of a job's last attempts, with one more. The oldest are dropped if the blob has no room.
 
     A format that keeps no time of a claim keeps only the last error.
@@ -72,7 +78,7 @@ def _size_of(error: AttemptError) -> int:
     return ATTEMPT_BYTES + written_bytes(error.text)
 
 
-def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
+def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, **changes: Any) -> None:
     """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
 
     A cancelled job leaves the queue.
@@ -83,14 +89,14 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     if job.max_attempts is not None and job.failures >= job.max_attempts:
         changes = {**changes, "dead": True}
     if changes.pop("dead", False):
-        after = job.evolve(status=JobStatus.DEAD, dead_at=now, **NO_CLAIM, **changes)
+        after = job.evolve(status=DEAD, dead_at=now, **NO_CLAIM, **changes)
     else:
         place = {} if "sequence" in changes else {"sequence": draft.next_sequence()}
-        after = job.evolve(status=JobStatus.QUEUED, **_returned(job, now), **place, **changes)
+        after = job.evolve(status=QUEUED, **_returned(job, now), **place, **changes)
     draft.move(job, verb, after, after.status)
 
 
-def hand_back(draft: Draft, job: Job, now: datetime, **changes: Any) -> None:
+def hand_back(draft: Draft, job: JobRecord, now: datetime, **changes: Any) -> None:
     """End a claim without a failure: the failure count goes back and the place is kept. The attempt stays used.
 
     A cancelled job leaves the queue.
@@ -99,8 +105,8 @@ def hand_back(draft: Draft, job: Job, now: datetime, **changes: Any) -> None:
         draft.move(job, Verb.HAND_BACK, None, None)
         return
     failures = max(0, job.failures - 1)
-    after = job.evolve(status=JobStatus.QUEUED, failures=failures, **_returned(job, now), **changes)
-    draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)
+    after = job.evolve(status=QUEUED, failures=failures, **_returned(job, now), **changes)
+    draft.move(job, Verb.HAND_BACK, after, QUEUED)
 
 
 class _EndsClaim(Operation):
@@ -140,8 +146,6 @@ class Ack(_EndsClaim):
         result_object: that object, once it exists.
         name_before: time until which a commit may name it.
     """
-
-    run_of: ClassVar[str | None] = "Ack"
 
     job: JobReference
     result: Any = field(default=None, repr=False)
@@ -198,7 +202,7 @@ class Ack(_EndsClaim):
             given = self.result is not None or self.result_object is not None
             fits = not given or take_reserve(draft, grows, self.blob_bytes)
             kept = job.evolve(
-                status=JobStatus.COMPLETED,
+                status=COMPLETED,
                 payload=b"",
                 payload_object=None,
                 keep_result=keep_result,
@@ -212,51 +216,20 @@ class Ack(_EndsClaim):
             )
             if kept.result_object is not None:
                 draft.require(OBJECTS)
-        draft.move(job, Verb.ACK, kept, JobStatus.COMPLETED)
+        draft.move(job, ACK, kept, COMPLETED)
         draft.note(draft.header.finished, job.id, job.attempt)
         if job.unique_key is not None and job.unique_for:
             draft.note(draft.header.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
         return self._dropped(kept)
 
     @staticmethod
-    def change_run(run: Sequence[Ack], draft: Draft, now: datetime) -> list[None]:
-        """Remove the plain jobs at the beginning of a run, as long as each claim is current.
-
-        A plain job keeps no result, unless its ack says so.
-        """
-        entries, finished, rows = draft.jobs.entries, draft.header.finished, draft.jobs.rows.of
-        in_progress = JobStatus.IN_PROGRESS
-        done: dict[str, Job] = {}
-        for operation in run:
-            claim = operation.job
-            assert isinstance(claim, Claim)
-            job_id, attempt = claim
-            job = entries.get(job_id)
-            if type(job) is not Job or job.__pydantic_fields_set__ is not PLAIN_FIELDS:
-                break
-            values = job.__dict__  # see `fields_of`
-            if (
-                values["status"] is not in_progress
-                or values["attempt"] != attempt
-                or operation.keep_result is not None
-                or job_id in done
-                or job_id in finished
-                or job_id in rows
-            ):
-                break
-            done[job_id] = job
-        if done:
-            draft.finish_plain(list(done.values()))
-        return [None] * len(done)
-
-    @staticmethod
-    def _dropped(kept: Job | None) -> int | None:
+    def _dropped(kept: JobRecord | None) -> int | None:
         return kept.result_dropped or None if kept is not None else None
 
     @staticmethod
     def _is_done(draft: Draft, claim: Claim) -> bool:
         job = draft.jobs.get(claim.job_id)
-        return job is None or (job.status is JobStatus.COMPLETED and job.attempt == claim.attempt)
+        return job is None or (job.status is COMPLETED and job.attempt == claim.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +347,7 @@ class Heartbeat(Operation):
                     raise stop
                 lost.append(stop)
             at = now if job.heartbeat_at != now else now + SAME_MOMENT
-            draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), JobStatus.IN_PROGRESS)
+            draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), IN_PROGRESS)
         return lost
 
     def references(self) -> Sequence[JobReference]:
@@ -406,7 +379,7 @@ class HandBack(Operation):
                     returned += 1
                 continue
             job = draft.jobs.get(claim.job_id)
-            if job is not None and job.status is JobStatus.IN_PROGRESS and job.attempt == claim.attempt:
+            if job is not None and job.status is IN_PROGRESS and job.attempt == claim.attempt:
                 hand_back(draft, job, now)
                 returned += 1
         return returned

@@ -6,20 +6,22 @@ from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, ClassVar, TypedDict
+
+from msgspec.structs import replace as with_fields
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import LARGEST, PLAIN_FIELDS, Claim, Job, JobStatus, trusted_job
+from jqueue.domain.models import LARGEST
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
 from jqueue.domain.rates import with_claim
-from jqueue.domain.segment_rows import RowsMissingError
-from jqueue.domain.transitions import Verb
+from jqueue.domain.transitions import CLAIM
 
 
 def sought_names(names: object) -> tuple[str, ...]:
@@ -66,7 +68,6 @@ class Dequeue(Operation):
 
     claims_jobs: ClassVar[bool] = True
     hands_out_jobs: ClassVar[bool] = True
-    run_of: ClassVar[str | None] = "Dequeue"
 
     entrypoints: str | Sequence[str] | None = None
     _: KW_ONLY
@@ -96,7 +97,7 @@ class Dequeue(Operation):
         if self.holder is not None or self.through is not None:
             yield "holders"
 
-    def change(self, draft: Draft, now: datetime) -> list[Job]:
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Remove expired jobs, enqueue the jobs of cron entries that are due, then claim."""
         self.tidy(draft, now)
         return self.claim(draft, now)
@@ -106,77 +107,51 @@ class Dequeue(Operation):
         drop_outlived(draft, now)
         fire_due(draft, now, self.enqueue_bytes)
 
-    def claim(self, draft: Draft, now: datetime) -> list[Job]:
+    def claim(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Claim ready jobs."""
         if self.through is None:
             return self.claim_next(draft, now, self.batch_size)
         with draft.jobs.order.only_through(self.through):
             return self.claim_next(draft, now, self.batch_size)
 
-    @staticmethod
-    def change_run(run: Sequence[Dequeue], draft: Draft, now: datetime) -> list[list[Job]]:
-        """Claim for the equal dequeues at the beginning of a run: as for one dequeue, and share the jobs in order.
-
-        Cron entries can fire before each of them. If rows of segments are missing for one, the pass ends before it.
-        """
-        first = run[0]
-        size = first.batch_size
-        if draft.header.schedules or first.through is not None or (draft.header.segments and size != 1):
-            return []
-        number = next((place for place, operation in enumerate(run) if operation is not first), len(run))
-        drop_outlived(draft, now)
-        claimed: list[Job] = []
-        try:
-            first._claim(draft, now, number * size, claimed)
-        except RowsMissingError:
-            return [[job] for job in claimed]
-        if size == 1:
-            results = [[job] for job in claimed]
-            return results + [[] for _ in range(number - len(results))]
-        return [claimed[place * size : (place + 1) * size] for place in range(number)]
-
-    def claim_next(self, draft: Draft, now: datetime, most: int) -> list[Job]:
+    def claim_next(self, draft: Draft, now: datetime, most: int) -> list[JobRecord]:
         """Claim the next jobs, at most a number of them."""
-        claimed: list[Job] = []
+        claimed: list[JobRecord] = []
         self._claim(draft, now, most, claimed)
         return claimed
 
-    def _claim(self, draft: Draft, now: datetime, most: int, claimed: list[Job]) -> None:
+    def _claim(self, draft: Draft, now: datetime, most: int, claimed: list[JobRecord]) -> None:
         """Claim the next jobs, and add them to a list. If rows are missing, it has the jobs claimed before them."""
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         while len(claimed) < most:
-            if plain := draft.take_plain(self.entrypoints, now, most - len(claimed)):
-                jobs = [trusted_job(self._claimed(job, now), None, PLAIN_FIELDS) for job in plain]
-                draft.claim_plain(plain, jobs)
-                claimed += jobs
-                continue
             ready = draft.take_ready(self.entrypoints, now)
             if ready is None:
                 break
-            job = trusted_job(self._claimed(ready, now), ready.__pydantic_extra__)
-            draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
+            job = self._claimed(ready, now)
+            draft.move(ready, CLAIM, job, IN_PROGRESS)
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
 
-    def _claimed(self, job: Job, now: datetime) -> dict[str, Any]:
-        """Return the fields of a job as this dequeue claims it."""
-        values = job.__dict__.copy()  # as `Job.evolve` does
-        values["status"] = JobStatus.IN_PROGRESS
-        values["attempt"] += 1
-        values["failures"] += 1
-        values["heartbeat_at"] = now
-        values["claim_timeout"] = self.claim_timeout
-        values["holder"] = self.holder
-        values["claimed_at"] = None if self.holder is None else now
-        values["queued_at"] = None
-        return values
+    def _claimed(self, job: JobRecord, now: datetime) -> JobRecord:
+        """Return a job as this dequeue claims it."""
+        return with_fields(
+            job,
+            status=IN_PROGRESS,
+            attempt=job.attempt + 1,
+            failures=job.failures + 1,
+            heartbeat_at=now,
+            claim_timeout=self.claim_timeout,
+            holder=self.holder,
+            claimed_at=None if self.holder is None else now,
+            queued_at=None,
+        )
 
     def search_key(self) -> Hashable | None:
         """Return every field but `batch_size`; None if that is 0, since such a dequeue always finds nothing."""
         return _SEARCHED(self) if self.batch_size else None
 
-    def claims(self, result: list[Job]) -> Sequence[Claim]:
+    def claims(self, result: list[JobRecord]) -> Sequence[Claim]:
         """Return the claims of the jobs."""
         return [job.claim for job in result]
 
@@ -184,12 +159,12 @@ class Dequeue(Operation):
         """Return the dequeue of the jobs that are left."""
         return replace(self, batch_size=self.batch_size - claimed)
 
-    def tell(self, claims: ClaimLog, result: list[Job]) -> None:
+    def tell(self, claims: ClaimLog, result: list[JobRecord]) -> None:
         """Report that claims on these jobs were handed out."""
         if result:
             claims.remember(result)
 
-    def may_miss(self, result: list[Job]) -> bool:
+    def may_miss(self, result: list[JobRecord]) -> bool:
         """Return True if there are fewer jobs than `batch_size`."""
         return len(result) < self.batch_size
 

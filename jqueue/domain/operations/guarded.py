@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ChangedMeanwhileError
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
+from jqueue.domain.models import Job, record_of
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.selection import Selection
@@ -67,13 +68,13 @@ class JobAsSeen(Guard):
             JobNotFoundError: it is not in the queue.
             ChangedMeanwhileError: it has changed.
         """
-        if _without_place(draft.get(self.job.id)) != _without_place(self.job):
+        if _without_place(draft.get(self.job.id)) != _without_place(record_of(self.job)):
             raise ChangedMeanwhileError(f"job {self.job.id!r} has changed meanwhile")
 
 
-def _without_place(job: Job) -> dict[str, Any]:
-    """Return the fields of a job, without its heartbeat and without its place, which a reader may have numbered."""
-    return {name: value for name, value in job.__dict__.items() if name not in ("heartbeat_at", "sequence")}
+def _without_place(job: JobRecord) -> JobRecord:
+    """Return a job without its heartbeat and without its place, which a reader may have numbered."""
+    return job.evolve(heartbeat_at=None, sequence=0)
 
 
 @dataclass(frozen=True, slots=True)

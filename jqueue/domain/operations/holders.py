@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import SegmentDamagedError
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
@@ -32,7 +32,7 @@ class HeldBy(Operation):
 
     prefix: str
 
-    def change(self, draft: Draft, now: datetime) -> list[Job]:
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the jobs, by priority and sequence, and change nothing."""
         claimed = (draft.jobs[job_id] for job_id in draft.jobs.claimed)
         held = [job for job in claimed if job.holder is not None and job.holder.startswith(self.prefix)]

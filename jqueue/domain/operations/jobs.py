@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError
+from jqueue.domain.job import COMPLETED, QUEUED, JobRecord
 from jqueue.domain.job_options import (
     OPTIONS,
     EnqueueOptions,
@@ -22,12 +23,12 @@ from jqueue.domain.job_options import (
 )
 from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_name, check_priority, written_bytes
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, PLAIN_FIELDS, Job, JobStatus, trusted_job
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.size_limit import enqueue_limit, take_space
+from jqueue.domain.size_limit import take_space
 from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, StoredObject
-from jqueue.domain.transitions import Verb
+from jqueue.domain.transitions import ENQUEUE, Verb
 
 LINE_BYTES = 240
 """About how many bytes a job takes in the blob besides its texts and its payload."""
@@ -35,9 +36,8 @@ LINE_BYTES = 240
 FLOOR_AT_END = "the queue's attempt_floor has its largest value: enqueue without a job_id"
 """The error about a job with an id of its caller's, in a queue whose attempts can grow no further."""
 
-PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
-"""Every field of a job with its default, if it has one."""
-
+UNPLACED = datetime.min.replace(tzinfo=UTC)
+"""`created_at` of a job that no commit has added yet."""
 
 _NO_OPTIONS = ("entrypoint", "payload", "priority")
 """The attributes of an `Enqueue` without options."""
@@ -105,7 +105,7 @@ class Enqueue(Operation):
         options: Any = {name: value for name, value in self.__dict__.items() if name in OPTIONS}
         return new_job(preparation, self.entrypoint, self.payload, self.priority, **options)
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job, unless a job with its id or its unique key is there already."""
         return self.prepared(UNPREPARED).change(draft, now)
 
@@ -137,84 +137,69 @@ def new_job(
         delay = given.pop("delay", None)
         on_conflict = given.pop("on_conflict", "return")
     kept, large = split_payload(payload, limits, preparation.object_bytes)
-    values = PLAIN.copy()
-    values["id"] = preparation.new_id() if job_id is None else job_id
-    values["entrypoint"] = check_name("entrypoint", entrypoint, limits)
-    values["payload"] = kept
-    if given:
-        values.update(given)
-    if priority.__class__ is not int or priority:
-        values["priority"] = check_priority(priority)
-    is_plain = not options and large is None
-    return NewJob(values, job_id is not None, delay, on_conflict, preparation.enqueue_bytes, large, is_plain)
+    job = JobRecord(
+        preparation.new_id() if job_id is None else job_id,
+        check_name("entrypoint", entrypoint, limits),
+        kept,
+        QUEUED,
+        0,
+        UNPLACED,
+        check_priority(priority),
+        **given,
+    )
+    return NewJob(job, job_id is not None, delay, on_conflict, preparation.enqueue_bytes, large)
 
 
 class NewJob(Operation):
-    """A prepared `Enqueue`: the fields of the new job, except its time and its place.
+    """A prepared `Enqueue`: the new job, except its time and its place.
 
     Args:
-        values: one for each field of `Job`.
+        job: the job. It is not placed yet.
         id_given: True if the caller has chosen the id.
-        delay: seconds from its commit until it may be claimed; None if `values` has the time.
+        delay: seconds from its commit until it may be claimed; None if the job has the time.
         on_conflict: see `Enqueue`.
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
         large: the payload, if it gets an object of its own.
-        plain: True if the job is plain (see `PLAIN_FIELDS`), and has a new id.
 
     Attributes:
-        values, id_given, delay: as in the arguments. Do not change them.
+        job, id_given, delay: as in the arguments.
     """
 
-    __slots__ = (
-        "_enqueue_bytes",
-        "_given_away",
-        "_name_before",
-        "_plain",
-        "delay",
-        "id_given",
-        "large",
-        "on_conflict",
-        "values",
-    )
-
-    run_of: ClassVar[str | None] = "NewJob"
+    __slots__ = ("_enqueue_bytes", "_name_before", "delay", "id_given", "job", "large", "on_conflict")
 
     def __init__(
         self,
-        values: dict[str, Any],
+        job: JobRecord,
         id_given: bool,
         delay: float | None,
         on_conflict: OnConflict,
         enqueue_bytes: int,
         large: LargeValue | None = None,
-        plain: bool = False,
     ) -> None:
-        self.values = values
+        self.job = job
         self.id_given = id_given
         self.delay = delay
         self.on_conflict = on_conflict
         self._enqueue_bytes = enqueue_bytes
         self._name_before: datetime | None = None
-        self._plain = plain
-        self._given_away = False
         self.large = large  # type: ignore[misc] # of this operation
 
     def storing(self, stored: StoredObject, name_before: datetime) -> NewJob:
         """Return the enqueue of a job whose payload is in this object."""
-        values = {**self.values, "payload_object": stored}
-        named = NewJob(values, self.id_given, self.delay, self.on_conflict, self._enqueue_bytes)
+        job = self.job.evolve(payload_object=stored)
+        named = NewJob(job, self.id_given, self.delay, self.on_conflict, self._enqueue_bytes)
         named._name_before = name_before
         return named
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield one capability for each option that is used."""
-        yield from options_needed(self.values)
+        yield from options_needed(self.job)
         if self.delay is not None:
             yield "delay"
         if self.id_given:
             yield "job_ids"
 
-    def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> Job:
+    def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> JobRecord:
         """Add the job, unless a job with its id or its unique key is there already.
 
         Args:
@@ -223,7 +208,7 @@ class NewJob(Operation):
             created_at: the time of the enqueue, from which a delay counts; None: `now`.
         """
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
-        job_id, unique_key = self.values["id"], self.values["unique_key"]
+        job_id, unique_key = self.job.id, self.job.unique_key
         there = draft.jobs.find(job_id) if self.id_given else draft.jobs.get(job_id)
         is_refused = self.id_given and self.on_conflict == "raise"
         if there is not None:
@@ -248,82 +233,57 @@ class NewJob(Operation):
         size = self.stored_bytes()
         take_space(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
         job = self._job(draft, now if created_at is None else created_at)
-        draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
+        draft.move(None, ENQUEUE, job, QUEUED)
         if job.concurrency_key is not None:
             draft.require(LIMITS)
         if job.payload_object is not None:
             draft.require(OBJECTS)
         return job
 
-    @staticmethod
-    def change_run(run: Sequence[NewJob], draft: Draft, now: datetime) -> list[Job]:
-        """Add the plain jobs at the beginning of a run, unless an id is taken or there is no room for one more."""
-        drop_outlived(draft, now)
-        entries, finished, asides = draft.jobs.entries, draft.header.finished, draft.aside_keys
-        enqueue_bytes = run[0]._enqueue_bytes
-        most = enqueue_limit(draft, enqueue_bytes) - draft.taken_bytes
-        size, sequence, entrypoint, least = 0, draft.jobs.last_sequence, None, 0
-        jobs: list[Job] = []
-        ids: set[str] = set()
-        for operation in run:
-            values = operation.values
-            job_id = values["id"]
-            if values["entrypoint"] is not entrypoint:
-                entrypoint = values["entrypoint"]
-                least = LINE_BYTES + 8 + written_bytes(entrypoint)
-            taken = size + least + len(values["payload"]) * 4 // 3 + written_bytes(job_id)
-            if not operation._plain or taken > most or operation._enqueue_bytes != enqueue_bytes:
-                break
-            if job_id in ids or job_id in entries or job_id in finished or job_id in asides:
-                break
-            size, sequence = taken, sequence + 1
-            ids.add(job_id)
-            if operation._given_away:  # to the job of an earlier try
-                values = operation.values.copy()
-            operation._given_away = True
-            values["created_at"] = now
-            values["sequence"] = sequence
-            jobs.append(trusted_job(values, None, PLAIN_FIELDS))
-        if jobs:
-            draft.note_added(size)
-            draft.add_plain(jobs)
-        return jobs
-
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job that it adds, if it is known."""
-        return (self.values["id"],)
+        return (self.job.id,)
 
     def stored_bytes(self) -> int:
         """Return about how many bytes the job takes in the blob."""
-        values = self.values
-        size = LINE_BYTES + len(values["payload"]) * 4 // 3
-        size += written_bytes(values["entrypoint"]) + written_bytes(values["id"]) + 8
-        size += options_bytes(values)
-        if values["payload_object"] is not None:
+        job = self.job
+        size = LINE_BYTES + len(job.payload) * 4 // 3
+        size += written_bytes(job.entrypoint) + written_bytes(job.id) + 8
+        size += options_bytes(job)
+        if job.payload_object is not None:
             size += OBJECT_BYTES
-        if values["error"] is not None:  # of a job that comes from another queue
-            size += written_bytes(values["error"])
-        if values["traceback"] is not None:
-            size += written_bytes(values["traceback"])
+        if job.error is not None:  # of a job that comes from another queue
+            size += written_bytes(job.error)
+        if job.traceback is not None:
+            size += written_bytes(job.traceback)
         return size
 
-    def _job(self, draft: Draft, created_at: datetime) -> Job:
-        values = {**self.values, "created_at": created_at, "sequence": draft.next_sequence()}
+    def _job(self, draft: Draft, created_at: datetime) -> JobRecord:
+        changes: dict[str, Any] = {"created_at": created_at, "sequence": draft.next_sequence()}
         if self.delay is not None:
-            values["run_at"] = created_at + timedelta(seconds=self.delay)
+            changes["run_at"] = created_at + timedelta(seconds=self.delay)
         if self.id_given:
-            values["attempt"] = draft.header.attempt_floor
-            values["attempts_before"] = draft.header.attempt_floor
-        return trusted_job(values, None, PLAIN_FIELDS) if self._plain else trusted_job(values)
+            changes["attempt"] = changes["attempts_before"] = draft.header.attempt_floor
+        return self.job.evolve(**changes)
 
-    def _finished(self, job_id: str, draft: Draft, now: datetime) -> Job:
+    def _finished(self, job_id: str, draft: Draft, now: datetime) -> JobRecord:
         """Return a completed job for an id that was acked and is gone. Its other fields are the caller's."""
         attempt = draft.header.finished.get(job_id, 0)
-        status = JobStatus.COMPLETED
-        given = {name: self.values[name] for name in ("entrypoint", "payload", "priority", "headers", "unique_key")}
-        return trusted_job({**PLAIN, **given, "id": job_id, "created_at": now, "attempt": attempt, "status": status})
+        job = self.job
+        return JobRecord(
+            job_id,
+            job.entrypoint,
+            job.payload,
+            COMPLETED,
+            0,
+            now,
+            job.priority,
+            attempt,
+            headers=job.headers,
+            unique_key=job.unique_key,
+        )
 
-    def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> Job:
+    def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> JobRecord:
         live = draft.jobs.loaded(holder)
         if self.on_conflict == "raise":
             status = "acked, and its unique_for has not passed" if live is None else live.status
@@ -332,9 +292,9 @@ class NewJob(Operation):
 
     def _replace(self, key: str, holder: str, draft: Draft) -> None:
         live = draft.jobs.loaded(holder)
-        if live is None or live.status is JobStatus.COMPLETED:
+        if live is None or live.status is COMPLETED:
             draft.forget(draft.header.holds, key)
-        elif live.status is JobStatus.QUEUED:
+        elif live.status is QUEUED:
             draft.move(live, Verb.CANCEL, None, None)
         else:
             raise DuplicateJobError(key, holder, f"that job is {live.status}, and only a queued job can be replaced")

@@ -12,12 +12,11 @@ from typing import ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JobFailedError, ResultNotKeptError
-from jqueue.domain.job_table import entrypoint_of, split_waiting, status_of, unpacked
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
-from jqueue.domain.models import Job, JobStatus, NotLoaded, trusted_job
+from jqueue.domain.models import NotLoaded
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.jobs import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Peek(Operation):
         """Return the operation with its dequeue checked."""
         return replace(self, dequeue=self.dequeue.prepared(preparation))
 
-    def change(self, draft: Draft, now: datetime) -> list[Job]:
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Claim the jobs, note their ids, and undo the claims. So every limit holds as in a dequeue."""
         self.dequeue.tidy(draft, now)
         savepoint = draft.savepoint()
@@ -85,12 +84,11 @@ class LookAtBacklog(Operation):
         """Return the backlog, and change nothing."""
         names = None if self.entrypoints is None else frozenset(self.entrypoints)
         jobs = sum(number for name, number in draft.jobs.order.queued().items() if names is None or name in names)
-        waiting, others = split_waiting(draft.jobs.entries.items())
-        since = [oldest for name, (_, oldest) in waiting.items() if names is None or name in names]
-        for job_id, entry in others:
-            if status_of(entry) == JobStatus.QUEUED and (names is None or entrypoint_of(entry) in names):
-                job = unpacked(job_id, entry)
-                since.append(job.run_at or job.created_at)
+        since = [
+            job.run_at or job.created_at
+            for job in draft.jobs.values()
+            if job.status is JobStatus.QUEUED and (names is None or job.entrypoint in names)
+        ]
         for segment in map(draft.jobs.rows.current, draft.header.segments):
             if segment is not None and segment.waiting and (names is None or segment.entrypoint in names):
                 since.append(datetime.fromtimestamp(segment.oldest, UTC))
@@ -116,7 +114,7 @@ class Find(Operation):
         check_name("job_id", self.job_id, preparation.limits)
         return self
 
-    def change(self, draft: Draft, now: datetime) -> list[Job]:
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the job in a list, and change nothing."""
         job = draft.jobs.find(self.job_id)
         if job is not None:
@@ -124,8 +122,7 @@ class Find(Operation):
         attempt = draft.header.finished.get(self.job_id)
         if attempt is None:
             return []
-        said = {"id": self.job_id, "attempt": attempt, "status": JobStatus.COMPLETED, "created_at": now}
-        return [trusted_job({**PLAIN, "entrypoint": "", "payload": b"", **said})]
+        return [JobRecord(self.job_id, "", b"", JobStatus.COMPLETED, 0, now, attempt=attempt)]
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job."""
@@ -150,7 +147,7 @@ class AwaitResult(Operation):
         check_name("job_id", self.job_id, preparation.limits)
         return self
 
-    def change(self, draft: Draft, now: datetime) -> list[Job]:
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the finished job in a list; an empty list while it has not finished.
 
         Raises:
@@ -158,7 +155,7 @@ class AwaitResult(Operation):
             ResultNotKeptError: it has finished, and its result was not kept or is no longer kept.
             JobNotFoundError: it is not in the queue, and not among the finished ids.
         """
-        if self.job_id not in draft.jobs.entries and self.job_id in draft.header.finished:
+        if self.job_id not in draft.jobs and self.job_id in draft.header.finished:
             raise ResultNotKeptError(self.job_id)
         job = draft.get(self.job_id)
         if job.status is JobStatus.DEAD:

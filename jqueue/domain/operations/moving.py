@@ -9,16 +9,21 @@ from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
+from jqueue.domain.job import NO_CLAIM, JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, options_needed
 from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_headers, check_name
-from jqueue.domain.models import NO_CLAIM, Job, JobStatus
+from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.jobs import NewJob, drop_outlived, unreadable
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
 from jqueue.domain.stored_object import OBJECTS, StoredObject
 from jqueue.domain.transitions import Verb
+
+
+def _record(job: AnyJob) -> JobRecord:
+    return job if isinstance(job, JobRecord) else record_of(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Arrive(Operation):
 
     transfers: ClassVar[bool] = True
 
-    job: Job
+    job: AnyJob
     enqueue_bytes: int = Limits().enqueue_bytes
     payload: PayloadSource | None = field(default=None, repr=False)
     large: LargeValue | None = field(default=None, repr=False)  # type: ignore[misc] # of this operation
@@ -45,7 +50,7 @@ class Arrive(Operation):
 
     def prepared(self, preparation: Preparation) -> Arrive:
         """Check the job like a new one, and decide where its payload is kept in this queue."""
-        job, limits = self.job, preparation.limits
+        job, limits = _record(self.job), preparation.limits
         check_name("entrypoint", job.entrypoint, limits)
         if self.payload is None and job.payload_apart:
             raise InvalidJobError(f"the payload of job {job.id!r} is in an object of another queue: load it first")
@@ -64,11 +69,11 @@ class Arrive(Operation):
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield the capabilities without which the job would lose something."""
-        yield from options_needed(self.job.__dict__)
+        yield from options_needed(_record(self.job))
         if self.job.status is JobStatus.DEAD:
             yield "dead_letters"
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job.
 
         Raises:
@@ -77,7 +82,7 @@ class Arrive(Operation):
             QueueFullError: there is no room.
         """
         drop_outlived(draft, now)
-        job = self.job
+        job = _record(self.job)
         there = draft.jobs.find(job.id)
         if there is not None:
             if not self._is_same(there):
@@ -92,7 +97,7 @@ class Arrive(Operation):
             if holder is not None:
                 raise DuplicateJobError(job.unique_key, holder)
         check_named_in_time(self.name_before, now)
-        size = NewJob(job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
+        size = NewJob(job, True, None, "return", self.enqueue_bytes).stored_bytes()
         take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
@@ -104,7 +109,8 @@ class Arrive(Operation):
         draft.move(None, Verb.ARRIVE, job, job.status)
         return job
 
-    def _is_same(self, there: Job) -> bool:
+    def _is_same(self, there: JobRecord) -> bool:
+        """Return True if a job in this queue is the one that arrives."""
         if there.entrypoint != self.job.entrypoint:
             return False
         stored, known = there.payload_object, self.job.payload_object
@@ -129,7 +135,7 @@ class Depart(Operation):
     needs_space: ClassVar[bool] = False
     ends_claims: ClassVar[bool] = True
 
-    job: Job
+    job: AnyJob
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Remove the job.

@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, SegmentDamagedError, shown
+from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import Limits, check_name
-from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import kept_errors, send_back
 from jqueue.domain.operations.jobs import drop_outlived
@@ -45,7 +45,7 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
     return held.rows
 
 
-def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool = False) -> int:
+def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, *, in_place: bool = False) -> int:
     """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
@@ -81,7 +81,7 @@ class Cancel(Operation):
         if self.running:
             yield "cancel_running"
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Remove the job, or mark it so that its holder is told.
 
         Raises:
@@ -91,7 +91,7 @@ class Cancel(Operation):
         job = draft.get(self.job_id)
         if job.status is JobStatus.IN_PROGRESS and self.running:
             told = job.evolve(cancel_requested=True)
-            if job.id not in draft.jobs.entries and not job.cancel_requested:
+            if job.id not in draft.jobs and not job.cancel_requested:
                 draft.cancel_in_range(job)
             elif not job.cancel_requested:
                 draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
@@ -109,7 +109,7 @@ class Cancel(Operation):
         return (self.job_id,)
 
 
-def _ended(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[Job]:
+def _ended(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[JobRecord]:
     """Return the dead or completed jobs, of one entrypoint or of all, without a look at the queued ones."""
     return [job for job in draft.jobs.order.ended.with_status(status) if entrypoint in (None, job.entrypoint)]
 
@@ -207,7 +207,7 @@ class Redrive(Operation):
         """Return the id of the job, if one is named."""
         return () if self.job_id is None else (self.job_id,)
 
-    def _queue(self, draft: Draft, job: Job, now: datetime) -> None:
+    def _queue(self, draft: Draft, job: JobRecord, now: datetime) -> None:
         """Queue a job behind the others."""
         after = job.evolve(
             status=JobStatus.QUEUED,
@@ -283,7 +283,11 @@ class Purge(Operation):
         in_segments = 0
         if self.status is JobStatus.QUEUED:
             in_segments = _drop_segments(draft, self.entrypoint, cutoff)
-            found = draft.jobs.queued(self.entrypoint, cutoff)
+            found = [
+                job
+                for job in draft.jobs.values()
+                if job.status is JobStatus.QUEUED and self.entrypoint in (None, job.entrypoint)
+            ]
         else:
             found = _ended(draft, self.status, self.entrypoint)
         doomed = [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
@@ -361,7 +365,7 @@ class CreateQueue(Operation):
         Raises:
             InvalidJobError: there is a queue.
         """
-        if draft.header.version or draft.header.queue or draft.jobs.entries:
+        if draft.header.version or draft.header.queue or draft.jobs:
             raise InvalidJobError("there is a queue already: it was left as it is")
         draft.touch()
 

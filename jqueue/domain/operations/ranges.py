@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
+from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name
-from jqueue.domain.models import COUNT_MAX, LARGEST, Claim, JobStatus
+from jqueue.domain.models import COUNT_MAX, LARGEST
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import Ack, Nack
 from jqueue.domain.operations.dequeue import count_claims

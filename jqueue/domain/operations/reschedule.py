@@ -10,14 +10,14 @@ from typing import ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobStateError
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name, check_priority
-from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.transitions import Verb
 
 
-def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> Job:
+def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> JobRecord:
     drop_outlived(draft, now)
     job = draft.get(job_id)
     if job.status is not JobStatus.QUEUED:
@@ -51,7 +51,7 @@ class Reschedule(Operation):
         run_at = None if self.run_at is None else check_time("run_at", self.run_at).astimezone(UTC)
         return replace(self, delay=delay, run_at=run_at)
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Set the time of the job.
 
         Raises:
@@ -90,7 +90,7 @@ class Reprioritise(Operation):
         check_priority(self.priority)
         return self
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Set the priority of the job.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Span, size_of
 from jqueue.domain.transitions import BulkMove, Verb

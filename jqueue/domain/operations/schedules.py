@@ -16,12 +16,12 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError
 from jqueue.domain.fields import FrozenHeaders
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
 from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
-from jqueue.domain.models import Job
 from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
+from jqueue.domain.operations.jobs import UNPLACED, NewJob, new_job
 from jqueue.domain.rules import Schedule, Span
 from jqueue.domain.size_limit import take_space
 
@@ -62,18 +62,28 @@ def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) 
         return with_clock(schedule, now)
     occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
     after = with_fired(schedule, occurrence, now)
-    NewJob(_job_values(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
+    NewJob(_job_of(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
     return after
 
 
-def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
+def _job_of(schedule: Schedule, occurrence: datetime, job_id: str | None = None) -> JobRecord:
+    """Return the job of an occurrence, before it is placed."""
     moment = occurrence.isoformat()
-    return {
-        **PLAIN,
-        **{name: getattr(schedule, name) for name in Schedule.model_fields if name in Job.model_fields},
-        "id": f"cron:{schedule.name}:{moment}",
-        "headers": FrozenHeaders({**schedule.headers, SCHEDULED_FOR: moment}),
-    }
+    return JobRecord(
+        f"cron:{schedule.name}:{moment}" if job_id is None else job_id,
+        schedule.entrypoint,
+        schedule.payload,
+        JobStatus.QUEUED,
+        0,
+        UNPLACED,
+        schedule.priority,
+        max_attempts=schedule.max_attempts,
+        headers={**schedule.headers, SCHEDULED_FOR: moment},
+        unique_key=schedule.unique_key,
+        concurrency_key=schedule.concurrency_key,
+        concurrency_limit=schedule.concurrency_limit,
+        keep_result=schedule.keep_result,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,8 @@ class SetSchedule(Operation):
         given = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
         given["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
         inline = replace(preparation, object_bytes=None)  # the entry keeps its payload, and copies it into each job
-        values = new_job(inline, self.entrypoint, self.payload, **given).values
-        checked = {name: values[name] for name in ("payload", *SCHEDULE_OPTIONS)}
+        job = new_job(inline, self.entrypoint, self.payload, **given).job
+        checked = {name: getattr(job, name) for name in ("payload", *SCHEDULE_OPTIONS)}
         checked |= {"headers": headers, "enqueue_bytes": preparation.limits.enqueue_bytes}
         return replace(self, **checked)
 
@@ -176,7 +186,7 @@ class RunSchedule(Operation):
         check_name("name", self.name, preparation.limits)
         return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.limits.enqueue_bytes)
 
-    def change(self, draft: Draft, now: datetime) -> Job:
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job. The header `jqueue-scheduled-for` holds the present time.
 
         Raises:
@@ -187,8 +197,7 @@ class RunSchedule(Operation):
         schedule = draft.header.schedules.get(self.name)
         if schedule is None:
             raise InvalidJobError(f"there is no cron entry {self.name!r}")
-        values = {**_job_values(schedule, now), "id": self.job_id}
-        return NewJob(values, False, None, "raise", self.enqueue_bytes).change(draft, now)
+        return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise", self.enqueue_bytes).change(draft, now)
 
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job."""

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import SegmentDamagedError
-from jqueue.domain.job_table import Packed, packed
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.returned_ranges import give_range_back
 from jqueue.domain.ranges import Range
@@ -36,26 +35,24 @@ class Spill(Operation):
     Attributes:
         name: of the segment, which exists.
         segment: its entry in the manifest.
-        rows: the jobs by id, packed or not, in the order of the rows.
+        rows: the jobs by id, in the order of the rows.
         before: time until which a commit may name the segment.
     """
 
     name: str
     segment: Segment
-    rows: Mapping[str, Job | Packed] = field(repr=False)
+    rows: Mapping[str, JobRecord] = field(repr=False)
     before: datetime
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Name the segment, and remove its jobs from the blob."""
         if now > self.before or self.name in draft.header.segments:
             return 0
-        names: dict[str, str] = {}
-        hot, rows = draft.jobs.entries, draft.jobs.rows.of
+        hot, rows = draft.jobs, draft.jobs.rows.of
         moved, taken = [], []
-        for row, (job_id, entry) in enumerate(self.rows.items()):
+        for row, (job_id, job) in enumerate(self.rows.items()):
             here = hot.get(job_id)
-            same = here is entry or (here is not None and _packed(here, names) == _packed(entry, names))
-            if same and job_id not in rows:
+            if (here is job or here == job) and job_id not in rows:
                 moved.append(job_id)
             else:
                 taken.append(row)
@@ -64,10 +61,6 @@ class Spill(Operation):
         for job_id in moved:
             draft.spill(job_id)
         return len(moved)
-
-
-def _packed(entry: Job | Packed, names: dict[str, str]) -> Packed:
-    return entry if entry.__class__ is tuple else packed(entry, names)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

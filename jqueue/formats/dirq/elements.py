@@ -23,8 +23,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
-from jqueue.domain.fields import FrozenHeaders
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.dirq.folders import Folder, Stamp
 from jqueue.formats.dirq.names import (
     DEAD,
@@ -72,7 +71,7 @@ class DirqElements(DirqStore):
         self._last: tuple[datetime, str, int] | None = None
         self.capabilities = replace(CAPABILITIES, headers=self._schema.headers is not None)
 
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads and headers. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
@@ -109,7 +108,7 @@ class DirqElements(DirqStore):
     def _to_check(self, folder: Folder) -> Iterable[str]:
         return tuple(folder.elements)
 
-    def _with_content(self, job: Job, name: str) -> Job:
+    def _with_content(self, job: JobRecord, name: str) -> JobRecord:
         """Return the job with its payload and headers.
 
         Raises:
@@ -127,7 +126,7 @@ class DirqElements(DirqStore):
                     headers[text] = self._disk.read(f"{path}/{text}").decode("utf-8")
             with suppress(FileNotFoundError):
                 headers |= decode_table(self._disk.read(f"{path}/{schema.headers}"))
-        return job.evolve(payload=payload, headers=FrozenHeaders(headers))
+        return job.evolve(payload=payload, headers=headers or None)
 
     def _leftovers(self, now: datetime) -> Iterator[str]:
         if not self._maxtemp:

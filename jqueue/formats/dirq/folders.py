@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.formats.port import StoredJob
 
 SURE = 0.05

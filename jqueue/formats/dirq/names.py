@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 
 FOLDER = re.compile(r"[0-9a-f]{8}")
 ELEMENT = re.compile(r"[0-9a-f]{14}")
@@ -196,7 +196,7 @@ class Schema:
         """Name of a piece of data that each element has."""
         return self.headers if self.may_be_missing and self.headers is not None else self.payload
 
-    def files(self, job: Job) -> dict[str, bytes]:
+    def files(self, job: JobRecord) -> dict[str, bytes]:
         """Return the files of a job's element: names and contents.
 
         Raises:
@@ -208,7 +208,7 @@ class Schema:
             except UnicodeDecodeError:
                 raise InvalidJobError("this dirq queue takes only payloads in UTF-8, and this payload is not") from None
         files = {self.payload: job.payload}
-        headers = dict(job.headers)
+        headers = dict(job.headers or {})
         files |= {text: _in_utf8(headers.pop(text)) for text in self.strings if text in headers}
         if self.headers is not None and (headers or not self.optional):
             files[self.headers] = encode_table(headers)

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.dirq.folders import Folder, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, HIDDEN, MOVING, Place, hidden, number_of
 from jqueue.formats.dirq.store import ABANDONED, TRIES, DirqStore, without
@@ -48,7 +48,7 @@ class DirqSimple(DirqStore):
         self._granularity = max(1, granularity)
         self._settings["granularity"] = granularity
 
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
@@ -272,7 +272,7 @@ class DirqSimple(DirqStore):
             raise JobChangedError
         return name
 
-    def _to_the_back(self, source: str, place: Place, job: Job, now: datetime) -> StoredJob:
+    def _to_the_back(self, source: str, place: Place, job: JobRecord, now: datetime) -> StoredJob:
         """Give a hidden element a new name behind all others."""
         note = self._note_after_claim(source, job) | {"id": job.id, "from": place.element}
         name = self._link_to_the_back(source, note, now)

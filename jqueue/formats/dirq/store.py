@@ -18,8 +18,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
-from jqueue.domain.fields import FrozenHeaders
-from jqueue.domain.models import Job, JobStatus, trusted_job
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.disk import NOTES, Disk
@@ -56,8 +55,6 @@ Result = TypeVar("Result")
 
 NOTED = ("entrypoint", "attempt", "failures", "max_attempts", "error")
 """Fields of a job that its note stores unchanged."""
-
-_PLAIN = dict(Job(id="-", entrypoint="-", payload=b"", created_at=moment(0)).__dict__)
 
 
 class DirqStore(ABC):
@@ -259,18 +256,25 @@ class DirqStore(ABC):
             }
         return StoredJob(self._job(place, note, **status), str(place))
 
-    def _job(self, place: Place, note: dict[str, Any], **values: Any) -> Job:
+    def _job(self, place: Place, note: dict[str, Any], **values: Any) -> JobRecord:
         """Return the job of an element: first the fields of its note, then these values, which come from its place."""
         job_id, number = note.get("id", place.element), min(number_of(place.element[-14:]), LARGEST_SEQUENCE)
         created = note.get("created")
         if created is None:
             created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else number
-        job = {**_PLAIN, "id": job_id, "created_at": moment(created), "sequence": number, "entrypoint": self.entrypoint}
+        job: dict[str, Any] = {
+            "id": job_id,
+            "payload": b"",
+            "status": JobStatus.QUEUED,
+            "created_at": moment(created),
+            "sequence": number,
+            "entrypoint": self.entrypoint,
+        }
         if note:
             job |= {name: note[name] for name in NOTED if name in note}
             if note.get("headers"):
-                job["headers"] = FrozenHeaders(note["headers"])
-        return trusted_job({**job, **values})
+                job["headers"] = dict(note["headers"])
+        return JobRecord(**{**job, **values})
 
     def _note_of_new(self, change: Change, *, headers: bool) -> dict[str, Any]:
         """Return the note of a new job; empty if a program of dirq could have added the same job.
@@ -303,7 +307,7 @@ class DirqStore(ABC):
         failures = note.get("failures", 0) + job.failures - old.failures
         return note | {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
 
-    def _note_after_claim(self, name: str, job: Job) -> dict[str, Any]:
+    def _note_after_claim(self, name: str, job: JobRecord) -> dict[str, Any]:
         """Return the note of a job whose claim has ended."""
         note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
         return without(note, "token", "next", "timeout", "dead_at")
@@ -449,7 +453,7 @@ class DirqStore(ABC):
     # Differences between the two kinds
 
     @abstractmethod
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jqueue.domain.errors import StorageError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.textqueue.journal import KEPT_FINISHED, JournalWriteError, MessageState
 from jqueue.formats.textqueue.open_file import OpenFile
@@ -205,7 +205,7 @@ class Batch:
         )
         return StoredJob(job, record.id)
 
-    def _with_edits(self, record: Record, job: Job) -> Job:
+    def _with_edits(self, record: Record, job: JobRecord) -> JobRecord:
         """Return the job with the edits that people have made since it was last seen.
 
         Raises:

@@ -21,8 +21,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.fields import COUNT_MAX
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.times import microseconds
 
 QUEUED, PROCESSED, FAILED, COMMENT = b"-=!#"
@@ -276,9 +276,6 @@ class Records:
         return found if found is not None and found.offset == offset else None
 
 
-_PLAIN = {name: field.get_default(call_default_factory=False) for name, field in Job.model_fields.items()}
-
-
 def plain_values(record: Record, entrypoint: str) -> dict[str, Any]:
     """Return the fields of a record's job, except for its state, its place and its time.
 
@@ -291,14 +288,13 @@ def plain_values(record: Record, entrypoint: str) -> dict[str, Any]:
     said = record.note or {}
     named, most, headers = said.get("ep"), said.get("max"), said.get("h")
     if not isinstance(headers, dict) or not all(map(_is_name, headers)) or not all(map(_is_text, headers.values())):
-        headers = NO_HEADERS
+        headers = None
     return {
-        **_PLAIN,
         "id": record.id,
         "payload": b"",
         "entrypoint": named if isinstance(named, str) and _is_name(named) else entrypoint,
         "max_attempts": most if type(most) is int and 1 <= most <= COUNT_MAX else None,
-        "headers": FrozenHeaders(headers) if headers else NO_HEADERS,
+        "headers": headers,
     }
 
 
@@ -308,7 +304,7 @@ def created_at(record: Record) -> int:
     return said if type(said) is int and 0 <= said < 2**57 else record.seen_at
 
 
-def written(job: Job, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
+def written(job: JobRecord, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
     """Encode a new job as text to append.
 
     Args:

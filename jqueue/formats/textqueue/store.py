@@ -22,7 +22,7 @@ from pathlib import Path
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.textqueue.changes import Batch, ChangeSettings
@@ -127,7 +127,7 @@ class TextQueueFile:
             self._change((), now)
         self._view.read(now)
 
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads, without the jobs that are no longer in the file."""
         records = self._view.records
         found = [(job, records.by_id.get(job.id)) for job, _ in jobs]

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from jqueue.domain.errors import BlobMissingError
-from jqueue.domain.models import JobStatus, trusted_job
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.port import StoredJob
 from jqueue.formats.textqueue.journal import NO_STATE, Journal, MessageState
@@ -239,7 +239,7 @@ class TextView:
         if status is not JobStatus.DEAD and state.dead_at is not None:
             values["failures"] = 0  # it was marked as queued again by hand
         extra = {"variables": [line.decode("utf-8", "backslashreplace") for line in record.variables]}
-        kept = StoredJob(trusted_job(values, extra if record.variables else None), record.id)
+        kept = StoredJob(JobRecord(**values, extra=extra if record.variables else None), record.id)
         record.kept = why, kept
         return kept
 

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.models import Job, record_of
 from jqueue.formats.files.notes import read_note
 from jqueue.formats.port import StoredJob
 from jqueue.formats.times import microseconds
@@ -38,10 +39,8 @@ MOST_LISTINGS = 20
 COUNTED = ("attempt", "failures", "until", "next", "due")
 """Fields of a note that enter calculations, and so must be integers."""
 
-_PLAIN = Job(entrypoint="plain", payload=b"")
 
-
-def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = False) -> Job:
+def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = False) -> JobRecord:
     """Return the job of a message, without its payload.
 
     Args:
@@ -81,7 +80,10 @@ def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = Fa
         }
     if not dead:
         values["dead_at"] = None
-    return Job(payload=b"", **values) if note else _PLAIN.evolve(**values)
+    values["payload"] = b""
+    if note:  # people may have edited it
+        return record_of(Job(**values))
+    return JobRecord(status=values.pop("status", JobStatus.QUEUED), **values)
 
 
 def is_noted(name: Name, note: dict[str, Any]) -> bool:
@@ -178,7 +180,7 @@ class FolderReader:
         number = place.removeprefix(f"{DEAD}/").partition(".")[0]
         return f"{self._folder}/{NOTES}/{number}"
 
-    def job(self, place: str, note: dict[str, Any]) -> Job:
+    def job(self, place: str, note: dict[str, Any]) -> JobRecord:
         """Return the job of a message with this note. A note that jqueue did not write is ignored."""
         dead = place.startswith(f"{DEAD}/")
         name = parse(place.removeprefix(f"{DEAD}/"))
@@ -289,7 +291,7 @@ def _checked(note: dict[str, Any]) -> dict[str, Any]:
     return note if all(type(note.get(field, 0)) is int for field in COUNTED) else {}
 
 
-def note_of(job: Job, before: dict[str, Any], **values: Any) -> dict[str, Any]:
+def note_of(job: JobRecord, before: dict[str, Any], **values: Any) -> dict[str, Any]:
     """Return the note of a job: the fields that the format cannot hold.
 
     Other fields of the note before are kept: a later version of jqueue may have written them.
@@ -299,7 +301,7 @@ def note_of(job: Job, before: dict[str, Any], **values: Any) -> dict[str, Any]:
         "id": job.id,
         "entrypoint": job.entrypoint,
         "created": microseconds(job.created_at),
-        "headers": dict(job.headers) or None,
+        "headers": job.headers,
         "max_attempts": job.max_attempts,
         "attempt": job.attempt or None,
         "failures": job.failures or None,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.files.folders import AckedJobs, flush
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
@@ -127,7 +127,7 @@ class VsqsFolder:
         """Return every message and every dead job."""
         return self._reader.scan(now)
 
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
@@ -174,7 +174,7 @@ class VsqsFolder:
             return [self._undo_add(outcome, error) for outcome in outcomes]
         return outcomes
 
-    def _add_within_capacity(self, jobs: list[Job], now: datetime) -> list[Outcome]:
+    def _add_within_capacity(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
         """Add jobs, each by itself: reserve their numbers, write their files, then rename the files.
 
         If there is not enough space for all, the first ones are added.
@@ -202,7 +202,7 @@ class VsqsFolder:
             self._numbers.free([number for number, free in zip(reserved.numbers, unused, strict=True) if free])
         return outcomes
 
-    def _write(self, chosen: list[tuple[int, Job]]) -> list[OSError | None]:
+    def _write(self, chosen: list[tuple[int, JobRecord]]) -> list[OSError | None]:
         """Write the files of new jobs, and sync them. Returns the error of each, or None."""
         failures: list[OSError | None] = [None] * len(chosen)
         written: dict[int, int] = {}
@@ -222,7 +222,7 @@ class VsqsFolder:
                 os.close(descriptor)
         return failures
 
-    def _publish(self, number: int, job: Job) -> StoredJob | OSError:
+    def _publish(self, number: int, job: JobRecord) -> StoredJob | OSError:
         """Write the note of a new file, then give the file its name."""
         path, due = self._numbers.path(number), None if job.run_at is None else self.unit.number(job.run_at)
         place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))

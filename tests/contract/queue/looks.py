@@ -67,7 +67,7 @@ class ContentContract(QueueContractBase):
                 except Exception as refusal:  # other tests check its type
                     raised.append(refusal)
             if hasattr(queue, "storage"):
-                for text, other_text in ((SPOKEN[1].encode(), PAYLOAD), (b'"entrypoint": "work"', b'"entrypoint": 5')):
+                for text, other_text in ((SPOKEN[1].encode(), PAYLOAD), (b'"entrypoint":"work"', b'"entrypoint":5')):
                     await self.rewrite(queue, in_a_line(text, other_text))
                     await queue.dequeue("nobody")
                 assert "set aside" in caplog.text

@@ -1,0 +1,97 @@
+"""Writers of one file wait in line for their turn, and one that hangs in its turn does not stop the others."""
+
+import asyncio
+import os
+
+import pytest
+
+from jqueue import BrokerQueue, CASConflictError, LocalFileSystemStorage
+from jqueue.runtime import file_lock
+
+
+class Counted(LocalFileSystemStorage):
+    """Counts its writes, those of them that were in vain, and its reads."""
+
+    writes = conflicts = reads = 0
+
+    async def read_if_changed(self, etag):
+        self.reads += 1
+        return await super().read_if_changed(etag)
+
+    async def write(self, content, if_match=None):
+        self.writes += 1
+        try:
+            return await super().write(content, if_match)
+        except CASConflictError:
+            self.conflicts += 1
+            raise
+
+
+async def enqueue_some(queue, number):
+    for _ in range(number):
+        await queue.enqueue("t", b"")
+
+
+async def test_writers_of_one_file_write_hardly_ever_in_vain(tmp_path):
+    storages = [Counted(tmp_path / "queue.json") for _ in range(3)]
+    queues = [BrokerQueue(storage) for storage in storages]
+    async with queues[0], queues[1], queues[2]:
+        await queues[0].enqueue("t", b"")
+        await asyncio.gather(*(enqueue_some(queue, 40) for queue in queues for _ in range(3)))
+        assert 361 == (await queues[0].stats()).ready
+    writes, conflicts = sum(each.writes for each in storages), sum(each.conflicts for each in storages)
+    assert writes > 60
+    assert conflicts < writes / 8
+    assert sum(each.reads for each in storages) < writes / 2, "a turn has many commits, and one read"
+
+
+async def test_a_lone_writer_needs_no_turn(tmp_path):
+    async with BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json")) as queue:
+        await enqueue_some(queue, 5)
+    assert {"queue.json", "queue.json.lock"} == {path.name for path in tmp_path.iterdir()}
+
+
+async def test_a_writer_goes_on_without_its_turn_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_lock, "LONGEST_WAIT", 0.05)
+    storage = LocalFileSystemStorage(tmp_path / "queue.json")
+    await storage.write(b"{}")
+    async with asyncio.timeout(60), storage.turn(), storage.turn(), LocalFileSystemStorage(storage.path).turn():
+        assert (tmp_path / "queue.json.turn.lock").exists()
+    await storage.remove()
+    assert [] == os.listdir(tmp_path)
+
+
+async def test_those_who_wait_for_a_turn_keep_no_thread_from_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_lock, "LONGEST_WAIT", 3600.0)
+    storage, other = LocalFileSystemStorage(tmp_path / "queue.json"), LocalFileSystemStorage(tmp_path / "other.json")
+    await storage.write(b"{}")
+    async with storage.turn():
+        waiting = [asyncio.create_task(anext(_turns(storage))) for _ in range(40)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            assert (b"", None) == await other.read()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_cancelled_wait_leaves_no_turn_behind(tmp_path):
+    storage = LocalFileSystemStorage(tmp_path / "queue.json")
+    await storage.write(b"{}")
+    async with storage.turn():
+        waiting = asyncio.create_task(anext(_turns(storage)))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    async with asyncio.timeout(60):
+        begun = asyncio.get_running_loop().time()
+        for _ in range(3):
+            async with storage.turn():
+                pass
+        assert asyncio.get_running_loop().time() - begun < 3 * file_lock.LONGEST_WAIT
+
+
+async def _turns(storage):
+    async with storage.turn():
+        yield
