@@ -40,7 +40,7 @@ async def spilled(queue: DirectQueue) -> None:
     for _ in range(100):
         await queue.pause("nothing")
         await queue.resume("nothing")
-        state = await queue.read_state()
+        state = await queue.read_state(hot=True)
         if not any(job.status == "queued" for job in state.jobs):
             return
         await asyncio.sleep(0.001)  # a segment is being written

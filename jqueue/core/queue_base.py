@@ -105,7 +105,6 @@ class QueueBase(SupportsApply, SupportsWorkers):
         )
         self._claimed_payloads: ClaimedPayloads | None = None
         self._collector: Collector | None = None
-        self._told_of_segments = False
         if objects is not None:
             hand_back, end = self._writer.hand_back, self._each
             self._claimed_payloads = ClaimedPayloads(objects, options.limits, hand_back, end)

@@ -750,13 +750,18 @@ class Operator(SupportsApply, Protocol):
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
 
-    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
-        """Return the queue as it is now. One read, no commit. A broker need not be entered for it.
+    async def read_state(self, *, hot: bool = False, deadline: Duration | None = None) -> QueueState:
+        """Return the queue as it is now, with every job. No commit. A broker need not be entered for it.
 
-        It is the state of the queue's object; jobs in segments are not in it: use `iterate_jobs`. The first state that
-        leaves such jobs out logs a warning.
+        The jobs of the queue's object come first, and then those in segments, which are read and held as a whole:
+        `iterate_jobs` yields them one by one. The state of a queue with segments does not name them.
+
+        Args:
+            hot: True for the state of the queue's object alone: one read. It names the segments, and lacks their jobs.
+            deadline: maximum time for each request to the store.
 
         Raises:
+            JobsUnreadableError: segments are missing or damaged, and `hot` is False.
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
 

@@ -132,7 +132,7 @@ class VerbReader:
     async def refresh(self) -> bool:
         """As in `Reader`."""
         before = self._state
-        self._state = await self._queue.read_state(deadline=READ_DEADLINE)
+        self._state = await self._queue.read_state(hot=True, deadline=READ_DEADLINE)
         self._stats = await self._queue.stats(deadline=READ_DEADLINE)
         return self._state != before
 

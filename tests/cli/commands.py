@@ -49,7 +49,7 @@ def deep(path, **numbers):
             for entrypoint, number in numbers.items():
                 await queue.enqueue_many([Enqueue(entrypoint, b"") for _ in range(number)])
                 await spilled(queue)
-            return (await queue.read_state()).segments
+            return (await queue.read_state(hot=True)).segments
 
     segments = asyncio.run(fill())
     return {segment.entrypoint: path.with_name(f"{path.name}.segments") / name for name, segment in segments.items()}

@@ -14,10 +14,7 @@ SMALL = Numbers(fewest_rows=1, most_rows=8, chunk_rows=2, merged=2, holes=1, row
 
 
 class BrokerInSegments(BrokerQueue):
-    """A queue that moves all waiting jobs to small segments, merges them soon, and keeps few rows loaded.
-
-    Its `read_state` has the jobs in segments, too, as the contract looks at jobs by it.
-    """
+    """A queue that moves all waiting jobs to small segments, merges them soon, and keeps few rows loaded."""
 
     def __init__(self, storage, **options):
         super().__init__(storage, **options)
@@ -26,11 +23,11 @@ class BrokerInSegments(BrokerQueue):
             tune(self, hot_bytes=0)
 
     async def read_state(self, **options):
-        """Return the state with all jobs, those in segments last. A row that has expired stands until it comes up."""
-        view = await self.view(**options)
-        now = self.options.clock.now()
-        jobs = [job async for job in view.jobs() if phase_of(job, now) is not Phase.EXPIRED]
-        return view.header.model_copy(update={"jobs": tuple(jobs), "set_aside": view.set_aside})
+        """Return the state without the rows that have expired: they stand until they come up."""
+        state, now = await super().read_state(**options), self.options.clock.now()
+        return state.model_copy(
+            update={"jobs": tuple(job for job in state.jobs if phase_of(job, now) is not Phase.EXPIRED)}
+        )
 
 
 class EmptiedBroker(BrokerInSegments):
@@ -40,7 +37,7 @@ class EmptiedBroker(BrokerInSegments):
 def _emptied(verb):
     async def call(self, *arguments, **options):
         with suppress(JQueueError):  # then the call itself says so
-            while any(job.status == JobStatus.QUEUED for job in (await BrokerQueue.read_state(self)).jobs):
+            while any(job.status == JobStatus.QUEUED for job in (await BrokerQueue.read_state(self, hot=True)).jobs):
                 await self.pause("nothing")
                 await asyncio.sleep(0.001)  # of virtual time, for the writer
                 await self.resume("nothing")  # names the segment

@@ -152,7 +152,7 @@ class Producer(Actor):
         elif self.world.segmented and self.dice.random() < 0.4:
             await self.call("stats", self.queue.stats(), expected=(QueueMissingError,))
         else:
-            await self.call("read_state", self.queue.read_state())
+            await self.call("read_state", self.queue.read_state(hot=True))
 
     async def _all_jobs(self) -> list[Job]:
         return [job async for job in self.queue.iterate_jobs()]

@@ -44,7 +44,7 @@ async def drain(world: World) -> list[str]:
         until, wait = loop.time() + DRAIN_SECONDS, 0.0
         if world.modern:
             await lift_everything(queue, record)
-            slow = held_for(await queue.read_state(), last_version(world.network))
+            slow = held_for(await queue.read_state(hot=True), last_version(world.network))
             until, wait = until + slow, BETWEEN_LOOKS if slow else 0.0
         while loop.time() < until:
             tag = 300 + world.tag() / 10_000

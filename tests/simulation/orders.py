@@ -148,7 +148,7 @@ async def lift_everything(queue: Any, record: Any) -> None:
         queue: the queue.
         record: records a call and awaits it.
     """
-    state = await queue.read_state()
+    state = await queue.read_state(hot=True)
     for name in state.schedules:
         await record("unschedule", queue.unschedule(name))
     for entrypoint, rules in state.entrypoints.items():

@@ -60,7 +60,7 @@ class Overseer(Actor):
 
     async def _look(self) -> QueueState | None:
         """Read the queue, and think."""
-        state = await self.call("read_state", self.queue.read_state())
+        state = await self.call("read_state", self.queue.read_state(hot=True))
         await asyncio.sleep(self.dice.choice(THOUGHT))
         return state if isinstance(state, QueueState) else None
 

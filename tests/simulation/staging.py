@@ -146,7 +146,7 @@ class Holder(Consumer):
     async def step(self) -> None:
         """Continue with the jobs held under the name, or claim."""
         name = self.dice.choice(HOLDERS)
-        state = await self.call("read_state", self.queue.read_state()) if self.dice.random() < 0.6 else None
+        state = await self.call("read_state", self.queue.read_state(hot=True)) if self.dice.random() < 0.6 else None
         if isinstance(state, QueueState):
             mine = [job for job in state.jobs if job.holder == name and job.status is JobStatus.IN_PROGRESS]
             if mine and self.dice.random() < 0.7:

@@ -221,7 +221,7 @@ class Soak:
         async with DirectQueue(self._place.open()) as queue:
             while True:
                 with suppress(JQueueError):
-                    self.ledger.see(await queue.read_state())
+                    self.ledger.see(await queue.read_state(hot=True))
                 self._count(REQUESTS_KEPT)
                 await asyncio.sleep(SEE_EVERY)
 
@@ -273,7 +273,7 @@ class Soak:
                 await worker.drain(self._place.open())
             async with DirectQueue(self._place.open()) as queue:
                 jobs = [job async for job in queue.iterate_jobs()]
-                self.ledger.audit(await queue.read_state(), jobs)
+                self.ledger.audit(await queue.read_state(hot=True), jobs)
         except (JQueueError, TimeoutError) as error:
             self.ledger.blame(f"the queue could not be drained and read: {type(error).__name__}: {error}")
             self.ledger.audit(None)

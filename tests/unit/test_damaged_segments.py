@@ -50,7 +50,7 @@ async def filled(storage):
     queue: Any = tiny_queue(storage, fewest_rows=JOBS)
     await queue.enqueue_many([Enqueue("a", b"%02d" % number, job_id=f"{number:02}") for number in range(JOBS)])
     await spilled(queue)
-    [name] = (await queue.read_state()).segments
+    [name] = (await queue.read_state(hot=True)).segments
     return name
 
 
@@ -76,7 +76,7 @@ async def test_a_missing_segment_is_known_before_anyone_reads_it(damage):
     if damage is not None:
         await remove_segment(store, name)
     watch = SegmentWatch(store, SystemEntropy())
-    state = await direct_queue(store).read_state()
+    state = await direct_queue(store).read_state(hot=True)
     now = datetime.now(UTC)
     assert await watch.look(state, now)
     assert ({} if damage is None else {f".segments/{name}": damage}) == watch.damage
@@ -152,7 +152,7 @@ async def beside_a_segment(store):
     deep: Any = tiny_queue(store)
     await deep.enqueue_many([Enqueue("deep", job_id=f"deep {number}") for number in range(3)])
     await spilled(deep)
-    [name] = (await deep.read_state()).segments
+    [name] = (await deep.read_state(hot=True)).segments
     storage = FaultyObjects(store)
     return BrokerQueue(storage, clock=VirtualClock()), storage, f".segments/{name}"
 

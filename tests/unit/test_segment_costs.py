@@ -63,7 +63,7 @@ async def rested(queue):
         await asyncio.sleep(0.01)
         await queue.pause("nothing")
         await queue.resume("nothing")
-        state = await queue.read_state()
+        state = await queue.read_state(hot=True)
         segments = list(state.segments)
         calm = calm + 1 if segments == before else 0
         before = segments
@@ -162,7 +162,7 @@ async def test_the_first_of_many_due_jobs_is_claimed_and_the_others_are_not_read
         [first, *_] = await queue.enqueue_many(jobs(96, delay=300))
         await rested(queue)
         await asyncio.sleep(86_400)
-        segments = (await queue.read_state()).segments
+        segments = (await queue.read_state(hot=True)).segments
         storage.calls()
         [job] = await in_segments(direct_queue(storage, clock=VirtualClock())).dequeue("a")
         assert first.id == job.id
@@ -183,6 +183,6 @@ async def test_of_a_long_range_only_the_last_ids_are_read_and_none_that_jqueue_m
             storage.calls()
             await queue.end_range(claim)
             assert reads == storage.calls()["read_object"]
-        finished = [job_id for job_id in (await queue.read_state()).finished if job_id.startswith("job ")]
+        finished = [job_id for job_id in (await queue.read_state(hot=True)).finished if job_id.startswith("job ")]
         assert [f"job {place}" for place in range(number - len(finished), number)] == finished
         assert FINISHED_KEPT <= len(finished)

@@ -98,17 +98,17 @@ async def test_queued_jobs_are_counted_in_segments_and_beside_them(storage):
     assert backlog.oldest <= jobs[0].created_at
 
 
-async def test_a_state_without_the_jobs_in_segments_says_so_once(storage, caplog):
+async def test_a_state_has_every_job_or_those_of_the_object_alone(storage):
     queue: Any = deep_queue(storage)
-    await queue.enqueue_many([Enqueue("a", b"")] * 30)
-    await queue.read_state()
-    assert [] == caplog.messages, "all jobs are in the state"
+    added = await queue.enqueue_many([Enqueue("a", b"%d" % number) for number in range(30)])
     await spilled(queue)
-    for _ in range(2):
-        state = await queue.read_state()
-    left_out = 30 - len(state.jobs)
-    [warning] = [message for message in caplog.messages if "read_state" in message]
-    assert f"{left_out} jobs in segments beside it are left out. iterate_jobs yields all jobs" in warning
+    [claimed] = await queue.dequeue("a")
+    state, hot = await queue.read_state(), await queue.read_state(hot=True)
+    assert {job.id: job.payload for job in added} == {job.id: job.payload for job in state.jobs}
+    assert claimed == state.find(claimed.id)
+    assert ({}, {}) == (state.segments, state.ranges), "so that no job is counted twice"
+    assert 30 == len(hot.jobs) + sum(segment.waiting for segment in hot.segments.values())
+    assert len(hot.jobs) < 30
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -200,7 +200,7 @@ async def test_a_purge_counts_each_row_once_and_leaves_jobs_in_progress(storage)
 
 async def test_rows_are_given_up_without_reading_them_and_others_go_on(storage):
     queue = await filled(storage, 12)
-    [name] = (await queue.read_state()).segments
+    [name] = (await queue.read_state(hot=True)).segments
     await queue.peek(batch_size=2)  # loads rows that are given up
     assert [5] == await queue.apply(DropRows(name, [(1, 4), (10, 12)]))
     assert [0] == await queue.apply(DropRows("gone", [(0, 9)]))

@@ -157,4 +157,4 @@ async def test_a_range_of_a_segment_that_was_given_up_is_dropped_with_it():
     queue = tiny_queue(InMemoryStorage(blob[:start] + blob[end:]), hot_bytes=None)
     assert 1 == await queue.requeue_stale(0)
     assert ["new", "kept"] == [job.id for job in await queue.dequeue(batch_size=5)]
-    assert {} == (await queue.read_state()).ranges
+    assert {} == (await queue.read_state(hot=True)).ranges

@@ -67,11 +67,11 @@ async def test_one_commit_names_the_segments_of_all_tasks_in_their_order():
     async with deep_queue(storage) as queue:
         await queue.enqueue("work", b"first")
         tasks = [await stage(queue, b"a", b"b", b"c", rows=2), await stage(queue, b"d", task=1)]
-        fetched, version = storage.writes, (await queue.read_state()).version
+        fetched, version = storage.writes, (await queue.read_state(hot=True)).version
         assert StagedReceipt(4) == await queue.enqueue_staged(tasks, FIRST)
         assert fetched + 1 == storage.writes
         await queue.enqueue("work", b"last")
-        state = await queue.read_state()
+        state = await queue.read_state(hot=True)
         staged = [name for name in state.segments if name.startswith("staged-")]
         assert (version + 2, 3) == (state.version, len(staged))
         assert [b"first", b"a", b"b", b"c", b"d", b"last"] == await claimed(queue)
@@ -83,7 +83,7 @@ async def test_a_few_jobs_enter_the_blob_with_all_their_options():
     async with deep_queue(storage, hot_bytes=9999) as queue:
         task = await stage(queue, b"a", b"b", b"c", priority=[1, 0, 0], delay=[None, None, 60], max_attempts=3)
         assert StagedReceipt(3) == await queue.enqueue_staged([task], FIRST)
-        state = await queue.read_state()
+        state = await queue.read_state(hot=True)
         assert ([], 3) == (list(state.segments), len(state.jobs))
         assert [] == await left(storage)
         jobs = await queue.dequeue(batch_size=9)
@@ -102,7 +102,7 @@ async def test_more_segments_than_the_manifest_takes_are_joined_and_their_rows_k
             for task in range(number)
         ]
         assert StagedReceipt(2 * number) == await queue.enqueue_staged(tasks, FIRST)
-        assert len((await queue.read_state()).segments) < SEGMENTS_KEPT // 2
+        assert len((await queue.read_state(hot=True)).segments) < SEGMENTS_KEPT // 2
         assert [] == await left(storage)
         jobs = await queue.dequeue(batch_size=2 * number)
         payloads = [b"%d%b" % (task, end) for end in (b"b", b"") for task in range(number)]
@@ -183,14 +183,14 @@ async def test_a_transaction_is_done_once_whoever_repeats_it_with_whatever_jobs(
     storage = objects()
     async with deep_queue(storage) as queue, deep_queue(storage) as other:
         await queue.enqueue_staged([await stage(queue, b"a", transaction=("app", 5))], ("app", 5))
-        version = (await queue.read_state()).version
+        version = (await queue.read_state(hot=True)).version
         for repeating in (queue, other):
             for number in (5, 4, 0):
                 again = await stage(repeating, b"again", transaction=("app", number), task=number + 1)
                 receipt = await repeating.enqueue_staged([again], ("app", number))
                 assert StagedReceipt(repeated=True, version=5) == receipt
             assert [5] == await repeating.apply(LastTransaction("app"))
-        assert version == (await other.read_state()).version
+        assert version == (await other.read_state(hot=True)).version
         task = await stage(other, b"b", transaction=("app", 6), task=9)
         assert StagedReceipt(1, version=5) == await other.enqueue_staged([task], ("app", 6))
         assert StagedReceipt(0) == await queue.enqueue_staged([], ("other", 1))
@@ -203,10 +203,10 @@ async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
     async with deep_queue(objects(), hot_bytes) as queue:
         await queue.enqueue("work", b"holder", unique_key="taken")
         task = await stage(queue, b"a", b"b", b"c", unique_key=[None, "taken", "free"])
-        version = (await queue.read_state()).version
+        version = (await queue.read_state(hot=True)).version
         with pytest.raises(DuplicateJobError, match="taken"):
             await queue.enqueue_staged([task], FIRST, on_conflict="raise")
-        assert version == (await queue.read_state()).version
+        assert version == (await queue.read_state(hot=True)).version
         assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
         assert [b"holder", b"a", b"c"] == await claimed(queue)
 
@@ -218,8 +218,8 @@ async def test_a_transaction_is_forgotten_with_a_commit_after_its_time():
         await queue.enqueue_staged([], Transaction("long", 1))
         await asyncio.sleep(3599)
         await queue.enqueue("work", b"")
-        assert {"short", "long"} == set((await queue.read_state()).transactions)
+        assert {"short", "long"} == set((await queue.read_state(hot=True)).transactions)
         await asyncio.sleep(2)
         await queue.enqueue("work", b"")
-        assert {"long"} == set((await queue.read_state()).transactions)
+        assert {"long"} == set((await queue.read_state(hot=True)).transactions)
         assert StagedReceipt(added=0) == await queue.enqueue_staged([], Transaction("short", 1))

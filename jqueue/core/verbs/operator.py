@@ -38,7 +38,6 @@ from jqueue.domain.operations import (
     Unschedule,
 )
 from jqueue.domain.operations.dequeue import sought_names
-from jqueue.domain.printable import counted
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
@@ -193,19 +192,16 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         """
         return await self._view(self._seconds(deadline), known)
 
-    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
+    async def read_state(self, *, hot: bool = False, deadline: Duration | None = None) -> QueueState:
         lazy, _, _ = await self._engine.look(self._seconds(deadline))
         state = await in_turns(lazy.to_state())
-        if state.segments and not self._told_of_segments:
-            self._told_of_segments = True
-            left_out = counted(sum(segment.waiting for segment in state.segments.values()), "job")
-            logger.warning(
-                "read_state shows only the jobs in the object of %r: %s in segments beside it are left out. "
-                "iterate_jobs yields all jobs, and stats counts them",
-                self._engine.place,
-                left_out,
-            )
-        return state
+        if hot or lazy.rows is None or not (state.segments or state.ranges):
+            return state
+        jobs = list(state.jobs)
+        async with aclosing(lazy.rows.rows(frozenset(), frozenset(), "")) as others:
+            async for job in others:
+                jobs.append(job_of(job))
+        return state.model_copy(update={"jobs": tuple(jobs), "segments": {}, "ranges": {}, "retired": {}})
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         seconds, time = self._seconds(deadline), asyncio.get_running_loop().time
