@@ -126,6 +126,17 @@ async def test_a_queue_of_any_number_of_full_segments_keeps_few_by_merges_of_few
         assert storage.created_bytes <= 8 * sum(segment.bytes for segment in segments)
 
 
+@in_virtual_time
+async def test_a_merge_puts_the_rows_of_several_priorities_in_the_order_in_which_they_are_served(storage):
+    async with queue_on(storage, bulk_jobs=0, fewest_rows=1) as queue:
+        for _ in range(60):
+            await queue.enqueue_many([Enqueue("a", b"%d" % priority, priority) for priority in (2, 0, 1)])
+        assert len((await rested(queue)).segments) < 20, "60 spills were merged"
+        order = [int(job.payload) for _ in range(18) for job in await queue.dequeue("a", batch_size=10)]
+    assert sorted(order) == order
+    assert 180 == len(order)
+
+
 # What is read
 
 
