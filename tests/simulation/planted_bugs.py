@@ -254,11 +254,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "An edit gives its job a unique key that another job holds": Bug(
             "domain/operations/amend.py", "holder = draft.key_holder(key, now)", "holder = None"
         ),
-        "A job that was edited holds its unique key no longer": Bug(
-            "domain/operations/amend.py",
-            "draft.move(job, Verb.EDIT, after, job.status)",
-            "draft.move(job, Verb.EDIT, after, job.status)\n        draft.jobs.keys_held.pop(after.unique_key, None)",
-            seeds=100,
+        "A job that was changed holds its unique key no longer": Bug(
+            "domain/indexed_jobs.py",
+            "if job.unique_key is not None and",
+            "if before is None and job.unique_key is not None and",
         ),
         "A run of a cron entry counts as its next occurrence, which is then left out": Bug(
             "domain/operations/schedules.py",
