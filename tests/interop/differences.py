@@ -576,25 +576,6 @@ async def fields_of_jobs_and_states():
     yield f"more fields: {more[0]} {more[1]}, hash: {await outcome(hashed())}"
 
 
-async def deep_queue():
-    """A deep queue keeps waiting jobs in segments beside its object, and `read_state` has the jobs of the object only
-
-    Why: no commit must write a million jobs, and no program must hold them. `iterate_jobs` has all, `stats` counts all
-
-    1.0.0: the state has all jobs: True
-    2.0.0: the state has all jobs: False
-    """
-    settings = {}
-    if IS_2:
-        from jqueue import Limits
-
-        settings["limits"] = Limits(hot_bytes=64 << 10)
-    q = DirectQueue(InMemoryStorage(), **settings)
-    for _ in range(300):
-        await q.enqueue("task", bytes(1000))
-    yield f"the state has all jobs: {len((await q.read_state()).jobs) == 300}"
-
-
 async def payloads_in_logs():
     """`repr`, `print` and errors never show a payload
 

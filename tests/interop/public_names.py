@@ -72,10 +72,10 @@ def names_of_module(module):
             continue
         if inspect.isfunction(value) and (its_own or exported):
             yield full, parameters(value)
+        elif isinstance(value, type) and (its_own or (exported and issubclass(value, enum.Enum))):
+            yield from names_of_class(full, value)
         elif isinstance(value, types.GenericAlias) or exported:
             yield full, {}
-        elif its_own and inspect.isclass(value):
-            yield from names_of_class(full, value)
 
 
 print(json.dumps({name: value for path in MODULES for name, value in names_of_module(importlib.import_module(path))}))

@@ -110,7 +110,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
             "core/engine/engine.py",
             "step = Step.WRITE",
-            f"answer([each for each in outcomes if each[0].waits_for_jobs])\n{' ' * 28}step = Step.WRITE",
+            f"answer([each for each in outcomes if each[0].waits_for_jobs])\n{' ' * 24}step = Step.WRITE",
         ),
         "The blob does not remember acked jobs": Bug(
             "domain/operations/claims.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"

@@ -281,8 +281,6 @@ class Writer:
                 await self._commit(batch, read_first=self.engine.pacing.begin())
                 self._has_read(activity)
                 fenced = False
-                if not self.calls.pending:
-                    await self.engine.pacing.line.leave()
             elif self.calls.waiting:
                 await self._poll_for_jobs()
             elif self._may_owe_claims() and not fenced:
@@ -328,12 +326,15 @@ class Writer:
         calls, generation = self.calls, self.engine.generation
         calls.carried = requests
         await self.engine.commit(requests, read_first=read_first)
+        await self.engine.pacing.line.leave(over=False)
         self.engine.check_generation(generation)
         calls.waiting = [request for request in requests if request.awaited]
         calls.carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         self.engine.check_generation(generation)
+        if not calls.pending:
+            await self.engine.pacing.line.leave()
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""

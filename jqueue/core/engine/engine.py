@@ -203,68 +203,61 @@ class Engine(ABC):
         self._begin()
         known = self.loaded and not (read_first or self.open_writes.writes or self._needs_read(requests))
         step = Step.APPLY if known else Step.READ
-        try:
-            while pending := [request for request in requests if request.awaited]:
-                self.check_generation(generation)
-                try:
-                    if step is Step.READ:
-                        if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
-                            await self.pacing.line.join()
-                        await self.refresh()
-                        fresh = True
-                        header = self.draft.header
-                        if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
-                            await sleep_while_awaited(pending, seconds)
-                        else:
-                            step = Step.APPLY if refusal is None else Step.REFUSE
-                    elif step is Step.REFUSE and refusal is not None:
-                        self._refuse(pending, refusal)
+        while pending := [request for request in requests if request.awaited]:
+            self.check_generation(generation)
+            try:
+                if step is Step.READ:
+                    if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+                        await self.pacing.line.join()
+                    await self.refresh()
+                    fresh = True
+                    header = self.draft.header
+                    if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
+                        await sleep_while_awaited(pending, seconds)
                     else:
-                        self._missing, self._deferred, self.waits_for_rows = set(), False, False
-                        outcomes = await self._apply(pending)
-                        self.check_generation(generation)
-                        if self._missing:
-                            self._undo(outcomes)
-                            if not await self._load_rows(self._missing, fresh=fresh):
-                                step = Step.READ
-                        elif not fresh and self._needs_more(outcomes):
-                            self._undo(outcomes)
+                        step = Step.APPLY if refusal is None else Step.REFUSE
+                elif step is Step.REFUSE and refusal is not None:
+                    self._refuse(pending, refusal)
+                else:
+                    self._missing, self._deferred, self.waits_for_rows = set(), False, False
+                    outcomes = await self._apply(pending)
+                    self.check_generation(generation)
+                    if self._missing:
+                        self._undo(outcomes)
+                        if not await self._load_rows(self._missing, fresh=fresh):
                             step = Step.READ
-                        elif self.draft.changed:
-                            step = Step.WRITE
-                            await self._write(outcomes)
-                            if not self._deferred:
-                                return
-                            fresh, step = False, Step.APPLY
-                        elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
-                            self._answer(outcomes)
-                            return
-                        else:
-                            self._undo(outcomes)
-                            step = Step.READ
-                except CASConflictError as error:
-                    conflicts += 1
-                    self.pacing.line.lost()
-                    if self.max_conflicts is not None and conflicts > self.max_conflicts:
-                        refusal = error
-                    step = Step.READ
-                except Exception as error:
-                    await self.pacing.line.leave()  # a pause may follow
-                    failure = as_storage_error(error)
-                    if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
-                        for request in pending:
-                            request.last_error = error
-                        throttled = isinstance(error, StorageThrottledError)
-                        refused = throttled and step is not Step.READ
+                    elif not fresh and self._needs_more(outcomes):
+                        self._undo(outcomes)
                         step = Step.READ
-                        pause = self.pacing.refused() if refused else backoff.failure(throttled=throttled)
-                        await sleep_while_awaited(pending, pause)
-                    elif step is Step.READ or failure.nothing_written:
-                        self._fail(pending, failure)
-                    else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
-                        refusal, step = failure, Step.READ
-        finally:
-            await self.pacing.line.leave(over=False)
+                    elif self.draft.changed:
+                        step = Step.WRITE
+                        await self._write(outcomes)
+                        if not self._deferred:
+                            return
+                        fresh, step = False, Step.APPLY
+                    elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
+                        self._answer(outcomes)
+                        return
+                    else:
+                        self._undo(outcomes)
+                        step = Step.READ
+            except CASConflictError as error:
+                conflicts += 1
+                self.pacing.line.lost()
+                if self.max_conflicts is not None and conflicts > self.max_conflicts:
+                    refusal = error
+                step = Step.READ
+            except Exception as error:
+                await self.pacing.line.leave()  # a pause may follow
+                failure = as_storage_error(error)
+                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+                    pause = self._pause_after(error, pending, backoff, reading=step is Step.READ)
+                    step = Step.READ
+                    await sleep_while_awaited(pending, pause)
+                elif step is Step.READ or failure.nothing_written:
+                    self._fail(pending, failure)
+                else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
+                    refusal, step = failure, Step.READ
 
     def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
         """Deliver outcomes that need no commit."""
@@ -484,6 +477,13 @@ class Engine(ABC):
         for request, _ in outcomes:
             request.in_flight = False
             request.release(Verdict.NOT_DONE)
+
+    def _pause_after(self, error: Exception, pending: Sequence[Request], backoff: Backoff, *, reading: bool) -> float:
+        """Note a failure that passes, and return the seconds until the next try."""
+        for request in pending:
+            request.last_error = error
+        throttled = isinstance(error, StorageThrottledError)
+        return self.pacing.refused() if throttled and not reading else backoff.failure(throttled=throttled)
 
     def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
         """Fail requests with a refusal, after a read did not find the write.
