@@ -48,14 +48,6 @@ class LazyHeap:
         if len(self.entries) > self._floor:
             self._clean_up()
 
-    def push_all(self, entries: Iterable[Entry]) -> None:
-        """Add some entries."""
-        heap = self.entries
-        for entry in entries:
-            heapq.heappush(heap, entry)
-        if len(heap) > self._floor:
-            self._clean_up()
-
     def _clean_up(self) -> None:
         if len(self.entries) > 2 * self._live():
             self.entries = [entry for entry in set(self.entries) if self._is_valid(entry)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -154,18 +154,6 @@ def check_name(what: str, value: object, limits: Limits) -> str:
             "Limits(name_bytes=...)"
         )
     return value
-
-
-def check_payloads(payloads: Sequence[bytes], limits: Limits) -> None:
-    """Check many payloads that get no objects of their own, and most of which are bytes.
-
-    Raises:
-        InvalidJobError: as for `check_payload`.
-    """
-    most = limits.most_payload(objects=False)
-    for payload in payloads:
-        if payload.__class__ is not bytes or len(payload) > most:
-            check_payload(payload, limits)
 
 
 def check_payload(value: object, limits: Limits, *, objects: bool = False) -> bytes:

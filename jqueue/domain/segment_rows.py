@@ -590,11 +590,6 @@ class SegmentRows:
         self._first_due[name] = until, first
         return first
 
-    def first_ready(self, entrypoints: Iterable[str]) -> tuple[float, int] | None:
-        """Return the place of the first ready row of some entrypoints that is not loaded; None if there is none."""
-        heads = self._heads()[0]
-        return min((heads[name][0][:2] for name in entrypoints if name in heads), default=None)
-
     def check_before(
         self, entrypoints: Sequence[str], best: tuple[Any, ...] | None, through: int | None, now: datetime
     ) -> None:

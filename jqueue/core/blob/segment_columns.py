@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jqueue.core.blob.lines import PlainTexts, encode_plain_rows
 from jqueue.core.blob.shared_texts import usable
 from jqueue.domain.enqueued_jobs import bulk_hashes
-from jqueue.domain.segment_index import MARKS, hash_of, id_hash, id_hashes, whole_lines
+from jqueue.domain.segment_index import MARKS, hash_of, id_hash, whole_lines
 from jqueue.domain.segments import RowKey
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 
@@ -122,37 +122,6 @@ class SegmentColumns:
     def whole_lines(self) -> list[bytes]:
         """Return the lines of the jobs, whole."""
         return [whole_lines(line, self.texts) for line in self.lines]
-
-    def add_waiting(
-        self,
-        lines: Sequence[bytes],
-        ids: Sequence[str],
-        priorities: Iterable[int],
-        sequences: Iterable[int],
-        sinces: Iterable[float],
-        attempts: int,
-    ) -> None:
-        """Add rows of jobs that have no option but a priority, in any order, in a third of the time of `add`.
-
-        Callers have not chosen the ids of all of them.
-
-        Args:
-            lines: the lines, at least one.
-            ids: the job ids.
-            priorities: of the rows, as in `RowKey`, like the next two.
-            sequences: the sequence numbers.
-            sinces: the times.
-            attempts: largest `attempt` of the jobs.
-        """
-        self._fill()
-        self.are_short = False
-        self.lines += lines
-        self.ids += id_hashes(ids, own=self.own_ids)
-        self._priorities.extend(priorities)
-        self.sequences.extend(sequences)
-        self._sinces.extend(sinces)
-        self.size += sum(map(len, lines))
-        self.attempts = max(self.attempts, attempts)
 
     def add(self, row: Row, mode: int = 0) -> None:
         """Add a row, in any order.

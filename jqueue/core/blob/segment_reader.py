@@ -10,7 +10,7 @@ from copy import copy
 from types import MappingProxyType
 
 from jqueue.core.blob.segment_damage import INDEX, OBJECT, DamageNotes
-from jqueue.core.blob.segment_object import check_chunk, decode_chunk, decode_index, ids_in
+from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
 from jqueue.core.engine.observers import Observers
 from jqueue.core.engine.slices import Turn, one_turn
 from jqueue.domain.errors import (
@@ -24,9 +24,6 @@ from jqueue.ports.storage import SupportsObjects
 
 Rows = list[tuple[int, JobRecord]]
 """The number and the job of each row of a chunk."""
-
-BYTES_IN_A_TURN = 1 << 20
-"""Bytes whose checksums are computed before the event loop has a turn."""
 
 AT_ONCE = 16
 """Number of runs of chunks that are read at once when rows are looked up. Merges can wait, and read one by one."""
@@ -127,20 +124,6 @@ class SegmentReader:
             StorageError: the store failed.
         """
         return await self._read(name, *index.bytes_of(first, last))
-
-    async def checked_text(self, name: str, index: SegmentIndex, numbers: range) -> bytes:
-        """Return the rows of chunks that follow each other. Errors are as for `chunks`."""
-        text = await self.text(name, index, numbers[0], numbers[-1])
-        whole, (origin, _) = memoryview(text), index.bytes_of(numbers[0], numbers[-1])
-        turn = origin
-        for number in numbers:
-            start, stop = index.bytes_of(number, number)
-            with self.damage.reading(name, number):
-                check_chunk(whole[start - origin : stop - origin], number, index)
-            if stop - turn >= BYTES_IN_A_TURN:
-                turn = stop
-                await one_turn()
-        return text
 
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]

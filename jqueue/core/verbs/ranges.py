@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_damage import reason_of
-from jqueue.core.blob.segment_reader import UNREADABLE, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import UNREADABLE
 from jqueue.core.engine.engine import read_until
 from jqueue.core.queue_base import QueueBase, nothing
 from jqueue.domain.durations import Duration
@@ -17,11 +16,8 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure, in_progress
-from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER
 from jqueue.ports.queue import SupportsRanges
-
-T = TypeVar("T")
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks that are read at once."""
@@ -74,67 +70,25 @@ class RangeVerbs(QueueBase, SupportsRanges):
     ) -> AsyncGenerator[Sequence[JobRecord], None]:
         """Yield the rows of a range, chunk by chunk: the job of each, as before the claim.
 
-        It is much faster than `read_range`, and loads no payloads from objects of their own. Errors are the same.
-        """
-        entry = _checked(claim).entry
-
-        def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> Awaitable[list[tuple[int, Rows]]]:
-            return reader.chunks(claim.segment, entry, index, numbers)
-
-        async for chunks in self._read_chunks(claim, deadline, CHUNKS_AT_ONCE, read):
-            for number, rows in chunks:
-                first, last = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
-                yield [job for _, job in rows[first:last]]
-
-    async def read_range_rows(
-        self,
-        claim: RangeClaim,
-        chunks: int,
-        parse: Callable[[int, bytes, Sequence[bytes]], T],
-        *,
-        deadline: Duration | None = None,
-    ) -> AsyncGenerator[T, None]:
-        """Yield what `parse` makes of the rows of a few chunks of a range. Errors are as for `read_range`.
-
-        Args:
-            claim: the claim of the range.
-            chunks: number of chunks to read at once.
-            parse: takes the number of their first row, the rows as they are stored, whose checksums are right, and
-                the texts that `MARKS` stand for in them. Rows that are not in the range are among them. It raises
-                InvalidBlobError if they cannot be read.
-            deadline: as for `read_range`.
-        """
-
-        async def read(reader: SegmentReader, index: SegmentIndex, numbers: range) -> T:
-            text = await reader.checked_text(claim.segment, index, numbers)
-            return parse(numbers[0] * claim.entry.chunk_rows, text, index.texts)
-
-        async for found in self._read_chunks(claim, deadline, chunks, read):
-            yield found
-
-    async def _read_chunks(
-        self,
-        claim: RangeClaim,
-        deadline: Duration | None,
-        at_once: int,
-        read: Callable[[SegmentReader, SegmentIndex, range], Awaitable[T]],
-    ) -> AsyncGenerator[T, None]:
-        """Yield what `read` makes of the chunks of a range, given the numbers of a few of them.
+        It is much faster than `read_range`, and loads no payloads from objects of their own.
 
         Raises:
             SegmentDamagedError: some cannot be read. The next claims go around the whole segment.
         """
+        name, entry, seconds = claim.segment, _checked(claim).entry, self._seconds(deadline)
         self.capabilities.require("ranges")
         assert self._engine.segments is not None
-        name, entry, seconds = claim.segment, claim.entry, self._seconds(deadline)
         reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
         first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
         numbers = range(0)
         try:
             index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
-            for start in range(first, last, at_once):
-                numbers = range(start, min(start + at_once, last))
-                yield await read_until(seconds, partial(read, reader, index, numbers), entropy, what)
+            for start in range(first, last, CHUNKS_AT_ONCE):
+                numbers = range(start, min(start + CHUNKS_AT_ONCE, last))
+                read = partial(reader.chunks, name, entry, index, numbers)
+                for number, rows in await read_until(seconds, read, entropy, what):
+                    begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
+                    yield [job for _, job in rows[begin:end]]
         except UNREADABLE as error:
             self._engine.set_segment_aside(name, numbers, error)
             raise SegmentDamagedError(FOLDER + name, reason_of(error)) from error

@@ -33,11 +33,6 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", ]')
 SAME_MOMENT = timedelta(microseconds=1)
 
 
-def _as_it_was(job: JobRecord) -> JobRecord:
-    """Return a job queued again after a move that did not happen: with its old place, and no failure counted."""
-    return job.evolve(status=QUEUED, **NO_CLAIM)
-
-
 def _returned(job: JobRecord, now: datetime) -> dict[str, Any]:
     """Return the fields of a claim that has ended. A format that keeps no time of claims keeps no time of returns."""
     return {**NO_CLAIM, "queued_at": job.queued_at if job.claimed_at is None else now}

@@ -38,22 +38,6 @@ class WorkFailed(JQueueError):
         self.outcomes = outcomes
 
 
-def do_jobs(
-    instructions: WorkInstructions, jobs: Sequence[Job], timeouts: ChildTimeouts | None = None
-) -> list[Outcome]:
-    """Do jobs in child processes, and return the outcome of each, in their order.
-
-    Raises:
-        WorkFailed: the worker cannot be made, or fails.
-    """
-    rows = PartitionRows.of_jobs(jobs)
-    try:
-        known = do_rows(instructions, rows, timeouts)
-    except WorkFailed as error:
-        raise WorkFailed(str(error), in_order(rows, error.outcomes)) from None
-    return in_order(rows, known.values())
-
-
 def do_rows(
     instructions: WorkInstructions, rows: PartitionRows, timeouts: ChildTimeouts | None = None
 ) -> dict[str, Outcome]:
