@@ -219,6 +219,8 @@ class _Tracer:
         try:
             binding.ptrace(_GET_SYSCALL_INFO, thread, ctypes.sizeof(info), ctypes.addressof(info))
         except PtraceError as error:
+            if error.errno == errno.ESRCH:  # the process ends, and with it this thread
+                return None
             raise OSError(error.errno, f"the system does not tell which system call it is: {error}") from None
         if info.op == _ENTRY and self._counting:
             name = SYSCALL_NAMES.get(info.number, f"number {info.number}")

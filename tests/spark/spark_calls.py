@@ -190,5 +190,5 @@ def litter_of(url):
     }
     named = set()
     if os.path.exists(path):
-        named = {f"{name}.segments/{each}" for each in call(path, DirectQueue.read_state).segments}
+        named = {f"{name}.segments/{each}" for each in call(path, lambda queue: queue.read_state(hot=True)).segments}
     return sorted(each for each in found - {name} - named if each.startswith(f"{name}."))
