@@ -224,7 +224,7 @@ Begin = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Line:
-    """The line of the writers of one file. Each waits for its turn before it reads, so that few writes are in vain.
+    """The line of the writers of one file. Each waits for its turn before it reads, so that few writes are refused.
 
     A writer that sees no other one neither waits nor reads.
 
