@@ -67,7 +67,7 @@ async def test_those_who_wait_for_a_turn_keep_no_thread_from_others(tmp_path, mo
     await storage.write(b"{}")
     async with storage.turn():
         waiting = [asyncio.create_task(anext(_turns(storage))) for _ in range(40)]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # each asks for a thread before the read does
         async with asyncio.timeout(60):
             assert (b"", None) == await other.read()
         for task in waiting:
@@ -75,12 +75,15 @@ async def test_those_who_wait_for_a_turn_keep_no_thread_from_others(tmp_path, mo
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_cancelled_wait_leaves_no_turn_behind(tmp_path):
+@pytest.mark.parametrize("reads", [0, 1, 5])
+async def test_a_wait_cancelled_at_any_moment_leaves_no_turn_behind(tmp_path, reads):
     storage = LocalFileSystemStorage(tmp_path / "queue.json")
     await storage.write(b"{}")
     async with storage.turn():
         waiting = asyncio.create_task(anext(_turns(storage)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
+        for _ in range(reads):
+            await storage.read()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
