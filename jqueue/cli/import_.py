@@ -19,7 +19,7 @@ from jqueue.core.migration import arriving
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Find
-from jqueue.domain.operations.moving import Arrive
+from jqueue.domain.operations.enqueue import Arrive
 from jqueue.domain.printable import printable
 
 BATCH = 2000

@@ -9,7 +9,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, T
 
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations import Ack, Nack, Operation
-from jqueue.domain.operations.jobs import NewJob
+from jqueue.domain.operations.enqueue import NewJob
 from jqueue.ports.clock import Clock
 from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.telemetry.span_contexts import SYSTEM, HandlerContexts, span_context_in

@@ -17,7 +17,7 @@ from jqueue import (
 )
 from jqueue.core import migration
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations.moving import Depart
+from jqueue.domain.operations.enqueue import Depart
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, PAIRS, audit, drained, filled, jobs_of, kept_fields, open_at

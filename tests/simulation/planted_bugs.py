@@ -78,9 +78,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine/staleness.py",
             "seen is not None and seen[0] == claim",
             "seen is not None",
-            also=Bug("domain/operations/operator.py", "job.heartbeat_at) ==", "job.heartbeat_at) >="),
+            also=Bug("domain/operations/stale.py", "job.heartbeat_at) ==", "job.heartbeat_at) >="),
         ),
-        "Stale claims are never revoked": Bug("domain/operations/operator.py", "in self.suspects:", "in ():"),
+        "Stale claims are never revoked": Bug("domain/operations/stale.py", "in self.suspects:", "in ():"),
         "An empty dequeue is answered from the cached state": Bug(
             "core/engine/engine.py", "request.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
         ),
@@ -113,7 +113,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             f"answer([each for each in outcomes if each[0].waits_for_jobs])\n{' ' * 24}step = Step.WRITE",
         ),
         "The blob does not remember acked jobs": Bug(
-            "domain/operations/claims.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
+            "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
         "Lines that cannot be read as a job are not written back": Bug(
             "core/blob/content.py", ", *encode_asides(draft.set_aside)]", "]"
@@ -170,10 +170,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/ended_jobs.py", "self._settings.dead_retention)", "0.0)"
         ),
         "A cron entry stays due after it has fired": Bug(
-            "domain/operations/schedules.py", "schedule.name, after)", "schedule.name, schedule)"
+            "domain/operations/rules.py", "schedule.name, after)", "schedule.name, schedule)"
         ),
         "The firing of a commit whose answer was lost is undone, but the entry is no longer due": Bug(
-            "domain/operations/schedules.py",
+            "domain/operations/rules.py",
             "draft.note(draft.header.schedules, schedule.name, after)",
             "draft.header.schedules[schedule.name] = after",
         ),
@@ -190,25 +190,25 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/occurrences.py", "[passed_by(now), *", "[passed_by(now - timedelta(days=1)), *", seeds=100
         ),
         "An ack finishes its job without keeping the result": Bug(
-            "domain/operations/claims.py", " if job.keep_result is None else job.keep_result", ""
+            "domain/operations/ends.py", " if job.keep_result is None else job.keep_result", ""
         ),
         "A result is kept even if the queue then exceeds its size limit": Bug(
-            "domain/operations/claims.py", "not given or take_reserve(draft, grows, self.blob_bytes)", "True"
+            "domain/operations/ends.py", "not given or take_reserve(draft, grows, self.blob_bytes)", "True"
         ),
         "A result that does not fit is dropped without a record": Bug(
-            "domain/operations/claims.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0"
+            "domain/operations/ends.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0"
         ),
         "A job with a requested cancellation is queued again when its claim is stale": Bug(
-            "domain/operations/operator.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
+            "domain/operations/stale.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
         ),
         "The heartbeat of a job with a requested cancellation does not report it": Bug(
-            "domain/operations/claims.py", "lost.append(stop)", "pass", seeds=100
+            "domain/operations/ends.py", "lost.append(stop)", "pass", seeds=100
         ),
     },
     # Jobs are claimed under names in every seed.
     Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0): {
         "A job without a claim still names its last holder": Bug(
-            "domain/operations/claims.py", '{**NO_CLAIM, "queued', '{**NO_CLAIM, "holder": job.holder, "queued'
+            "domain/operations/ends.py", '{**NO_CLAIM, "queued', '{**NO_CLAIM, "holder": job.holder, "queued'
         ),
         "A dequeue with a bound takes later jobs, too": Bug(
             "domain/operations/dequeue.py", "if self.through is None:", "if True:"
@@ -249,10 +249,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/guarded.py", "self.guard.check(draft, now)", "pass"
         ),
         "An edit resets the attempts and the failures of its job": Bug(
-            "domain/operations/amend.py", "job.evolve(**changes)", "job.evolve(**changes, attempt=0, failures=0)"
+            "domain/operations/operator.py", "job.evolve(**changes)", "job.evolve(**changes, attempt=0, failures=0)"
         ),
         "An edit gives its job a unique key that another job holds": Bug(
-            "domain/operations/amend.py", "holder = draft.key_holder(key, now)", "holder = None"
+            "domain/operations/operator.py", "holder = draft.key_holder(key, now)", "holder = None"
         ),
         "A job that was changed holds its unique key no longer": Bug(
             "domain/indexed_jobs.py",
@@ -260,7 +260,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "if before is None and job.unique_key is not None and",
         ),
         "A run of a cron entry counts as its next occurrence, which is then left out": Bug(
-            "domain/operations/schedules.py",
+            "domain/operations/rules.py",
             'return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise"',
             "draft.header.schedules[self.name] = with_fired(schedule, schedule.next_at, now)\n"
             '        return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise"',
@@ -379,7 +379,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Many callers of one queue object call at once.
     Settings(rate=0.2, processes=4, crowds=1.0, segments=0.5): {
         "An ack does not remember its job as finished": Bug(
-            "domain/operations/claims.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
+            "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
         "The counters overlook claims": Bug("domain/tallies.py", "sums.totals[CLAIMED] += 1", "pass"),
         "The rows of segments that dequeues claim are not marked as taken": Bug(

@@ -10,9 +10,8 @@ from jqueue import DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Enqueue
-from jqueue.domain.operations.claim_batch import ClaimBatch
-from jqueue.domain.operations.holders import HeldBy, LastSequence, RangesHeldBy
-from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.operations.lookups import HeldBy, LastSequence, RangesHeldBy
+from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments, spilled

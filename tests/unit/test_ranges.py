@@ -16,7 +16,7 @@ from jqueue import (
     JobStatus,
     Limits,
 )
-from jqueue.domain.operations.holders import JobsInRanges
+from jqueue.domain.operations.lookups import JobsInRanges
 from jqueue.domain.range_jobs import RangeFailure
 from jqueue.domain.segments import joined, without
 from jqueue.operations import Enqueue

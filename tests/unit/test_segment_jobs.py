@@ -11,7 +11,7 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus, JQueueError
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations.lookup import CountQueued, LookAtBacklog
+from jqueue.domain.operations.lookups import CountQueued, LookAtBacklog
 from jqueue.domain.operations.segments import DropRows
 from jqueue.domain.segment_index import id_hash, id_hashes
 from jqueue.domain.segment_rows import RowsMissingError

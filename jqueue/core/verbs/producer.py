@@ -27,7 +27,7 @@ from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments, new_job
-from jqueue.domain.operations.jobs import LINE_BYTES
+from jqueue.domain.operations.enqueue import LINE_BYTES
 from jqueue.ports.queue import Producer
 
 PIECE = 256

@@ -4,11 +4,11 @@ Direct and broker queues differ only in the number of operations in one commit.
 """
 
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.operations.amend import AMENDABLE, Amend
 from jqueue.domain.operations.base import Change, JobReference, Operation, Preparation, perform
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment
-from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, Nack
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
+from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack
+from jqueue.domain.operations.enqueue import Enqueue, NewJob, new_job
 from jqueue.domain.operations.guarded import (
     Guard,
     Guarded,
@@ -18,13 +18,32 @@ from jqueue.domain.operations.guarded import (
     ScheduleAsSeen,
     SettingsAsSeen,
 )
-from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
-from jqueue.domain.operations.lookup import AwaitResult, CountQueued, Find, Peek
-from jqueue.domain.operations.operator import Cancel, CreateQueue, Fence, Purge, Redrive, Redriven, RequeueStale, Sweep
-from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
-from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
-from jqueue.domain.operations.schedules import RunSchedule, SetSchedule, Unschedule
-from jqueue.domain.operations.transactions import LastTransaction, StagedReceipt, Transaction
+from jqueue.domain.operations.lookups import AwaitResult, CountQueued, Find, LastTransaction, Peek
+from jqueue.domain.operations.operator import (
+    AMENDABLE,
+    Amend,
+    Cancel,
+    CreateQueue,
+    Fence,
+    Purge,
+    Redrive,
+    Redriven,
+    Reprioritise,
+    Reschedule,
+)
+from jqueue.domain.operations.rules import (
+    UNCHANGED,
+    Configure,
+    Pause,
+    Resume,
+    RunSchedule,
+    SetLimits,
+    SetSchedule,
+    Unchanged,
+    Unschedule,
+)
+from jqueue.domain.operations.stale import RequeueStale, Sweep
+from jqueue.domain.operations.transactions import StagedReceipt, Transaction
 
 __all__ = [
     "AMENDABLE",

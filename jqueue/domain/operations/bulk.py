@@ -23,7 +23,7 @@ from jqueue.domain.job_options import CONFLICTS, OnConflict
 from jqueue.domain.large_values import check_named_in_time
 from jqueue.domain.models import LARGEST
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.jobs import FLOOR_AT_END, NewJob, drop_outlived
+from jqueue.domain.operations.enqueue import FLOOR_AT_END, NewJob, drop_outlived
 from jqueue.domain.operations.transactions import Given, StagedReceipt, is_repeated, last_version, remember
 from jqueue.domain.printable import counted
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of

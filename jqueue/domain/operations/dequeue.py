@@ -18,8 +18,8 @@ from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import LARGEST
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
-from jqueue.domain.operations.jobs import drop_outlived
-from jqueue.domain.operations.schedules import fire_due
+from jqueue.domain.operations.enqueue import drop_outlived
+from jqueue.domain.operations.rules import fire_due
 from jqueue.domain.rates import with_claim
 from jqueue.domain.transitions import CLAIM
 

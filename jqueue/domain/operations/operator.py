@@ -1,61 +1,26 @@
-"""Operations on jobs that the caller does not hold, for operators, and the upkeep of the queue: sweep and fence."""
+"""Operations on jobs that the caller does not hold, for operators, and the upkeep of the queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import ClassVar, Self
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Self
 
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, check_time, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, SegmentDamagedError, shown
-from jqueue.domain.job import Claim, JobRecord, JobStatus
-from jqueue.domain.limits import Limits, check_name
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job_options import STORED, check_options
+from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.claims import kept_errors, send_back
-from jqueue.domain.operations.jobs import drop_outlived
-from jqueue.domain.operations.returned_ranges import give_range_back
+from jqueue.domain.operations.enqueue import NewJob, drop_outlived
+from jqueue.domain.rules import LIMITS
+from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import Verb
 
 CLOCKS_DIFFER = 60.0
 """Seconds by which the clocks of two writers may differ: a job may be that much younger than its segment."""
-
-STALE_ERROR = "stale: no heartbeat within the claim's timeout"
-
-
-def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
-    """Revoke the claim on a range. Return the number of its jobs.
-
-    Raises:
-        RowsMissingError: jobs of it must be looked at one by one, and not all that this needs is loaded.
-        SegmentDamagedError: this cannot be read.
-    """
-    held = draft.header.ranges[range_id]
-    spare = draft.header.segments[held.segment].spare
-    if spare is None or held.failures < spare:
-        give_range_back(draft, range_id, now, charge=True)
-    else:
-        jobs = draft.jobs.rows.jobs_of(range_id)
-        draft.set_range(range_id, None)
-        for job in jobs:
-            draft.admit(job)
-        revoke(draft, jobs, now)
-    return held.rows
-
-
-def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, *, in_place: bool = False) -> int:
-    """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
-    jobs = sorted(stale, key=lambda job: job.sequence)
-    for job in jobs:
-        place = {"sequence": job.sequence} if in_place else {}
-        errors = job.errors
-        if not job.cancel_requested:
-            errors = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
-        last = {"error": STALE_ERROR, "error_dropped": 0, "traceback": None, "errors": errors}
-        send_back(draft, job, Verb.REVOKE, now, **last, **place)
-    return len(jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,59 +266,6 @@ class Purge(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class RequeueStale(Operation):
-    """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""
-
-    surveys: ClassVar[bool] = True
-
-    timeout: Duration
-
-    def prepared(self, preparation: Preparation) -> RequeueStale:
-        """Return the operation with the timeout in seconds."""
-        return RequeueStale(to_seconds("timeout", self.timeout))
-
-    def change(self, draft: Draft, now: datetime) -> int:
-        """Queue the jobs again, or make them dead. It ignores the timeouts of the claims: fencing keeps that safe."""
-        cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
-        jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
-        stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
-        old = [name for name, each in draft.header.ranges.items() if min(each.heartbeat_at, now) <= cutoff]
-        revoked = revoke(draft, stale, now)
-        for name in old:
-            with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
-                revoked += revoke_range(draft, name, now)
-        return revoked
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep(Operation):
-    """Revoke stale claims, unless their heartbeat has moved meanwhile. Its result is the number of revoked claims."""
-
-    suspects: tuple[tuple[Claim, datetime | None], ...]
-    """Each stale claim, with its last known heartbeat."""
-
-    in_place: bool = False
-    """True if the jobs keep their places among the others."""
-
-    def change(self, draft: Draft, now: datetime) -> int:
-        """Queue the jobs again, or make them dead."""
-        stale, in_ranges = [], 0
-        for claim, heartbeat_at in self.suspects:
-            held = draft.header.ranges.get(claim.job_id)
-            if held is not None and (held.claims, held.heartbeat_at) == (claim.attempt, heartbeat_at):
-                with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
-                    in_ranges += revoke_range(draft, claim.job_id, now)
-            job = draft.jobs.get(claim.job_id)
-            if (
-                job is not None
-                and job.status is JobStatus.IN_PROGRESS
-                and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
-            ):
-                stale.append(job)
-        return revoke(draft, stale, now, in_place=self.in_place) + in_ranges
-
-
-@dataclass(frozen=True, slots=True)
 class CreateQueue(Operation):
     """Create the empty queue, if there is none."""
 
@@ -377,3 +289,182 @@ class Fence(Operation):
     def change(self, draft: Draft, now: datetime) -> None:
         """Ask for a commit."""
         draft.touch()
+
+
+def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> JobRecord:
+    drop_outlived(draft, now)
+    job = draft.get(job_id)
+    if job.status is not JobStatus.QUEUED:
+        raise JobStateError(job.id, job.status, f"only a queued job can be {what}")
+    return job
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule(Operation):
+    """Set another time for a queued job. Its result is the job. Give either `delay` or `run_at`.
+
+    Attributes:
+        job_id: the id of the job.
+        delay: time from now before which the job is not claimed; 0 means at once.
+        run_at: time before which the job is not claimed.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+
+    job_id: str
+    _: KW_ONLY
+    delay: Duration | None = None
+    run_at: datetime | None = None
+
+    def prepared(self, preparation: Preparation) -> Reschedule:
+        """Return the operation, checked, with the delay in seconds and the time in UTC."""
+        check_name("job_id", self.job_id, preparation.limits)
+        if (self.delay is None) == (self.run_at is None):
+            raise InvalidJobError("give one of delay and run_at")
+        delay = None if self.delay is None else to_seconds("delay", self.delay)
+        run_at = None if self.run_at is None else check_time("run_at", self.run_at).astimezone(UTC)
+        return replace(self, delay=delay, run_at=run_at)
+
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
+        """Set the time of the job.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        job = _queued(draft, self.job_id, now, "rescheduled")
+        run_at = self.run_at
+        if self.delay:  # 0 sets no time: ready at once by every clock
+            run_at = now + timedelta(seconds=to_seconds("delay", self.delay))
+        after = job.evolve(run_at=run_at)
+        if after != job:
+            draft.move(job, Verb.RESCHEDULE, after, JobStatus.QUEUED)
+        return after
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the id of the job."""
+        return (self.job_id,)
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritise(Operation):
+    """Give a queued job another priority. Its sequence number gives its place among jobs of that priority.
+
+    Its result is the job.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+
+    job_id: str
+    priority: int
+
+    def prepared(self, preparation: Preparation) -> Reprioritise:
+        """Check the arguments."""
+        check_name("job_id", self.job_id, preparation.limits)
+        check_priority(self.priority)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
+        """Set the priority of the job.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        job = _queued(draft, self.job_id, now, "given another priority")
+        after = job.evolve(priority=self.priority)
+        if after.priority != job.priority:
+            draft.move(job, Verb.REPRIORITISE, after, JobStatus.QUEUED)
+        return after
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the id of the job."""
+        return (self.job_id,)
+
+
+AMENDABLE: tuple[str, ...] = tuple(name for name, option in STORED.items() if option.name != "job_id")
+"""The fields of a job that an operator may change, besides its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amend(Operation):
+    """Give a queued or dead job other options. Its result is the job. An option that is not given is unset.
+
+    Attributes:
+        job_id: the id of the job.
+        options: the new values, by the names in `AMENDABLE`.
+        payload: the new payload; None keeps the payload.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+
+    job_id: str
+    options: Mapping[str, Any] = field(repr=False)
+    payload: bytes | None = field(default=None, repr=False)
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> Amend:
+        """Return the operation with its options checked and completed.
+
+        Raises:
+            InvalidJobError: an option is wrong, or there is no such option.
+        """
+        limits = preparation.limits
+        check_name("job_id", self.job_id, limits)
+        unknown = sorted(self.options.keys() - set(AMENDABLE))
+        if unknown:
+            raise InvalidJobError(f"a job has no option {unknown[0]!r} to change: it has {', '.join(AMENDABLE)}")
+        given = {name: value for name, value in self.options.items() if name != "priority"}
+        checked = check_options(given, limits)
+        checked["priority"] = check_priority(self.options.get("priority", 0))
+        options = {name: checked.get(name, STORED[name].unset) for name in AMENDABLE}
+        payload = None if self.payload is None else check_payload(self.payload, limits)
+        return replace(self, options=options, payload=payload, enqueue_bytes=limits.enqueue_bytes)
+
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
+        """Change the job, which keeps its place among the jobs of its priority.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is in progress or completed.
+            DuplicateJobError: another job has the new unique key.
+            QueueFullError: there is no room for the new values.
+        """
+        drop_outlived(draft, now)
+        job = draft.get(self.job_id)
+        if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
+            raise JobStateError(job.id, job.status, "only a queued or a dead job can be edited")
+        changes: dict[str, Any] = dict(self.options)
+        if self.payload is not None:
+            changes |= {"payload": self.payload, "payload_object": None}
+        after = job.evolve(**changes)
+        if after == job:
+            return job
+        self._check_key(draft, job, after, now)
+        size = _stored_bytes(after) - _stored_bytes(job)
+        if size > 0:
+            take_space(draft, size, self.enqueue_bytes, f"{size} more bytes of job {job.id!r}")
+        elif size < 0:
+            draft.note_added(size)
+        if after.concurrency_key is not None:
+            draft.require(LIMITS)
+        draft.move(job, Verb.EDIT, after, job.status)
+        return after
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the id of the job."""
+        return (self.job_id,)
+
+    def _check_key(self, draft: Draft, job: JobRecord, after: JobRecord, now: datetime) -> None:
+        """Check that no other job has the unique key of a queued job. A dead job holds no key."""
+        key = after.unique_key
+        if key is None or key == job.unique_key or job.status is not JobStatus.QUEUED:
+            return
+        holder = draft.key_holder(key, now)
+        if holder is not None:
+            raise DuplicateJobError(key, holder)
+
+
+def _stored_bytes(job: JobRecord) -> int:
+    return NewJob(job, True, None, "return", 0).stored_bytes()

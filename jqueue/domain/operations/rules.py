@@ -1,20 +1,31 @@
-"""Operations that set rules: limits and pauses of entrypoints, and the settings of a queue."""
+"""Operations that set rules: limits and pauses of entrypoints, the settings of a queue, and cron entries.
+
+An entry records the occurrences that were fired. Firing it, which every dequeue does in its own commit, enqueues one
+job and records the occurrence in one commit. So every occurrence is enqueued once, whatever the number of workers and
+whatever their clocks show. There is no scheduler process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
-from datetime import datetime
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
+from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.limits import check_integer, check_name
+from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
+from jqueue.domain.fields import FrozenHeaders
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
+from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
 from jqueue.domain.models import COUNT_MAX
+from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.rules import EntrypointRules, QueueSettings
-from jqueue.domain.size_limit import check_rules_fit
+from jqueue.domain.operations.enqueue import UNPLACED, NewJob, new_job
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Span
+from jqueue.domain.size_limit import check_rules_fit, take_space
 
 _NEEDS = {
     "dead_retention": "retention",
@@ -179,3 +190,202 @@ class Configure(Operation):
     def _given(self) -> dict[str, Any]:
         settings = {name: getattr(self, name) for name in QueueSettings.model_fields}
         return {name: value for name, value in settings.items() if not isinstance(value, Unchanged)}
+
+
+SCHEDULED_FOR = "jqueue-scheduled-for"
+"""The job header with the time of the occurrence for which the job was enqueued."""
+
+CLOCK_WAS_WRONG = timedelta(days=1)
+"""If an older version's entry is due later than it should be by this much, a clock that was far ahead has fired it."""
+
+OF_TIME = ("next_at", "fired")
+"""Fields of an entry that jqueue computes; the caller gives the others."""
+
+_SPARE_NAME = 64
+"""Number of bytes of a job's id that are kept free for its prefix and its time, besides the entry's name."""
+
+
+def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
+    """Enqueue the jobs of the cron entries that are due: one job each, whatever the number of missed times.
+
+    An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
+    whose job has no room waits for room. If a damaged segment may hold its job, it waits until the segment is restored.
+    """
+    for schedule in draft.jobs.order.due_schedules(now):
+        try:
+            after = _fired(draft, schedule, now, enqueue_bytes)
+        except (InvalidJobError, QueueFullError, SegmentDamagedError):
+            continue
+        draft.note(draft.header.schedules, schedule.name, after)
+
+
+def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) -> Schedule:
+    """Enqueue the job of an entry that is due, and return the entry after that.
+
+    If this clock is behind all spans of the entry, nothing is due yet. The entry then gets a span for this clock, so
+    that later dequeues can tell the occurrences after `now` from those before it.
+    """
+    if is_behind(schedule, now):
+        return with_clock(schedule, now)
+    occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
+    after = with_fired(schedule, occurrence, now)
+    NewJob(_job_of(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
+    return after
+
+
+def _job_of(schedule: Schedule, occurrence: datetime, job_id: str | None = None) -> JobRecord:
+    """Return the job of an occurrence, before it is placed."""
+    moment = occurrence.isoformat()
+    return JobRecord(
+        f"cron:{schedule.name}:{moment}" if job_id is None else job_id,
+        schedule.entrypoint,
+        schedule.payload,
+        JobStatus.QUEUED,
+        0,
+        UNPLACED,
+        schedule.priority,
+        max_attempts=schedule.max_attempts,
+        headers={**schedule.headers, SCHEDULED_FOR: moment},
+        unique_key=schedule.unique_key,
+        concurrency_key=schedule.concurrency_key,
+        concurrency_limit=schedule.concurrency_limit,
+        keep_result=schedule.keep_result,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+@with_options(ScheduleOptions)
+class SetSchedule(Operation):
+    """Set a cron entry. Its result is the `Schedule`, with its next time by this commit's clock. An equal entry stays.
+
+    Attributes:
+        name: unique in the queue.
+        cron: the expression, of five fields (or six, the first for seconds), as in cron.
+        entrypoint, payload: as in the jobs that it enqueues.
+        timezone: IANA name of the time zone of the expression.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+
+    name: str
+    cron: str
+    entrypoint: str
+    payload: bytes = field(default=b"", repr=False)
+    _: KW_ONLY
+    timezone: str = "UTC"
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            cron: str,
+            entrypoint: str,
+            payload: bytes = b"",
+            *,
+            timezone: str = "UTC",
+            **options: Unpack[ScheduleOptions],
+        ) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def prepared(self, preparation: Preparation) -> SetSchedule:
+        """Return the operation, checked like the jobs that it will enqueue."""
+        check_name("name", self.name, preparation.limits)
+        if len(self.name.encode()) > preparation.limits.name_bytes - _SPARE_NAME:
+            raise InvalidJobError(
+                f"the name of a cron entry is {len(self.name.encode())} bytes long; the limit is "
+                f"{preparation.limits.name_bytes - _SPARE_NAME}"
+            )
+        check_cron(self.cron, self.timezone)
+        headers = check_headers(self.headers, preparation.limits)
+        given = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
+        given["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
+        inline = replace(preparation, object_bytes=None)  # the entry keeps its payload, and copies it into each job
+        job = new_job(inline, self.entrypoint, self.payload, **given).job
+        checked = {name: getattr(job, name) for name in ("payload", *SCHEDULE_OPTIONS)}
+        checked |= {"headers": headers, "enqueue_bytes": preparation.limits.enqueue_bytes}
+        return replace(self, **checked)
+
+    def change(self, draft: Draft, now: datetime) -> Schedule:
+        """Set the entry, due at its next time after `now`. If it exists with the same times, its due time is kept.
+
+        Raises:
+            QueueFullError: there is no room.
+        """
+        values = {name: getattr(self, name) for name in Schedule.model_fields if name not in OF_TIME}
+        values["headers"] = FrozenHeaders(self.headers or {})
+        known = draft.header.schedules.get(self.name)
+        next_at = next_after(self.cron, self.timezone, now)
+        fired: tuple[Span, ...] = (passed_by(now),)
+        if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
+            if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # the entry may be overdue: keep that
+                next_at, fired = known.next_at, known.fired
+            if next_at == known.next_at and all(getattr(known, name) == value for name, value in values.items()):
+                return as_shown(known, now)
+        schedule = Schedule(**values, next_at=next_at, fired=fired)
+        size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
+        take_space(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
+        draft.note(draft.header.schedules, self.name, schedule)
+        return as_shown(schedule, now)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSchedule(Operation):
+    """Enqueue one job of a cron entry now, whatever its times, which stay as they are. Its result is the job.
+
+    Attributes:
+        name: the name of the entry.
+        job_id: id of the new job; drawn when the operation is prepared.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+
+    name: str
+    job_id: str = ""
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> RunSchedule:
+        """Check the name, and draw the id."""
+        check_name("name", self.name, preparation.limits)
+        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.limits.enqueue_bytes)
+
+    def change(self, draft: Draft, now: datetime) -> JobRecord:
+        """Add the job. The header `jqueue-scheduled-for` holds the present time.
+
+        Raises:
+            InvalidJobError: there is no such entry.
+            DuplicateJobError: the unique key of the entry is taken by an earlier job of it.
+            QueueFullError: there is no room.
+        """
+        schedule = draft.header.schedules.get(self.name)
+        if schedule is None:
+            raise InvalidJobError(f"there is no cron entry {self.name!r}")
+        return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise", self.enqueue_bytes).change(draft, now)
+
+    def job_ids(self) -> Sequence[str]:
+        """Return the id of the job."""
+        return (self.job_id,) if self.job_id else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedule(Operation):
+    """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+
+    name: str
+
+    def prepared(self, preparation: Preparation) -> Unschedule:
+        """Check the name."""
+        check_name("name", self.name, preparation.limits)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> bool:
+        """Remove the entry."""
+        known = self.name in draft.header.schedules
+        draft.forget(draft.header.schedules, self.name)
+        return known

@@ -10,7 +10,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.returned_ranges import give_range_back
+from jqueue.domain.operations.ends import give_range_back
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Segment, Span, common
 from jqueue.domain.transitions import Verb

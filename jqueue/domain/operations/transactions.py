@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import LARGEST, TransactionRecord
-from jqueue.domain.operations.base import Operation, Preparation
 
 TRANSACTION_KEPT = timedelta(days=30)
 """Default time for which the version of an application's last write is remembered."""
@@ -54,25 +53,6 @@ class StagedReceipt:
 
 Given = Transaction | tuple[str, int] | None
 """A transaction as callers give it; None: the write is not remembered."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastTransaction(Operation):
-    """Look up the version of an application's last write. Its result is that version, or None."""
-
-    always_needs: ClassVar[tuple[str, ...]] = ("staged",)
-
-    app_id: str
-
-    def prepared(self, preparation: Preparation) -> LastTransaction:
-        """Check the id."""
-        check_name("transaction's app_id", self.app_id, preparation.limits)
-        return self
-
-    def change(self, draft: Draft, now: datetime) -> int | None:
-        """Return the version, and change nothing."""
-        record = draft.header.transactions.get(self.app_id)
-        return None if record is None else record.version
 
 
 def checked(transaction: object, limits: Limits) -> Transaction:

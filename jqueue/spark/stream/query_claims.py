@@ -28,10 +28,8 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobCancelledError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Operation
-from jqueue.domain.operations.claim_batch import ClaimBatch
-from jqueue.domain.operations.holders import HeldBy, JobsInRanges, LastSequence, RangesHeldBy
-from jqueue.domain.operations.lookup import Backlog, LookAtBacklog
-from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.operations.lookups import Backlog, HeldBy, JobsInRanges, LastSequence, LookAtBacklog, RangesHeldBy
+from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segments import CHUNK_ROWS, FOLDER

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.operations.holders import RangesHeldBy
+from jqueue.domain.operations.lookups import RangesHeldBy
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 from jqueue.spark.stream.offsets import claim_of
 
