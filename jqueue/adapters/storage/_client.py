@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import forks
 
 try:
     import ctypes
@@ -27,53 +28,33 @@ Client = TypeVar("Client")
 logger = logger_of("jqueue")
 
 
-class _Lease(Generic[Client]):
+@dataclass(eq=False)
+class _Lease:
     """The client of one event loop, opened at its first use, and the number of calls that use it.
 
-    Args:
-        connect: makes a context manager that opens and closes a client.
-        opened: called when a client was opened.
+    Attributes:
+        loop: the event loop.
+        opening: held while the client is opened, so that other callers wait.
+        manager: opens and closes the client; None while there is no client.
+        client: the client.
+        users: number of calls under way.
+        calls: number of all calls.
+        retired: True if there will be no further calls.
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]], opened: Callable[[], None]) -> None:
-        self.users = 0
-        self.calls = 0
-        self._retired = False
-        self._connect = connect
-        self._opened = opened
-        self._loop: Any = asyncio.get_running_loop()
-        self._opening = asyncio.Lock()
-        self._manager: Any = None  # while the client is open
-        self._closing: asyncio.Task[None] | None = None
-        self._client: Client
-
-    async def client(self) -> Client:
-        """Return the client. Callers wait while it is being opened, and the next one tries again if that fails."""
-        async with self._opening:
-            if self._manager is None:
-                manager = self._connect()
-                self._client = await manager.__aenter__()
-                self._manager = manager
-                self._opened()
-            return self._client
-
-    async def retire(self) -> None:
-        """Close the client once the calls under way have ended. There will be no further calls."""
-        self._retired = True
-        await self.close_if_idle()
+    loop: Any
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    manager: Any = None
+    client: Any = None
+    users: int = 0
+    calls: int = 0
+    retired: bool = False
 
     async def close_if_idle(self) -> None:
         """Close the client if it is retired and no call uses it."""
-        if self._retired and not self.users and self._manager is not None:
-            manager, self._manager = self._manager, None
-            self._closing = asyncio.create_task(_close(manager))
-            await asyncio.shield(self._closing)  # it is closed even if the last caller is cancelled
-
-    def leave_to_parent(self) -> None:
-        """Never close the client in this process: the parent uses it."""
-        self.users += 1
-        with suppress(AttributeError):  # not a generator, or a loop that does not close generators when it ends
-            self._loop._asyncgens.discard(self._manager.gen)
+        if self.retired and not self.users and self.manager is not None:
+            manager, self.manager = self.manager, None
+            await asyncio.shield(asyncio.create_task(_close(manager)))  # also if the last caller is cancelled
 
 
 async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
@@ -91,7 +72,6 @@ class SharedClient(Generic[Client]):
             generators when it ends, and with them a client that was not released.
 
     Attributes:
-        opened: number of clients that were opened in this process, for tests that count them.
         served: True once a call has succeeded.
         endpoint: the URL that the clients call, for errors; "" until one was opened.
     """
@@ -101,14 +81,7 @@ class SharedClient(Generic[Client]):
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
         self._connect = connect
-        self._begin()
-        _everyone.add(self)
-
-    def _begin(self) -> None:
-        self.opened = 0
-        self._leases: dict[asyncio.AbstractEventLoop, _Lease[Client]] = {}
-        self._living: WeakSet[_Lease[Client]] = WeakSet()  # including retired leases that are still in use
-        self._changing = threading.Lock()
+        self._leases: dict[tuple[asyncio.AbstractEventLoop, int], _Lease] = {}
 
     async def call(
         self, work: Callable[[Client], Awaitable[Answer]], is_out_of_date: Callable[[Exception], bool]
@@ -122,89 +95,81 @@ class SharedClient(Generic[Client]):
             work: makes the call.
             is_out_of_date: returns True for an error that another client may not get, as it reads the credentials anew.
         """
-        lease = self._lease()
-        try:
-            async with self._lent(lease) as client:
-                answer = await work(client)
-        except Exception as error:
-            if not is_out_of_date(error):
-                raise
-            await self._retire(lease)
-            if lease.calls == 1:
-                raise
-        else:
-            self.served = True
-            return answer
-        async with self.lend() as client:
-            answer = await work(client)
-        self.served = True
-        return answer
+        is_second_try = False
+        while True:
+            lease = self._lease()
+            try:
+                answer = await self._call(lease, work)
+            except Exception as error:
+                if is_second_try or not is_out_of_date(error):
+                    raise
+                await self.release(lease)
+                if lease.calls == 1:
+                    raise
+                is_second_try = True
+            else:
+                self.served = True
+                return answer
 
-    def lend(self) -> AbstractAsyncContextManager[Client]:
-        """Lend the client of this event loop to one call."""
-        return self._lent(self._lease())
-
-    @asynccontextmanager
-    async def _lent(self, lease: _Lease[Client]) -> AsyncIterator[Client]:
+    async def _call(self, lease: _Lease, work: Callable[[Client], Awaitable[Answer]]) -> Answer:
         lease.users += 1
         lease.calls += 1
         try:
-            yield await lease.client()
+            async with lease.opening:  # if it fails, the next caller tries again
+                if lease.manager is None:
+                    manager = self._connect()
+                    lease.client = await manager.__aenter__()
+                    lease.manager = manager
+            return await work(lease.client)
         finally:
             lease.users -= 1
             await lease.close_if_idle()
 
-    async def release(self) -> None:
-        """Close the client of this event loop once the calls under way have ended. The next call opens another."""
-        lease = self._leases.get(asyncio.get_running_loop())
+    async def release(self, lease: _Lease | None = None) -> None:
+        """Close the client of this event loop once the calls under way have ended. The next call opens another.
+
+        Args:
+            lease: the client, if another one may have taken its place.
+        """
+        key = asyncio.get_running_loop(), forks()
+        current = self._leases.get(key)
+        if current is not None and lease in (None, current):
+            del self._leases[key]
+        lease = lease or current
         if lease is not None:
-            await self._retire(lease)
+            lease.retired = True
+            await lease.close_if_idle()
 
-    async def _retire(self, lease: _Lease[Client]) -> None:
-        """Lend the client of this lease to no further call."""
-        loop = asyncio.get_running_loop()
-        with self._changing:
-            if self._leases.get(loop) is lease:
-                del self._leases[loop]
-        await lease.retire()
-
-    def _lease(self) -> _Lease[Client]:
-        loop = asyncio.get_running_loop()
-        with self._changing:
-            if loop not in self._leases:
-                for ended in [other for other in self._leases if other.is_closed()]:
-                    del self._leases[ended]
-                self._leases[loop] = _Lease(self._connect, self._count)
-                self._living.add(self._leases[loop])
-            return self._leases[loop]
-
-    def _count(self) -> None:
-        self.opened += 1
-
-    def leave_to_parent(self) -> None:
-        """After a fork: begin without a client. Closing the parent's would end its connections in the parent too."""
-        leases = list(self._living)
-        for lease in leases:
-            lease.leave_to_parent()
-        if leases:
-            _keep_for_ever(leases)
-        self._begin()
+    def _lease(self) -> _Lease:
+        """Return the client of this event loop. Only its own thread comes to this entry, so no lock is needed."""
+        key = asyncio.get_running_loop(), forks()
+        if key not in self._leases:
+            for loop, age in list(self._leases):
+                if loop.is_closed() or age != forks():
+                    self._leases.pop((loop, age), None)
+            _open_ones.add(lease := _Lease(key[0]))
+            self._leases[key] = lease
+        return self._leases[key]
 
 
-_everyone: WeakSet[SharedClient[Any]] = WeakSet()
-_kept: list[Any] = []
+_open_ones: WeakSet[_Lease] = WeakSet()
+"""The clients of this process, including retired ones that are still in use."""
 
-
-def _keep_for_ever(kept: object) -> None:
-    """Keep an object and all that it refers to from being collected: on CPython, even when the interpreter ends."""
-    _kept.append(kept)
-    with suppress(AttributeError):  # not CPython
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+_of_parents: list[_Lease] = []
 
 
 def _leave_clients_to_parent() -> None:
-    for shared in list(_everyone):
-        shared.leave_to_parent()
+    """After a fork, never close the parent's clients: it would end their connections in the parent too."""
+    leases = list(_open_ones)
+    _open_ones.clear()
+    for lease in leases:
+        lease.users += 1
+        with suppress(AttributeError):  # not a generator, or a loop that does not close generators when it ends
+            lease.loop._asyncgens.discard(lease.manager.gen)
+    _of_parents.extend(leases)
+    with suppress(AttributeError):  # on CPython, they are not even collected when the interpreter ends
+        for lease in leases:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(lease))
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from jqueue.adapters.storage._beside import check_range, check_suffix
+from jqueue.adapters.storage._shared import check_range, check_suffix
 from jqueue.domain.errors import CASConflictError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.runtime.posix_files import (

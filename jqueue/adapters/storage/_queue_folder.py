@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from jqueue.adapters.storage._beside import check_prefix
+from jqueue.adapters.storage._shared import check_prefix
 from jqueue.ports.storage import Listed
 from jqueue.runtime.posix_files import as_storage_error, check_folders, create_file, regular_file
 

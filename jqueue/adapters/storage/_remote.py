@@ -12,19 +12,18 @@ import os
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
-from jqueue.adapters.storage._beside import RawListed, check_prefix, check_range, check_suffix, in_parts
 from jqueue.adapters.storage._client import Client, SharedClient
-from jqueue.adapters.storage._no_queue import NoQueue
-from jqueue.adapters.storage._store_clock import StoreClock
+from jqueue.adapters.storage._shared import NoQueue, RawListed, check_prefix, check_range, check_suffix, in_parts
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
     CASConflictError,
@@ -35,6 +34,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.ports.storage import Listed
+from jqueue.runtime.system import SystemClock
 
 Answer = TypeVar("Answer")
 
@@ -65,6 +65,15 @@ NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_L
 
 LONGEST_URL = timedelta(days=7).total_seconds()
 """The longest time that S3 and Google let a URL be used for."""
+
+ANSWERS_KEPT = 16
+"""Number of answers from whose dates the store's time is estimated."""
+
+MIN_STEP_BACK = timedelta(seconds=2)
+"""Bound on the difference between two estimates of the store's time."""
+
+_EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Bounds of a valid date. A date beyond them is an error, and too close to the ends of `datetime` to calculate with."""
 
 
 @dataclass
@@ -101,6 +110,25 @@ ERRORS: dict[ErrorMeaning, type[JQueueError]] = {
 }
 """The error class for a meaning. The other meanings become `StorageError`, unless a call handles them itself."""
 
+FOUND: dict[ErrorMeaning, Found | None] = {
+    ErrorMeaning.UNCHANGED: None,
+    ErrorMeaning.MISSING: ABSENT,
+    ErrorMeaning.PAST_END: PAST_END,
+}
+"""The result of a read for a meaning."""
+
+STATUSES: dict[int, ErrorMeaning] = {
+    304: ErrorMeaning.UNCHANGED,
+    404: ErrorMeaning.TRANSIENT,  # without the store's own code, a proxy answers, and no queue must be taken for empty
+    408: ErrorMeaning.TRANSIENT,
+    409: ErrorMeaning.CONFLICT,
+    412: ErrorMeaning.CONFLICT,
+    416: ErrorMeaning.PAST_END,
+    429: ErrorMeaning.THROTTLED,
+    503: ErrorMeaning.THROTTLED,
+}
+"""Meanings of HTTP statuses. Of the others, 300 to 499 are fatal, and the rest are transient."""
+
 
 class RemoteStorage(NoQueue, ABC, Generic[Client]):
     """One object in a store across a network, with the methods of `jqueue.ports.storage`.
@@ -112,11 +140,21 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     Attributes:
         listed_at_once: largest number of objects in one answer of the store to `list_beside`.
         content_type: the content type to write with.
+        name_field: the attribute that holds the object's name in its bucket.
         authority_variable: the environment variable that names a file of certificates for the client.
+        meanings: meanings of the store's error codes. For other codes, the HTTP status decides.
+        statuses: meanings of HTTP statuses.
+        hints: texts for the store's error codes and for HTTP statuses.
+        permissions: what the credentials need for a call.
         malformed: the client's errors for an answer that is not one of this kind of store.
     """
 
+    name_field = "blob_name"
     authority_variable = "SSL_CERT_FILE"
+    meanings: Mapping[str, ErrorMeaning] = {}
+    statuses: Mapping[int, ErrorMeaning] = STATUSES
+    hints: Mapping[str, str] = {}
+    permissions: Mapping[str, str] = {}
     malformed: tuple[type[Exception], ...] = (KeyError, json.JSONDecodeError, http.client.BadStatusLine)
     listed_at_once = 1000
     content_type = "application/json"
@@ -124,7 +162,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url
         self.timeout = to_seconds("timeout", timeout)
-        self._client = SharedClient(self._connect)
+        self._client = SharedClient(self._open)
         self._clock = StoreClock()
 
     # Methods that a queue calls
@@ -135,7 +173,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         Raises:
             StorageError: the store failed; the subclass says how.
         """
-        return await self._call("read", lambda client: self._get(client, None)) or ABSENT
+        return await self._call("read", lambda client: self._look(client, None)) or ABSENT
 
     async def read_if_changed(self, etag: str) -> Found | None:
         """Return None while the object's etag is still `etag`, and otherwise the same as `read`.
@@ -143,7 +181,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         Raises:
             StorageError: the store failed; the subclass says how.
         """
-        found = await self._call("read", lambda client: self._get(client, etag))
+        found = await self._call("read", lambda client: self._look(client, etag))
         return None if found is None or found[1] == etag else found
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
@@ -188,13 +226,14 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         Raises:
             StorageError: the store failed; the subclass says how.
         """
-        await self._call("delete", self._delete)
+        with suppress(ObjectMissingError):
+            await self._call("delete", self._delete)
 
     def beside(self, suffix: str) -> Self:
         """Return the object of the same store whose name is this object's with the suffix. It shares the client."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
-        other._rename(suffix)
+        setattr(other, self.name_field, self._name + suffix)
         other.url += suffix
         return other
 
@@ -280,7 +319,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         check_range(start, stop)
         if start == stop:
             return b""
-        found = await other._call("read", lambda client: other._get(client, None, (start, stop)))
+        found = await other._call("read", lambda client: other._look(client, None, (start, stop)))
         if found is None or found[1] is None:
             raise ObjectMissingError(other.url)
         return found[0]
@@ -314,18 +353,14 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     # Methods of an adapter
 
-    @abstractmethod
-    def _connect(self) -> AbstractAsyncContextManager[Client]:
-        """Open a client."""
-
-    @abstractmethod
-    def _rename(self, suffix: str) -> None:
-        """Append the suffix to the name of this object."""
-
     @property
-    @abstractmethod
     def _name(self) -> str:
         """The name of the object in its bucket."""
+        return str(getattr(self, self.name_field))
+
+    @abstractmethod
+    def _open(self) -> AbstractAsyncContextManager[Client]:
+        """Open a client."""
 
     @abstractmethod
     async def _get(self, client: Client, unless: str | None, span: Span = WHOLE) -> Found | None:
@@ -384,14 +419,34 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
             what = f"no answer within {self.timeout:g} s to the {doing} at {self._host()}"
             raise StorageError(f"{self.url}: {what}") from error
         except Exception as error:
-            raise self._convert_error(error, doing) from error
+            meaning, what = self._meaning(error, doing)
+            if meaning is ErrorMeaning.MISSING and doing == "delete":
+                raise ObjectMissingError(self.url) from error
+            failure = ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
+            if isinstance(failure, StorageError):
+                failure.cause = error  # not in the text, which is in our own words
+            raise failure from error
 
-    def _convert_error(self, error: Exception, doing: str) -> JQueueError:
-        meaning, what = self._meaning(error, doing)
-        failure = ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
-        if isinstance(failure, StorageError):
-            failure.cause = error  # not in the text, which is in our own words
-        return failure
+    async def _look(self, client: Client, unless: str | None, span: Span = WHOLE) -> Found | None:
+        try:
+            return await self._get(client, unless, span)
+        except Exception as error:
+            meaning, _ = self._meaning(error, "read")
+            if meaning not in FOUND:
+                raise
+            return FOUND[meaning]
+
+    def _by_code(self, status: int | None, code: str, doing: str) -> tuple[ErrorMeaning, str]:
+        """Return the meaning of an unsuccessful answer, and a text with a hint, its status and its code."""
+        by_status = ErrorMeaning.FATAL if 300 <= (status or 0) < 500 else ErrorMeaning.TRANSIENT
+        known = self.meanings.get(code) if status != 304 else None  # Azure sends the code of a conflict with a 304
+        meaning = known or self.statuses.get(status or 0, by_status)
+        if meaning is ErrorMeaning.MISSING and doing == "write":
+            meaning = ErrorMeaning.CONFLICT  # the answer of S3 and Azure to an If-Match if there is no object
+        hint = self.hints.get(code) or self.hints.get(str(status)) or meaning.value
+        what = hint.format(place=self.url.split("/")[2], doing=doing, permissions=self.permissions[doing])
+        numbers = " ".join(dict.fromkeys(str(part) for part in (status, code) if part))
+        return meaning, f"{what} ({numbers})" if numbers else what
 
     def _no_answer(self, error: Exception) -> tuple[ErrorMeaning, str]:
         """Return the meaning of an error that came instead of an answer, and a text with the host, reason and hint.
@@ -431,7 +486,42 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._client, self._clock = SharedClient(self._connect), StoreClock()
+        self._client, self._clock = SharedClient(self._open), StoreClock()
+
+
+class StoreClock:
+    """Estimates the store's current time. Dates may be noted in any thread.
+
+    The date of an answer is cut to a whole second, and the answer took some time to arrive. So each estimate is a
+    little too early, and the latest of several is the best. Only the last `ANSWERS_KEPT` are used, so that a clock that
+    was set back is believed after a while. The time returned never goes back by less than `MIN_STEP_BACK`.
+    """
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._epochs: tuple[datetime, ...] = ()
+        self._last_returned: datetime | None = None
+
+    def note_date(self, date: str | None) -> None:
+        """Take note of an answer's date. None and invalid dates are ignored."""
+        try:
+            moment = parsedate_to_datetime(date or "")
+        except (ValueError, OverflowError):
+            return
+        if moment.utcoffset() is not None and _EARLIEST < moment < _LATEST:
+            epoch = moment.astimezone(UTC) - timedelta(seconds=self._clock.monotonic())
+            self._epochs = (*self._epochs, epoch)[-ANSWERS_KEPT:]
+
+    def now(self) -> datetime | None:
+        """Return the store's time, UTC; None before the first answer."""
+        epochs = self._epochs
+        if not epochs:
+            return None
+        now = max(epochs) + timedelta(seconds=self._clock.monotonic())
+        if self._last_returned is not None and timedelta() < self._last_returned - now < MIN_STEP_BACK:
+            return self._last_returned
+        self._last_returned = now
+        return now
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
@@ -453,9 +543,3 @@ def _host_in(error: BaseException) -> str:
 def _host_of(url: object) -> str:
     """Return the host and port of a URL, which may hold secrets in its other parts."""
     return urlsplit(url).netloc.rpartition("@")[2] if isinstance(url, str) else ""
-
-
-def describe(status: int | None, code: str, what: str) -> str:
-    """Return the text of an answer: its meaning, and its status and code."""
-    said = " ".join(str(part) for part in (status, code) if part)
-    return f"{what} ({said})" if said else what

@@ -9,26 +9,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from jqueue.adapters.storage._beside import RawListed
-from jqueue.adapters.storage._remote import (
-    ABSENT,
-    PAST_END,
-    WHOLE,
-    ErrorMeaning,
-    Found,
-    RemoteStorage,
-    Span,
-    Upload,
-    describe,
-)
+from jqueue.adapters.storage._remote import STATUSES, WHOLE, ErrorMeaning, Found, RemoteStorage, Span, Upload
+from jqueue.adapters.storage._shared import RawListed
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageFatalError
 from jqueue.runtime.system import SystemClock, SystemEntropy
@@ -67,22 +57,11 @@ MEANINGS: dict[str, ErrorMeaning] = {
 }
 """Meanings of Azure's error codes. For other codes, the HTTP status decides."""
 
-STATUSES: dict[int, ErrorMeaning] = {
-    304: ErrorMeaning.UNCHANGED,
-    404: ErrorMeaning.TRANSIENT,  # without BlobNotFound, the answer is not Azure's
-    408: ErrorMeaning.TRANSIENT,
-    412: ErrorMeaning.CONFLICT,
-    416: ErrorMeaning.PAST_END,
-    429: ErrorMeaning.THROTTLED,
-    503: ErrorMeaning.THROTTLED,
-}
-
 HINTS: dict[str, str] = {
-    "ContainerNotFound": "the container {container!r} does not exist: create it, or check the name and the account",
+    "ContainerNotFound": "the container {place!r} does not exist: create it, or check the name and the account",
+    "401": "the credentials were refused: check the account's key, token or connection string",
     "AuthenticationFailed": "the credentials were refused: check the account's key, token or connection string",
-    "AuthorizationFailure": (
-        "access to the container {container!r} was refused: to {doing}, the credentials need {permissions}"
-    ),
+    "403": "access to the container {place!r} was refused: to {doing}, the credentials need {permissions}",
     "LeaseIdMissing": "the blob has a lease, and a queue cannot write to it until you break the lease",
     "InvalidBlobType": "the object is not a block blob: choose another blob name for the queue",
 }
@@ -99,10 +78,15 @@ class Transport(AioHttpTransport):  # type: ignore[misc]
     """Sends requests without waiting for the event loop's own threads, all of which job handlers may occupy.
 
     aiohttp looks up the environment's proxies in such a thread, at each request. Here they are looked up once a host.
+
+    Args:
+        note_date: called with the date of each answer.
+        options: of azure-core's transport.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, note_date: Callable[[str | None], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
+        self._note_date = note_date
         self.session: Any = None
         self._proxies: dict[str, dict[str, str]] = {}
 
@@ -119,7 +103,9 @@ class Transport(AioHttpTransport):  # type: ignore[misc]
         host = urlsplit(request.url).hostname or ""
         if host not in self._proxies:
             self._proxies[host] = await in_a_network_thread(_proxies_for, host)
-        return await super().send(request, **({"proxies": self._proxies[host]} | options))
+        answer = await super().send(request, **({"proxies": self._proxies[host]} | options))
+        self._note_date(answer.headers.get("Date"))
+        return answer
 
 
 def _proxies_for(host: str) -> dict[str, str]:
@@ -147,6 +133,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
         ValueError: the name of the container or of the blob is empty, or no account is named.
     """
 
+    statuses = STATUSES | {409: ErrorMeaning.FATAL}
+    meanings, hints, permissions = MEANINGS, HINTS, PERMISSIONS
     malformed = (*RemoteStorage.malformed, ValueError, ClientResponseError)
 
     def __init__(
@@ -181,14 +169,11 @@ class AzureBlobStorage(RemoteStorage[Any]):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[ContainerClient]:
+        timeouts = dict.fromkeys(("connection_timeout", "read_timeout"), self.timeout)
         options: dict[str, Any] = {
-            "transport": Transport(connection_timeout=self.timeout, read_timeout=self.timeout),
-            "retry_total": 0,
-            "retry_connect": 0,
-            "retry_read": 0,
-            "retry_status": 0,
-            "connection_timeout": self.timeout,
-            "read_timeout": self.timeout,
+            "transport": Transport(self._clock.note_date, **timeouts),
+            **timeouts,
+            **dict.fromkeys(("retry_total", "retry_connect", "retry_read", "retry_status"), 0),
             "max_single_put_size": LARGEST_PUT,
             "max_single_get_size": LARGEST_PUT,
         }
@@ -226,16 +211,6 @@ class AzureBlobStorage(RemoteStorage[Any]):
             raise StorageFatalError(f"{self.url}: {what}: pip install azure-identity") from None
         return DefaultAzureCredential(transport=Transport()), True
 
-    def _connect(self) -> AbstractAsyncContextManager[Any]:
-        return self._open()
-
-    def _rename(self, suffix: str) -> None:
-        self.blob_name += suffix
-
-    @property
-    def _name(self) -> str:
-        return self.blob_name
-
     async def _get(self, client: ContainerClient, unless: str | None, span: Span = WHOLE) -> Found | None:
         options: dict[str, Any] = {}
         if unless is not None:
@@ -243,39 +218,19 @@ class AzureBlobStorage(RemoteStorage[Any]):
         if span != WHOLE:
             start, stop = span
             options |= {"offset": start, "length": None if stop is None else stop - start}
-        try:
-            stream = await client.get_blob_client(self.blob_name).download_blob(
-                raw_response_hook=self._note_date, max_concurrency=1, **options
-            )
-            content = await stream.readall()
-        except azure_errors.HttpResponseError as error:
-            self._note_date(error)
-            meaning, _ = self._meaning(error, "read")
-            if meaning is ErrorMeaning.UNCHANGED:
-                return None
-            if meaning is ErrorMeaning.MISSING:
-                return ABSENT
-            if meaning is ErrorMeaning.PAST_END:
-                return PAST_END
-            raise
+        blob = client.get_blob_client(self.blob_name)
+        stream = await blob.download_blob(max_concurrency=1, **options)
+        content = await stream.readall()
         return content, stream.properties.etag
 
     async def _put(self, client: ContainerClient, content: bytes, if_match: str | None) -> str:
         options = self._options_of_blobs()
         if if_match is not None:
             options |= {"etag": if_match, "match_condition": MatchConditions.IfNotModified}
-        try:
-            answer: Mapping[str, Any] = await client.get_blob_client(self.blob_name).upload_blob(
-                content,
-                overwrite=if_match is not None,
-                raw_response_hook=self._note_date,
-                max_concurrency=1,
-                validate_content=False,
-                **options,
-            )
-        except azure_errors.HttpResponseError as error:
-            self._note_date(error)
-            raise
+        blob, create_only = client.get_blob_client(self.blob_name), if_match is None
+        answer: Mapping[str, Any] = await blob.upload_blob(
+            content, overwrite=not create_only, max_concurrency=1, validate_content=False, **options
+        )
         etag: str = answer["etag"]
         return etag
 
@@ -298,7 +253,6 @@ class AzureBlobStorage(RemoteStorage[Any]):
         await client.get_blob_client(self.blob_name).commit_block_list(
             [BlobBlock(block_id=block) for block in upload.receipts],
             match_condition=MatchConditions.IfMissing,
-            raw_response_hook=self._note_date,
             **self._options_of_blobs(),
         )
 
@@ -323,27 +277,15 @@ class AzureBlobStorage(RemoteStorage[Any]):
         return f"{blob.url}?{token}"
 
     async def _delete(self, client: ContainerClient) -> None:
-        try:
-            await client.get_blob_client(self.blob_name).delete_blob(raw_response_hook=self._note_date)
-        except azure_errors.HttpResponseError as error:
-            if self._meaning(error, "delete")[0] is not ErrorMeaning.MISSING:
-                raise
+        await client.get_blob_client(self.blob_name).delete_blob()
 
     async def _list(
         self, client: ContainerClient, *, begins: str, page: str | None
     ) -> tuple[list[RawListed], str | None]:
-        blobs = client.list_blobs(
-            name_starts_with=begins, results_per_page=self.listed_at_once, raw_response_hook=self._note_date
-        )
+        blobs = client.list_blobs(name_starts_with=begins, results_per_page=self.listed_at_once)
         pages: Any = blobs.by_page(page)
         told = [(blob.name, blob.last_modified, blob.size) async for blob in await anext(pages)]
         return told, pages.continuation_token
-
-    def _note_date(self, answer: Any) -> None:
-        """Take the date from an answer, or from the error made from it."""
-        response = getattr(answer, "http_response", None) or getattr(answer, "response", None)
-        if response is not None:
-            self._clock.note_date(response.headers.get("Date"))
 
     def _is_out_of_date(self, error: Exception) -> bool:
         if self._credential is not None or not (self._is_from_environment or self.account_url):
@@ -357,17 +299,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
             return self._no_answer(ValueError(error.status_code))
         if isinstance(error, azure_errors.HttpResponseError) and error.status_code is not None:
             said = getattr(error, "error_code", None)  # an enum, mostly
-            status, code = error.status_code, str(getattr(said, "value", said) or "")
-            by_status = ErrorMeaning.FATAL if 300 <= status < 500 else ErrorMeaning.TRANSIENT
-            meaning = ErrorMeaning.UNCHANGED if status == 304 else MEANINGS.get(code) or STATUSES.get(status, by_status)
-            if meaning is ErrorMeaning.MISSING and doing == "write":
-                meaning = ErrorMeaning.CONFLICT
-            hints_by_status = {401: "AuthenticationFailed", 403: "AuthorizationFailure"}
-            key = code if code in HINTS else hints_by_status.get(status, "")
-            hint = HINTS.get(key, meaning.value)
-            return meaning, describe(
-                status, code, hint.format(container=self.container, doing=doing, permissions=PERMISSIONS[doing])
-            )
+            return self._by_code(error.status_code, str(getattr(said, "value", said) or ""), doing)
         if isinstance(error, azure_errors.ClientAuthenticationError):
             return (
                 ErrorMeaning.FATAL,

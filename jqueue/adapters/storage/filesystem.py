@@ -20,10 +20,9 @@ from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 
-from jqueue.adapters.storage._beside import in_parts
-from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.adapters.storage._object_files import PART_BYTES, ObjectFiles
 from jqueue.adapters.storage._queue_folder import QueueFolder
+from jqueue.adapters.storage._shared import NoQueue, in_parts
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy

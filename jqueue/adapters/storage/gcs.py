@@ -20,23 +20,13 @@ import json
 import math
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from jqueue.adapters.storage._beside import RawListed
-from jqueue.adapters.storage._remote import (
-    ABSENT,
-    PAST_END,
-    WHOLE,
-    ErrorMeaning,
-    Found,
-    RemoteStorage,
-    Span,
-    Upload,
-    describe,
-)
+from jqueue.adapters.storage._remote import ABSENT, WHOLE, ErrorMeaning, Found, RemoteStorage, Span, Upload
+from jqueue.adapters.storage._shared import RawListed
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, shown
 from jqueue.runtime.threads import in_a_network_thread
@@ -51,17 +41,6 @@ try:
 except ImportError as error:
     raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from error
 
-STATUSES: dict[int, ErrorMeaning] = {
-    304: ErrorMeaning.UNCHANGED,
-    404: ErrorMeaning.TRANSIENT,  # if Google says what is missing, it means something else: see `_is_absent`
-    408: ErrorMeaning.TRANSIENT,
-    409: ErrorMeaning.CONFLICT,
-    412: ErrorMeaning.CONFLICT,
-    429: ErrorMeaning.THROTTLED,
-    503: ErrorMeaning.THROTTLED,
-}
-"""Meanings of HTTP statuses. Of the others, 300 to 499 are fatal, and the rest are transient."""
-
 UNUSABLE = (
     LocationValueError,
     requests_errors.InvalidURL,
@@ -69,6 +48,11 @@ UNUSABLE = (
     requests_errors.InvalidSchema,
 )
 """Errors that requests raises before it sends anything."""
+
+HINTS = {
+    "401": "the credentials were refused: check GOOGLE_APPLICATION_CREDENTIALS",
+    "403": "access to the bucket {place!r} was refused: to {doing}, the credentials need {permissions}",
+}
 
 PERMISSIONS = {
     "read": "storage.objects.get, and storage.objects.list to learn that an object does not exist",
@@ -95,6 +79,7 @@ class GCSStorage(RemoteStorage[Any]):
     """
 
     authority_variable = "REQUESTS_CA_BUNDLE"
+    hints, permissions = HINTS, PERMISSIONS
 
     def __init__(
         self,
@@ -146,16 +131,6 @@ class GCSStorage(RemoteStorage[Any]):
             options["client_options"] = {"api_endpoint": self.endpoint_url}
         return storage.Client(**({"project": self.project} | options))
 
-    def _connect(self) -> AbstractAsyncContextManager[Any]:
-        return self._open()
-
-    def _rename(self, suffix: str) -> None:
-        self.blob_name += suffix
-
-    @property
-    def _name(self) -> str:
-        return self.blob_name
-
     async def _get(self, client: Any, unless: str | None, span: Span = WHOLE) -> Found | None:
         blob, (start, stop) = self._blob(client), span
         options = {"if_generation_not_match": int(unless)} if unless is not None and unless.isdecimal() else {}
@@ -167,10 +142,6 @@ class GCSStorage(RemoteStorage[Any]):
             content = await in_a_network_thread(
                 blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **options
             )
-        except google_errors.NotModified:
-            return None
-        except google_errors.RequestRangeNotSatisfiable:
-            return PAST_END
         except google_errors.NotFound as error:
             if await self._is_absent(client, error):
                 return ABSENT
@@ -306,18 +277,7 @@ class GCSStorage(RemoteStorage[Any]):
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         name = type(error).__name__
         if isinstance(error, google_errors.GoogleAPICallError) and error.code is not None:
-            status = int(error.code)
-            by_status = ErrorMeaning.FATAL if 300 <= status < 500 else ErrorMeaning.TRANSIENT
-            meaning = STATUSES.get(status, by_status)
-            what = meaning.value
-            if status == 401:
-                what = "the credentials were refused: check GOOGLE_APPLICATION_CREDENTIALS"
-            if status == 403:
-                needed = PERMISSIONS[doing]
-                what = (
-                    f"access to the bucket {self.bucket_name!r} was refused: to {doing}, the credentials need {needed}"
-                )
-            return meaning, describe(status, "", what)
+            return self._by_code(int(error.code), "", doing)
         if isinstance(error, auth_errors.DefaultCredentialsError):
             return ErrorMeaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
         cut_off = isinstance(error.__cause__, auth_errors.TransportError)

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jqueue.adapters.storage._beside import check_prefix, check_range, check_suffix
-from jqueue.adapters.storage._no_queue import NoQueue
+from jqueue.adapters.storage._shared import NoQueue, check_prefix, check_range, check_suffix
 from jqueue.domain.errors import CASConflictError, ObjectMissingError
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import Listed

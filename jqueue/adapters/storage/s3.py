@@ -18,25 +18,15 @@ import gzip
 import json
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from os.path import isfile
 from typing import Any
 
-from jqueue.adapters.storage._beside import RawListed
-from jqueue.adapters.storage._remote import (
-    ABSENT,
-    PAST_END,
-    WHOLE,
-    ErrorMeaning,
-    Found,
-    RemoteStorage,
-    Span,
-    Upload,
-    describe,
-)
+from jqueue.adapters.storage._remote import STATUSES, WHOLE, ErrorMeaning, Found, RemoteStorage, Span, Upload
+from jqueue.adapters.storage._shared import RawListed
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.runtime.threads import in_a_thread
@@ -73,18 +63,6 @@ MEANINGS: dict[str, ErrorMeaning] = {
 }
 """Meanings of S3's error codes. For other codes, the HTTP status decides."""
 
-STATUSES: dict[int, ErrorMeaning] = {
-    304: ErrorMeaning.UNCHANGED,
-    404: ErrorMeaning.TRANSIENT,  # without NoSuchKey, the answer is not S3's, and a queue must not be taken for empty
-    408: ErrorMeaning.TRANSIENT,
-    409: ErrorMeaning.CONFLICT,
-    412: ErrorMeaning.CONFLICT,
-    416: ErrorMeaning.PAST_END,
-    429: ErrorMeaning.THROTTLED,
-    501: ErrorMeaning.FATAL,
-    503: ErrorMeaning.THROTTLED,
-}
-
 PERMISSIONS = {
     "read": "s3:GetObject, and s3:ListBucket to learn that an object does not exist",
     "write": "s3:PutObject and s3:GetObject",
@@ -93,16 +71,16 @@ PERMISSIONS = {
 }
 
 HINTS: dict[str, str] = {
-    "NoSuchBucket": "the bucket {bucket!r} does not exist: create it, or check the name and the endpoint",
-    "AccessDenied": "access to the bucket {bucket!r} was refused: to {doing}, the credentials need {permissions}",
+    "NoSuchBucket": "the bucket {place!r} does not exist: create it, or check the name and the endpoint",
+    "403": "access to the bucket {place!r} was refused: to {doing}, the credentials need {permissions}",
     "InvalidAccessKeyId": "the access key is not known to this store: check the credentials and the endpoint",
     "SignatureDoesNotMatch": "the secret key does not match the access key: check the credentials",
     "ExpiredToken": "the credentials have expired: renew them",
     "ExpiredTokenException": "the credentials have expired: renew them",
     "InvalidToken": "the session token of the credentials is not valid: renew them",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
-    "PermanentRedirect": "the bucket {bucket!r} is in another region: give region_name",
-    "AuthorizationHeaderMalformed": "the bucket {bucket!r} is in another region: give region_name",
+    "PermanentRedirect": "the bucket {place!r} is in another region: give region_name",
+    "AuthorizationHeaderMalformed": "the bucket {place!r} is in another region: give region_name",
     "NotImplemented": "this store has no conditional writes, and a queue is not safe without them: use another store",
     "EntityTooLarge": "the object is too large for this store: let workers catch up, or purge jobs",
 }
@@ -121,7 +99,6 @@ TRANSPORT = (
 
 
 QUOTED, UNQUOTED = "quoted", "unquoted"
-OTHER_STYLE = {QUOTED: UNQUOTED, UNQUOTED: QUOTED}
 
 
 @dataclass
@@ -136,15 +113,10 @@ class EtagStyle:
     next: str = QUOTED
     known: bool = False
 
-    def suspect(self, style: str) -> None:
-        """Try this style next: the store refused the other one although the etag was right."""
+    def suspect(self, style: str, *, known: bool = False) -> None:
+        """Try this style next: the store refused the other one although the etag was right, or a write succeeded."""
         if not self.known:
-            self.next = style
-
-    def learn(self, style: str) -> None:
-        """Keep this style: a write with an etag in it has succeeded."""
-        if not self.known:
-            self.next, self.known = style, True
+            self.next, self.known = style, known
 
 
 class Connections(AIOHTTPSession):  # type: ignore[misc]
@@ -232,7 +204,9 @@ class S3Storage(RemoteStorage[Any]):
         ValueError: the bucket or the key is empty, the endpoint_url holds credentials, or the etag_style is unknown.
     """
 
+    name_field = "key"
     authority_variable = "AWS_CA_BUNDLE"
+    meanings, statuses, hints, permissions = MEANINGS, STATUSES | {501: ErrorMeaning.FATAL}, HINTS, PERMISSIONS
     malformed = (*RemoteStorage.malformed, ResponseParserError, ClientResponseError)
 
     def __init__(
@@ -278,9 +252,6 @@ class S3Storage(RemoteStorage[Any]):
         """The style of etags in a condition, "quoted" or "unquoted"; None until a write has shown it."""
         return self._style.next if self._style.known else None
 
-    def _connect(self) -> AbstractAsyncContextManager[Any]:
-        return self._open()
-
     def open_session(self) -> Any:
         """Return the source of the credentials: the session that was given, or a new one."""
         if self.session:
@@ -291,13 +262,6 @@ class S3Storage(RemoteStorage[Any]):
         if any(self._keys):
             session.set_credentials(*self._keys)
         return session
-
-    def _make_client(self, session: Any, config: AioConfig) -> AbstractAsyncContextManager[Any]:
-        make = getattr(session, "client", None) or session.create_client  # of aioboto3, or of aiobotocore
-        client: AbstractAsyncContextManager[Any] = make(
-            "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
-        )
-        return client
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
@@ -314,7 +278,9 @@ class S3Storage(RemoteStorage[Any]):
         async with AsyncExitStack() as closing:
             try:
                 session = await in_a_thread(self.open_session)
-                client = await closing.enter_async_context(self._make_client(session, config))
+                make = getattr(session, "client", None) or session.create_client  # of aioboto3, or of aiobotocore
+                opened = make("s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config)
+                client = await closing.enter_async_context(opened)
                 self._client.endpoint = getattr(client.meta, "endpoint_url", "")
                 client.meta.events.register("choose-signer.s3.GetObject", _sign_urls_as_requests)
                 for call in ("PutObject", "UploadPart"):
@@ -323,81 +289,65 @@ class S3Storage(RemoteStorage[Any]):
                 raise StorageFatalError(f"{self.url}: the client cannot be used as it is configured") from None
             yield client
 
-    def _rename(self, suffix: str) -> None:
-        self.key += suffix
+    async def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
+        """Return the answer to a call for the bucket. The call takes no option that is None."""
+        given = {name: value for name, value in options.items() if value is not None}
+        try:
+            answer = await call(Bucket=self.bucket, **given)
+        except botocore_errors.ClientError as error:
+            self._note_date(error.response)
+            raise
+        self._note_date(answer)
+        return answer
 
-    @property
-    def _name(self) -> str:
-        return self.key
+    def _note_date(self, answer: dict[str, Any]) -> None:
+        self._clock.note_date(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
     async def _get(self, client: Any, unless: str | None, span: Span = WHOLE) -> Found | None:
         start, stop = span
-        options = {} if unless is None else {"IfNoneMatch": _in_style(unless, self._style.next)}
-        if span != WHOLE:
-            options["Range"] = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
-        try:
-            answer = await client.get_object(Bucket=self.bucket, Key=self.key, **options)
-            async with answer["Body"] as body:
-                content: bytes = await body.read()
-        except botocore_errors.ClientError as error:
-            self._note_date(error.response)
-            meaning, _ = self._meaning(error, "read")
-            if meaning is ErrorMeaning.UNCHANGED:
-                return None
-            if meaning is ErrorMeaning.MISSING:
-                return ABSENT
-            if meaning is ErrorMeaning.PAST_END:
-                return PAST_END
-            raise
-        self._note_date(answer)
+        wanted = None if span == WHOLE else f"bytes={start}-{'' if stop is None else stop - 1}"
+        condition = None if unless is None else _in_style(unless, self._style.next)
+        answer = await self._ask(client.get_object, Key=self.key, Range=wanted, IfNoneMatch=condition)
+        async with answer["Body"] as body:
+            content: bytes = await body.read()
         is_range = "ContentRange" in answer  # some stores send the whole object instead
         return content if is_range else content[start:stop], answer["ETag"]
 
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
+        async def put(style: str) -> str:
+            condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": _in_style(if_match, style)}
+            answer = await self._ask(client.put_object, Body=content, **condition, **self._options_of_objects())
+            if if_match is not None:
+                self._style.suspect(style, known=True)
+            etag: str = answer["ETag"]
+            return etag
+
         style = self._style.next
         try:
-            etag = await self._try_to_put(client, content, if_match, style)
+            return await put(style)
         except botocore_errors.ClientError as error:
-            self._note_date(error.response)
             if if_match is None or not await self._refused_for_its_style(client, if_match, error):
                 raise
-            style = OTHER_STYLE[style]
-            self._style.suspect(style)
-            etag = await self._try_in_another_style(client, content, if_match, style, refusal=error)
-        if if_match is not None:
-            self._style.learn(style)
-        return etag
-
-    async def _try_in_another_style(
-        self, client: Any, content: bytes, if_match: str, style: str, *, refusal: Exception
-    ) -> str:
+            refusal = error
+        other = UNQUOTED if style == QUOTED else QUOTED
+        self._style.suspect(other)
         try:
-            return await self._try_to_put(client, content, if_match, style)
+            return await put(other)
         except botocore_errors.ClientError as error:
-            self._note_date(error.response)
             if _status(error) != 400:
                 raise
-            self._style.suspect(OTHER_STYLE[style])
-            raise refusal from None  # the store rejects etags in that style, so the first answer counts
+        self._style.suspect(style)
+        raise refusal  # the store rejects etags in the other style, so the first answer counts
 
-    async def _try_to_put(self, client: Any, content: bytes, if_match: str | None, style: str) -> str:
-        condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": _in_style(if_match, style)}
-        answer = await client.put_object(
-            Bucket=self.bucket, Key=self.key, Body=content, **condition, **self._options_of_objects()
-        )
-        self._note_date(answer)
-        etag: str = answer["ETag"]
-        return etag
-
-    def _options_of_objects(self) -> dict[str, str]:
-        """Return the options with which an object is written."""
-        options = {
+    def _options_of_objects(self) -> dict[str, str | None]:
+        """Return the name and the options with which an object is written."""
+        return {
+            "Key": self.key,
             "ContentType": self.content_type,
             "ServerSideEncryption": self.server_side_encryption,
             "SSEKMSKeyId": self.sse_kms_key_id,
             "StorageClass": self.storage_class,
         }
-        return {name: value for name, value in options.items() if value is not None}
 
     async def _refused_for_its_style(self, client: Any, etag: str, error: Any) -> bool:
         """True if a store refuses the etag that its object has, as Ceph does if the etag has quotes.
@@ -408,39 +358,31 @@ class S3Storage(RemoteStorage[Any]):
         if _status(error) != 412 or self._style.known or not etag.startswith('"'):
             return False
         try:
-            answer = await client.head_object(Bucket=self.bucket, Key=self.key)
+            answer = await self._ask(client.head_object, Key=self.key)
         except botocore_errors.ClientError as failure:
-            self._note_date(failure.response)
             if self._meaning(failure, "read")[0] is ErrorMeaning.THROTTLED:
                 raise
             return False
         return bool(answer["ETag"] == etag)
 
     async def _begin(self, client: Any) -> str:
-        answer = await client.create_multipart_upload(Bucket=self.bucket, Key=self.key, **self._options_of_objects())
-        name: str = answer["UploadId"]
+        name: str = (await self._ask(client.create_multipart_upload, **self._options_of_objects()))["UploadId"]
         return name
 
     async def _send(self, client: Any, *, upload: Upload, part: bytearray, is_last: bool) -> str:
-        number = len(upload.receipts) + 1
-        answer = await client.upload_part(
-            Bucket=self.bucket, Key=self.key, UploadId=upload.name, PartNumber=number, Body=BytesIO(part)
-        )
-        etag: str = answer["ETag"]
+        number, body = len(upload.receipts) + 1, BytesIO(part)
+        sending = self._ask(client.upload_part, Key=self.key, UploadId=upload.name, PartNumber=number, Body=body)
+        etag: str = (await sending)["ETag"]
         return etag
 
     async def _finish(self, client: Any, *, upload: Upload) -> None:
-        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.receipts, 1)]
-        await client.complete_multipart_upload(
-            Bucket=self.bucket,
-            Key=self.key,
-            UploadId=upload.name,
-            MultipartUpload={"Parts": parts},
-            IfNoneMatch="*",  # a store that does not know it replaces an object
-        )
+        parts = {"Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.receipts, 1)]}
+        options = {"UploadId": upload.name, "MultipartUpload": parts}
+        # A store that does not know this condition replaces an object.
+        await self._ask(client.complete_multipart_upload, Key=self.key, IfNoneMatch="*", **options)
 
     async def _abandon(self, client: Any, *, upload: Upload) -> None:
-        await client.abort_multipart_upload(Bucket=self.bucket, Key=self.key, UploadId=upload.name)
+        await self._ask(client.abort_multipart_upload, Key=self.key, UploadId=upload.name)
 
     async def _sign_url(self, client: Any, *, seconds: float) -> str:
         names = {"Bucket": self.bucket, "Key": self.key}
@@ -448,23 +390,15 @@ class S3Storage(RemoteStorage[Any]):
         return url
 
     async def _delete(self, client: Any) -> None:
-        try:
-            self._note_date(await client.delete_object(Bucket=self.bucket, Key=self.key))
-        except botocore_errors.ClientError as error:
-            if self._meaning(error, "delete")[0] is not ErrorMeaning.MISSING:
-                raise
+        await self._ask(client.delete_object, Key=self.key)
 
     async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[RawListed], str | None]:
-        start = {} if page is None else {"ContinuationToken": page}
-        answer = await client.list_objects_v2(Bucket=self.bucket, Prefix=begins, MaxKeys=self.listed_at_once, **start)
-        self._note_date(answer)
+        most = self.listed_at_once
+        answer = await self._ask(client.list_objects_v2, Prefix=begins, MaxKeys=most, ContinuationToken=page)
         following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         if "IsTruncated" not in answer or (answer["IsTruncated"] and not following):
             raise StorageError(f"{self.url}: the answer to the list was cut off, or is not one of S3")
         return [(each["Key"], each["LastModified"], each["Size"]) for each in answer.get("Contents", ())], following
-
-    def _note_date(self, answer: dict[str, Any]) -> None:
-        self._clock.note_date(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
     def _is_out_of_date(self, error: Exception) -> bool:
         if any(self._keys) and not self.session:
@@ -474,16 +408,7 @@ class S3Storage(RemoteStorage[Any]):
 
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         if isinstance(error, botocore_errors.ClientError):
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            status = _status(error)
-            by_status = ErrorMeaning.FATAL if status is not None and 300 <= status < 500 else ErrorMeaning.TRANSIENT
-            meaning = MEANINGS.get(code) or STATUSES.get(status or 0, by_status)
-            if meaning is ErrorMeaning.MISSING and doing == "write":
-                meaning = ErrorMeaning.CONFLICT  # S3 answers so to If-Match if there is no object
-            key = code if code in HINTS else "AccessDenied" if status == 403 else ""
-            hint = HINTS.get(key, meaning.value)
-            what = hint.format(bucket=self.bucket, doing=doing, permissions=PERMISSIONS[doing])
-            return meaning, describe(status, "" if code == str(status) else code, what)
+            return self._by_code(_status(error), str(error.response.get("Error", {}).get("Code", "")), doing)
         name = type(error).__name__
         if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
             return (

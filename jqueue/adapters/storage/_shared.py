@@ -1,10 +1,12 @@
-"""Common parts of all storages for the objects beside the queue's: their names, ranges, parts and listings."""
+"""Common parts of all storages: the names, ranges, parts and listings of objects, and the errors for misuse."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable
 from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
 RawListed = tuple[str, datetime, int]
 """One object in a store's list: its full name, the time of its last write, and its size in bytes."""
@@ -54,3 +56,34 @@ async def in_parts(pieces: AsyncIterable[bytes], size: int) -> AsyncGenerator[tu
             part += taken
             rest = rest[len(taken) :]
     yield part, True
+
+
+@cache
+def _verbs() -> frozenset[str]:
+    """Return the names of a queue's verbs. They are imported at the first mistake: a storage needs no queue."""
+    from jqueue.ports.queue import JobQueue, SupportsPeek
+
+    return frozenset(name for port in (JobQueue, SupportsPeek) for name in dir(port) if not name.startswith("_"))
+
+
+class NoQueue:
+    """Base of storages. Its errors for a storage that is used like a queue say how to make a queue.
+
+    The mistake is easy, as `connect(url)` without a class returns a storage. The verbs of a queue stay absent from a
+    storage, so `hasattr` and the optional storage protocols do not see them.
+    """
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes a storage has
+
+        def _refuse(self, what: str = "be used with `async with`") -> NoReturn:
+            raise AttributeError(
+                f"{type(self).__name__} is a storage, not a queue, and cannot {what}: write "
+                "`connect(url, BrokerQueue)` or `BrokerQueue(storage)` for a queue"
+            )
+
+        __aenter__ = __aexit__ = property(_refuse)
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_") and name in _verbs():
+                self._refuse(f"do {name!r}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
