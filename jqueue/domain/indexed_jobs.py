@@ -42,9 +42,9 @@ class IndexedJobs(dict[str, JobRecord]):
         """Add a job or replace it, in the table and in the indexes. Heaps drop its old entries by themselves."""
         job_id = job.id
         before = self.get(job_id)
+        self[job_id] = job
         if before is not None:
             self._unindex(before)
-        self[job_id] = job
         self.dirty[job_id] = None
         if job.sequence > self.last_sequence:
             self.last_sequence = job.sequence
@@ -53,7 +53,7 @@ class IndexedJobs(dict[str, JobRecord]):
         if job.status is IN_PROGRESS:
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
-        self.order.added(job)
+        self.order.moved(before, job)
 
     def remove(self, job_id: str) -> None:
         """Remove a job from the table and the indexes, if it is there."""
@@ -61,6 +61,7 @@ class IndexedJobs(dict[str, JobRecord]):
         self.dirty[job_id] = None
         if before is not None:
             self._unindex(before)
+            self.order.moved(before, None)
 
     def find(self, job_id: str) -> JobRecord | None:
         """Return the job with an id, in the blob or in a segment; None if there is none.
@@ -117,4 +118,3 @@ class IndexedJobs(dict[str, JobRecord]):
             self.claims_moved[job_id] = None
         if before.unique_key is not None and self.keys_held.get(before.unique_key) == job_id:
             del self.keys_held[before.unique_key]
-        self.order.removed(before)

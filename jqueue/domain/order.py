@@ -1,20 +1,21 @@
 """Finds the next job to claim: the orders of the waiting jobs, and the limits that hold some of them back.
 
-Jobs are looked up in heaps that drop outdated entries by themselves (`jqueue.domain.lazy_heap`). A job whose
-concurrency key is at its limit is parked when it comes up. Each change of a job with that key brings back one parked
-job of each kind (limit and entrypoint). So a claim costs O(log n), whatever the number of jobs held back.
+A change of a job pushes a new entry into a heap and leaves the old one, which is dropped when it reaches the top, or
+with all other outdated ones when they may be more than half. A job whose concurrency key is at its limit is parked when
+it comes up. Each change of a job with that key brings back one parked job of each kind (limit and entrypoint). So a
+claim costs O(log n), whatever the number of jobs held back.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from jqueue.domain.ended_jobs import EndedJobs
-from jqueue.domain.job import IN_PROGRESS, QUEUED, JobRecord
-from jqueue.domain.lazy_heap import Entry, LazyHeap
+from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
 from jqueue.domain.models import LARGEST
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
@@ -25,19 +26,86 @@ NOT_A_ROW = ("", 0)
 """The place of a job that is not the loaded row of a segment."""
 
 
+Entry = tuple[Any, ...]
+"""A sort key that ends in a job's id."""
+
+
+class LazyHeap:
+    """A heap of entries that end in a job's id.
+
+    Args:
+        is_valid: returns True if an entry is up to date.
+        entries: the first entries.
+
+    Attributes:
+        entries: the heap, with valid and outdated entries.
+        live: number of jobs that have a valid entry, if its owner counts them.
+    """
+
+    __slots__ = ("_floor", "_is_valid", "entries", "live")
+
+    def __init__(self, is_valid: Callable[[Entry], bool], entries: Iterable[Entry] = ()) -> None:
+        self._is_valid = is_valid
+        self.live = 0
+        self.entries = list(entries)
+        heapq.heapify(self.entries)
+        self._floor = max(64, 2 * len(self.entries))
+
+    def push(self, entry: Entry) -> None:
+        """Add an entry. This costs O(log n), averaged over many pushes: a clean-up is rare."""
+        heapq.heappush(self.entries, entry)
+        if len(self.entries) > self._floor:
+            if len(self.entries) > 2 * self.live:
+                self.entries = [entry for entry in set(self.entries) if self._is_valid(entry)]
+                heapq.heapify(self.entries)
+            self._floor = max(64, 2 * len(self.entries))
+
+    def top(self) -> Entry | None:
+        """Return the smallest valid entry, and leave it in the heap; None if there is none."""
+        entries, is_valid = self.entries, self._is_valid
+        while entries:
+            if is_valid(entries[0]):
+                return entries[0]
+            heapq.heappop(entries)
+        return None
+
+    def pop(self) -> Entry | None:
+        """Remove and return the smallest valid entry; None if there is none."""
+        entry = self.top()
+        if entry is not None:
+            heapq.heappop(self.entries)
+        return entry
+
+    def first(self, fits: Callable[[Entry], bool]) -> Entry | None:
+        """Return the smallest entry that fits, and change nothing; None if none does.
+
+        Entries behind it are not looked at, except for some of those that are compared with it.
+        """
+        entries, found, places = self.entries, None, [0]
+        while places:
+            place = places.pop()
+            if place >= len(entries) or (found is not None and entries[place] >= found):
+                continue
+            if fits(entries[place]):
+                found = entries[place]  # no entry below this place is smaller
+            else:
+                places += (2 * place + 2, 2 * place + 1)
+        return found
+
+
 class Order:
     """The queued jobs of a table in the order in which they are served, and the jobs whose time is over.
 
     Args:
-        jobs: the table. Each change of a job in it must be followed by calls of `removed` and `added`.
+        jobs: the table. Each change of a job in it must be followed by a call of `moved`.
         rows: the rows of segments; rows that are not loaded are not in the table.
 
     Attributes:
         settings, recent, schedules: see `QueueState`.
         rules: the `entrypoints` of a `QueueState`. Each change in place must be followed by a call of `rules_changed`.
+        queued: number of queued jobs in the table.
         running: number of jobs in progress, by entrypoint.
         running_keys: number of jobs in progress, by concurrency key.
-        ended: the dead and completed jobs.
     """
 
     def __init__(self, jobs: Mapping[str, JobRecord], rows: SegmentRows) -> None:
@@ -50,18 +118,17 @@ class Order:
         self.running: dict[str, int] = {}
         self.running_keys: dict[str, int] = {}
         self._now = datetime.min.replace(tzinfo=UTC)
-        self._queued: dict[str, int] = {}
+        self.queued = 0
         self._keyed = 0
         self._ready: dict[str, LazyHeap] = {}
         self._ready_all: LazyHeap | None = None
         self._scheduled = LazyHeap(self._is_scheduled)
-        self._expiring = LazyHeap(self._is_expiring)
+        self._leaving = LazyHeap(self._is_leaving)
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
         self._postponed_keys: list[str] = []
         self._through: int | None = None
         self._later: list[tuple[LazyHeap, Entry]] = []
-        self.ended = EndedJobs(self.jobs, self.settings)
 
     # Changes
 
@@ -76,7 +143,9 @@ class Order:
         before, other_rules = self.settings, rules is not self.rules and rules != self.rules
         self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
         if settings.dead_retention != before.dead_retention:
-            self.ended.apply_settings(settings)
+            for job in self.jobs.values():
+                if job.status is DEAD and (until := self.leaves_at(job)) is not None:
+                    self._leaving.push((until, job.id))
         if other_rules:
             self.rules_changed()
 
@@ -84,49 +153,46 @@ class Order:
         """Take note that the rules of an entrypoint have changed."""
         self._ready_all = None
 
-    def removed(self, job: JobRecord) -> None:
-        """Take note of a job that has left the table, or has another value now."""
-        status, entrypoint = job.status, job.entrypoint
-        if self._parked_ids:  # a job that has changed is no longer parked: its key is checked again
-            self._parked_ids.discard(job.id)
-        if status is QUEUED:
-            left = self._queued[entrypoint] - 1
-            if left:
-                self._queued[entrypoint] = left
-            else:  # the heap goes with its last job, or old names would pile up
-                del self._queued[entrypoint]
-                self._ready.pop(entrypoint, None)
-        elif status is not IN_PROGRESS:
-            self.ended.remove(job)
-        else:
-            _count(self.running, entrypoint, -1)
-        if job.concurrency_key is not None:
-            self._keyed -= 1
-            if status is IN_PROGRESS:
-                _count(self.running_keys, job.concurrency_key, -1)
-            self._unpark(job.concurrency_key)
-
-    def added(self, job: JobRecord) -> None:
-        """Take note of a new job in the table, or of its new value."""
-        status, entrypoint = job.status, job.entrypoint
-        if self._parked_ids:
-            self._parked_ids.discard(job.id)
-        if status is QUEUED:
-            self._queued[entrypoint] = self._queued.get(entrypoint, 0) + 1
-            if job.expires_at is not None:
-                self._expiring.push((job.expires_at, job.id))
-            if job.run_at is not None:
-                self._scheduled.push((job.run_at, job.id))
-            else:
-                self._push_ready(job)
-        elif status is not IN_PROGRESS:
-            self.ended.add(job)
-        else:
-            self.running[entrypoint] = self.running.get(entrypoint, 0) + 1
-        if job.concurrency_key is not None:
-            self._keyed += 1
-            if status is IN_PROGRESS:
-                _count(self.running_keys, job.concurrency_key, 1)
+    def moved(self, before: JobRecord | None, after: JobRecord | None) -> None:
+        """Take note that a job of the table has another value; None if it is new, or has left."""
+        if before is not None:
+            status, entrypoint, key = before.status, before.entrypoint, before.concurrency_key
+            if self._parked_ids:  # a job that has changed is no longer parked: its key is checked again
+                self._parked_ids.discard(before.id)
+            if status is QUEUED:
+                self.queued -= 1
+                heap = self._ready[entrypoint]
+                heap.live -= 1
+                if not heap.live:  # the heap goes with its last job, or old names would pile up
+                    del self._ready[entrypoint]
+            elif status is IN_PROGRESS:
+                _count(self.running, entrypoint, -1)
+            if key is not None:
+                self._keyed -= 1
+                if status is IN_PROGRESS:
+                    _count(self.running_keys, key, -1)
+                self._unpark(key)
+        if after is not None:
+            status, entrypoint, key = after.status, after.entrypoint, after.concurrency_key
+            if status is QUEUED:
+                self.queued += 1
+                if entrypoint not in self._ready:
+                    self._ready[entrypoint] = LazyHeap(self._is_ready)
+                self._ready[entrypoint].live += 1
+                if after.run_at is not None:
+                    self._scheduled.push((after.run_at, after.id))
+                else:
+                    self._push_ready(after)
+                if after.expires_at is not None:
+                    self._leaving.push((after.expires_at, after.id))
+            elif status is IN_PROGRESS:
+                self.running[entrypoint] = self.running.get(entrypoint, 0) + 1
+            elif (until := self.leaves_at(after)) is not None:
+                self._leaving.push((until, after.id))
+            if key is not None:
+                self._keyed += 1
+                if status is IN_PROGRESS:
+                    _count(self.running_keys, key, 1)
 
     # Queries
 
@@ -139,12 +205,13 @@ class Order:
         finally:
             self._through = None
             later, self._later = self._later, []
-            for heap, entry in later:
-                heap.push(entry)
+            for heap, passed in later:
+                heap.push(passed)
 
-    def queued(self) -> dict[str, int]:
+    def waiting(self) -> dict[str, int]:
         """Return the number of queued jobs of each entrypoint that has some, scheduled jobs included."""
-        return dict(self._rows.waiting() + Counter(self._queued)) if self._rows.segments else dict(self._queued)
+        queued = {entrypoint: heap.live for entrypoint, heap in self._ready.items()}
+        return dict(self._rows.waiting() + Counter(queued)) if self._rows.segments else queued
 
     def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> JobRecord | None:
         """Return the next job to claim, by priority, then by sequence; None if there is none, or all are held back.
@@ -269,11 +336,11 @@ class Order:
                 now = self._now.timestamp()
                 opens = opens_at(self.recent.get(name, ()), now, rules.rate, rules.per)
                 if opens is not None:
-                    others.append(_time_after(opens))
+                    others.append(_later(_time_of(opens), 1e-6))
         return min(others, default=due) if due is None else min([due, *others])
 
     def _waits(self, entrypoint: str) -> bool:
-        return entrypoint in self._queued or (bool(self._rows.segments) and entrypoint in self._rows.unloaded())
+        return entrypoint in self._ready or (bool(self._rows.segments) and entrypoint in self._rows.unloaded())
 
     def due_schedules(self, now: datetime) -> list[Schedule]:
         """Return the cron entries that a dequeue must change: nearly always the entries that are due."""
@@ -284,12 +351,19 @@ class Order:
 
         The caller must move it before it asks for the next.
         """
-        expiring, retained = self._expiring, self.ended.retained
-        if not expiring.entries and not retained.entries:
-            return None
-        for heap in (expiring, retained):
-            if heap.entries and (top := heap.top()) is not None and top[0] <= now:
-                return self.jobs[top[-1]]
+        leaving = self._leaving
+        if leaving.entries and (top := leaving.top()) is not None and top[0] <= now:
+            return self.jobs[top[-1]]
+        return None
+
+    def leaves_at(self, job: JobRecord) -> datetime | None:
+        """Return the time from which a job may be removed: its expiry, or the end of its retention; None if never."""
+        if job.status is QUEUED:
+            return job.expires_at
+        if job.status is COMPLETED:
+            return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
+        if job.status is DEAD and self.settings.dead_retention is not None:
+            return _later(job.dead_at or job.created_at, self.settings.dead_retention)
         return None
 
     # Heaps
@@ -371,24 +445,17 @@ class Order:
         if self._ready_all is None:
             heaps = [heap for name, heap in self._ready.items() if name not in self.rules]
             entries = (entry for heap in heaps for entry in heap.entries)
-            self._ready_all = LazyHeap(self._is_ready, entries, live=lambda: sum(self._queued.values()))
+            self._ready_all = LazyHeap(self._is_ready, entries)
         return self._ready_all
 
     def _push_ready(self, job: JobRecord) -> None:
         if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
             self._push((job.priority, job.sequence, job.entrypoint, job.id))
 
-    def _heap_of(self, entrypoint: str) -> LazyHeap:
-        """Return the order of the ready jobs of an entrypoint, to add to it."""
-        heap = self._ready.get(entrypoint)
-        if heap is None:
-            heap = LazyHeap(self._is_ready, live=lambda: self._queued.get(entrypoint, 0))
-            self._ready[entrypoint] = heap
-        return heap
-
     def _push(self, entry: Entry) -> None:
         entrypoint = entry[2]
-        self._heap_of(entrypoint).push(entry)
+        if (heap := self._ready.get(entrypoint)) is not None:
+            heap.push(entry)
         if self._ready_all is not None and entrypoint not in self.rules:
             self._ready_all.push(entry)
 
@@ -416,9 +483,9 @@ class Order:
         job = self.jobs.get(entry[-1])
         return job is not None and job.status is QUEUED and job.run_at == entry[0]
 
-    def _is_expiring(self, entry: Entry) -> bool:
+    def _is_leaving(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and job.status is QUEUED and job.expires_at == entry[0]
+        return job is not None and self.leaves_at(job) == entry[0]
 
 
 def _has_place(job: JobRecord, entry: Entry) -> bool:
@@ -437,15 +504,15 @@ def _count(counts: dict[str, int], name: str, change: int) -> None:
         counts.pop(name, None)
 
 
+def _later(moment: datetime, seconds: float) -> datetime:
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:  # a blob edited by hand
+        return datetime.max.replace(tzinfo=UTC)
+
+
 def _time_of(timestamp: float) -> datetime:
     try:
         return datetime.fromtimestamp(timestamp, UTC)
     except (OverflowError, ValueError, OSError):  # a blob edited by hand
-        return datetime.max.replace(tzinfo=UTC)
-
-
-def _time_after(timestamp: float) -> datetime:
-    try:
-        return _time_of(timestamp) + timedelta(microseconds=1)
-    except OverflowError:
         return datetime.max.replace(tzinfo=UTC)

@@ -120,7 +120,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "Unknown fields of the header are not written back": Bug("domain/commits.py", "extra=header.extra", "extra={}"),
         "The newest job is served first": Bug(
-            "domain/lazy_heap.py", "entry = heapq.heappop(entries)", "entry = entries.pop()"
+            "domain/order.py", "heapq.heappop(self.entries)", "entry = self.entries.pop()"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
             "core/engine/engine.py", "return self.draft.next_due()", "return EPOCH"
@@ -167,7 +167,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "return min(tops)[1]", "return max(tops)[1]"
         ),
         "Dead jobs with a retention time are removed at once": Bug(
-            "domain/ended_jobs.py", "self._settings.dead_retention)", "0.0)"
+            "domain/order.py", "self.settings.dead_retention)", "0.0)"
         ),
         "A cron entry stays due after it has fired": Bug(
             "domain/operations/rules.py", "schedule.name, after)", "schedule.name, schedule)"
@@ -213,7 +213,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A dequeue with a bound takes later jobs, too": Bug(
             "domain/operations/dequeue.py", "if self.through is None:", "if True:"
         ),
-        "Jobs that a bounded dequeue passes over are not put back": Bug("domain/order.py", "heap.push(entry)", "pass"),
+        "Jobs that a bounded dequeue passes over are not put back": Bug("domain/order.py", "heap.push(passed)", "pass"),
     },
     # The history is kept in every seed.
     Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {

@@ -358,7 +358,7 @@ def _waiting_in(draft: Draft) -> tuple[int, float]:
     """Return the number of the waiting jobs that the blob holds, and about the number of bytes that they take."""
     jobs = draft.jobs
     hot = len(jobs) - len(jobs.rows.of)
-    waiting = hot - len(jobs.claimed) - len(jobs.order.ended)
+    waiting = jobs.order.queued - len(jobs.rows.of)
     return waiting, draft.base_bytes * waiting / hot if hot else 0.0
 
 

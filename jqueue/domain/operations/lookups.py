@@ -62,7 +62,7 @@ class CountQueued(Operation):
 
     def change(self, draft: Draft, now: datetime) -> dict[str, int]:
         """Return the numbers, and change nothing."""
-        return draft.jobs.order.queued()
+        return draft.jobs.order.waiting()
 
 
 class Backlog(NamedTuple):
@@ -87,7 +87,7 @@ class LookAtBacklog(Operation):
     def change(self, draft: Draft, now: datetime) -> Backlog:
         """Return the backlog, and change nothing."""
         names = None if self.entrypoints is None else frozenset(self.entrypoints)
-        jobs = sum(number for name, number in draft.jobs.order.queued().items() if names is None or name in names)
+        jobs = sum(number for name, number in draft.jobs.order.waiting().items() if names is None or name in names)
         since = [
             job.run_at or job.created_at
             for job in draft.jobs.values()
@@ -166,7 +166,7 @@ class AwaitResult(Operation):
             raise JobFailedError(job.id, job.error, job.error_dropped)
         if job.status is not JobStatus.COMPLETED:
             return []
-        kept_until = draft.jobs.order.ended.kept_until(job)
+        kept_until = draft.jobs.order.leaves_at(job)
         if kept_until is not None and kept_until <= now:  # its time is over: the next change of the queue removes it
             raise ResultNotKeptError(job.id)
         if job.result_dropped:

@@ -74,9 +74,9 @@ class Cancel(Operation):
         return (self.job_id,)
 
 
-def _ended(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[JobRecord]:
-    """Return the dead or completed jobs, of one entrypoint or of all, without a look at the queued ones."""
-    return [job for job in draft.jobs.order.ended.with_status(status) if entrypoint in (None, job.entrypoint)]
+def _with_status(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[JobRecord]:
+    """Return the jobs of a status that are in the table, of one entrypoint or of all."""
+    return [job for job in draft.jobs.values() if job.status is status and entrypoint in (None, job.entrypoint)]
 
 
 def _drop_segments(draft: Draft, entrypoint: str | None, cutoff: datetime | None) -> int:
@@ -158,7 +158,7 @@ class Redrive(Operation):
                 raise DuplicateJobError(job.unique_key, holder)
             self._queue(draft, job, now)
             return Redriven(1)
-        dead = _ended(draft, JobStatus.DEAD, self.entrypoint)
+        dead = _with_status(draft, JobStatus.DEAD, self.entrypoint)
         left: dict[str, str] = {}
         for job in sorted(dead, key=lambda job: job.sequence):
             holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
@@ -248,13 +248,7 @@ class Purge(Operation):
         in_segments = 0
         if self.status is JobStatus.QUEUED:
             in_segments = _drop_segments(draft, self.entrypoint, cutoff)
-            found = [
-                job
-                for job in draft.jobs.values()
-                if job.status is JobStatus.QUEUED and self.entrypoint in (None, job.entrypoint)
-            ]
-        else:
-            found = _ended(draft, self.status, self.entrypoint)
+        found = _with_status(draft, self.status, self.entrypoint)
         doomed = [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)
