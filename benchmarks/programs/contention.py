@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from shared import arguments, report
 
-from jqueue.core.pacing import pace, turns
-from jqueue.core.pacing.pacing import Pacing
+from jqueue.core import pacing as constants
+from jqueue.core.pacing import Pacing
 from jqueue.domain.models import CommitRecord
 
 Steps = Iterator[float]
@@ -140,7 +140,7 @@ class Contender:
                 yield world.dice.expovariate(1 / scenario.rest)
 
     def commit(self) -> Steps:
-        """One commit, as `CommitEngine.commit` makes it."""
+        """One commit, as `Engine.commit` makes it."""
         pacing = self.pacing
         while (pause := pacing.pause()) > 0:
             yield pause
@@ -225,7 +225,7 @@ def worsening(seeds: int, trials: list[tuple[str, float, str, str]]) -> dict[str
     found = {}
     for constant, neutral, name, figure in trials:
         tuned = measure(SCENARIOS[name], seeds)[figure]
-        with patch.object(turns if hasattr(turns, constant) else pace, constant, neutral):
+        with patch.object(constants, constant, neutral):
             without = measure(SCENARIOS[name], seeds)[figure]
         found[constant] = tuned / without if figure == "commits_per_second" else without / tuned
     return found

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from datetime import datetime
 
 from jqueue.cli.progress import reading
-from jqueue.core.engine.view import QueueView
+from jqueue.core.view import QueueView
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable

@@ -23,7 +23,7 @@ from jqueue.cli.printing import age, lines_of_json, refusal, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
 from jqueue.cli.queue_order import jobs_in_order
 from jqueue.cli.sorted_rows import SortedRows
-from jqueue.core.engine.view import QueueView
+from jqueue.core.view import QueueView
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import counted, printable

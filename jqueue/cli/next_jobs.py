@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from jqueue.core.engine.view import QueueView
+from jqueue.core.view import QueueView
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.models import Job
 from jqueue.domain.selection import QUEUED, FirstItems, Phase, Selection, phase_of

@@ -17,7 +17,7 @@ from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.engine.view import QueueView
+from jqueue.core.view import QueueView
 from jqueue.domain.errors import (
     JobNotFoundError,
     JQueueError,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from jqueue.core.engine.view import QueueView
+from jqueue.core.view import QueueView
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 from jqueue.cli.chosen_jobs import chosen_jobs
-from jqueue.core.engine.view import QueueView
+from jqueue.core.view import QueueView
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.segments import RowKey

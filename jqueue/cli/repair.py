@@ -15,7 +15,7 @@ from jqueue.cli.printing import jobs, show, show_json
 from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.engine.observers import Observers
+from jqueue.core.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable

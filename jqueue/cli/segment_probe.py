@@ -15,7 +15,7 @@ from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.segment_check import SegmentCheck
 from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
-from jqueue.core.engine.observers import Observers
+from jqueue.core.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.models import QueueState
 from jqueue.domain.printable import counted

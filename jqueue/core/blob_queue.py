@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.calls.bulk import BulkEnqueue
 from jqueue.core.calls.staged_commit import StagedCommit
-from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine import Engine
 from jqueue.core.queue_base import Prepared
 from jqueue.core.queue_options import QueueOptions
+from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.history import HistoryVerbs
 from jqueue.core.verbs.ranges import RangeVerbs
@@ -34,7 +34,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         max_retries: maximum number of lost races in one call; the next one raises CASConflictError. None: no limit.
     """
 
-    _engine: CommitEngine
+    _engine: Engine
 
     def __init__(
         self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
@@ -47,7 +47,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         options.check()
         self.storage = storage
         self._max_retries = max_retries
-        engine = CommitEngine(
+        engine = Engine(
             storage,
             options.clock,
             options.entropy,

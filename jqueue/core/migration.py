@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from jqueue.core.calls.claimed_payloads import NotLoadedError
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.core.queue_options import options_of
 from jqueue.core.same_place import is_same_place
+from jqueue.core.values import NotLoadedError
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.errors import InvalidJobError, JobStateError, JobsUnreadableError, JQueueError, UnknownOutcomeError
 from jqueue.domain.job import NO_CLAIM, JobStatus

@@ -10,15 +10,13 @@ from typing import Any, Self, TypeVar
 
 from jqueue.core.calls.bulk import BulkEnqueue
 from jqueue.core.calls.claim_registry import ClaimRegistry, HeldClaim
-from jqueue.core.calls.claimed_payloads import ClaimedPayloads, NotLoadedError, with_given_payloads
-from jqueue.core.calls.collection import Collector
-from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.calls.writer import Writer
-from jqueue.core.engine.engine import Engine
-from jqueue.core.engine.requests import Request
-from jqueue.core.engine.view import QueueView
-from jqueue.core.engine.workers import Describe
+from jqueue.core.collection import Collector
 from jqueue.core.queue_options import QueueOptions
+from jqueue.core.requests import Request
+from jqueue.core.values import ClaimedPayloads, NotLoadedError, ValueObjects, with_given_payloads
+from jqueue.core.view import QueueView
+from jqueue.core.workers import Describe
+from jqueue.core.writer import QueueEngine, Writer
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
 from jqueue.domain.models import for_callers
@@ -77,7 +75,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
     """
 
     def __init__(
-        self, engine: Engine, options: QueueOptions, *, batch_limit: int, objects: ValueObjects | None = None
+        self, engine: QueueEngine, options: QueueOptions, *, batch_limit: int, objects: ValueObjects | None = None
     ) -> None:
         options.check()
         self.options = options

@@ -14,11 +14,11 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_base import errors_of
 from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.same_place import is_same_place
 from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
     InvalidJobError,

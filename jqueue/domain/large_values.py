@@ -1,7 +1,7 @@
 """Large payloads and results: each is kept in an object of its own, which the line of its job names.
 
 The domain decides which values are large, and keeps the name of the object with the job. It stores nothing:
-`jqueue.core.calls.value_objects` creates the object between the preparation of an operation and its commit.
+`jqueue.core.values` creates the object between the preparation of an operation and its commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jqueue.domain.stored_object import PAYLOADS
 
 NAMED_WITHIN = timedelta(minutes=45)
 """Longest time from the start of the creation of an object to the commit that names it. No object is removed before it
-is older than that: see `jqueue.core.calls.collection`."""
+is older than that: see `jqueue.core.collection`."""
 
 
 @runtime_checkable

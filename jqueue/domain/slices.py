@@ -1,6 +1,6 @@
 """Long work cut into slices: a generator that yields between them and returns the result.
 
-`exhaust` runs all slices at once. On an event loop, `jqueue.core.engine.slices` gives the loop a turn at each yield.
+`exhaust` runs all slices at once. On an event loop, `jqueue.core.tasks` gives the loop a turn at each yield.
 """
 
 from __future__ import annotations

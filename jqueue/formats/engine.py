@@ -7,20 +7,26 @@ the call is retried. The changes that were already made for the call are kept.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from jqueue.core.engine.engine import Engine
-from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.open_writes import answer
-from jqueue.core.engine.requests import Outcome, Request
+from jqueue.core.lazy_state import LazyState
+from jqueue.core.pacing import Pacing
+from jqueue.core.requests import Outcome, Request, answer, is_empty, sleep_while_awaited
+from jqueue.core.staleness import StaleWatch
+from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, read_until
+from jqueue.core.workers import Workers
+from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError, StorageThrottledError
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.models import QueueState
+from jqueue.domain.operations import Sweep, perform
 from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import (
     comparable,
@@ -53,11 +59,21 @@ FINISHED_KEPT = 10_000
 MOST_SCANS = 20
 """Scans at most for one look, while jobs move between a scan and their reading."""
 
+OPERATIONS_PER_SLICE = 256
+"""Number of requests after which the event loop gets a turn."""
+
+
 _users: WeakValueDictionary[int, StoreEngine] = WeakValueDictionary()
 """Last engine made on each store, by `id(store)`. The engine holds its store, so that id is not reused meanwhile."""
 
 
-class StoreEngine(Engine):
+class _Step(Enum):
+    READ = auto()
+    APPLY = auto()
+    REFUSE = auto()
+
+
+class StoreEngine:
     """Engine that carries requests to a store of jobs.
 
     Args:
@@ -68,9 +84,12 @@ class StoreEngine(Engine):
     """
 
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
-        self.store = store
+        self.store = self.place = store
+        self.clock = clock
+        self.entropy = entropy
+        self.claim_timeout = claim_timeout
+        self.workers = Workers()
         self._store_time = store.store_time if isinstance(store, SupportsStoreTime) else None
-        self.sweeps_in_place = store.claims_expire_by_clock
         self._freshness = Freshness(clock, in_order=isinstance(store, ServesInOrder) and store.serves_in_order)
         self.watched = store.watched if isinstance(store, SupportsWatching) else None
         self._version = 0
@@ -79,12 +98,15 @@ class StoreEngine(Engine):
         self._batch_so_far: dict[Request, list[JobRecord]] = {}
         self._scans = self._loaded_scan = 0  # scans made, and the latest scan in the draft
         _users[id(store)] = self
-        super().__init__(clock, entropy, claim_timeout=claim_timeout)
+        self.reset()
 
     def reset(self) -> None:
         """Start anew with an empty mirror: after a fork, or when the mirror cannot be trusted."""
         self._one_at_a_time = threading.Lock()
-        super().reset()
+        self.generation = object()
+        self.watch = StaleWatch(self.claim_timeout)
+        self._forget_content()
+        self.pacing = Pacing(self.clock, self.entropy)
 
     def _forget_content(self) -> None:
         self.draft = Draft()
@@ -103,8 +125,137 @@ class StoreEngine(Engine):
             return self._store_time()
         return None if self.store.claims_expire_by_clock else self.clock.now()
 
-    def _needs_read(self, requests: Sequence[Request]) -> bool:
-        return self._freshness.must_read() and any(request.claims_jobs for request in requests)
+    def now(self) -> datetime:
+        """Return the time by the store's clock if it has one, or else by the own clock."""
+        return self.store_time() or self.clock.now()
+
+    def check_generation(self, generation: object) -> None:
+        """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
+        if generation is not self.generation:
+            raise asyncio.CancelledError("the queue has moved to another event loop")
+
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> bool:
+        """Run requests until each is settled, has failed, or is still waiting for jobs. Return False.
+
+        A call that fails or is cancelled with a part of its batch gives it back.
+
+        Args:
+            requests: submitted before this call.
+            read_first: True to begin with a read, as another program may have changed the queue.
+        """
+        try:
+            await self._commit(requests, read_first=read_first)
+        finally:
+            for request, jobs in list(self._batch_so_far.items()):
+                if not request.awaited:
+                    del self._batch_so_far[request]
+                    if request.error is not None:
+                        request.hand_back_claims([jobs])
+        return False
+
+    async def _commit(self, requests: Sequence[Request], *, read_first: bool) -> None:
+        backoff = Backoff(self.entropy)
+        fresh = False  # True if the state was read since the call
+        refusal: Exception | None = None
+        generation = self.generation
+        self.draft.rollback()
+        behind = self._freshness.must_read() and any(request.claims_jobs for request in requests)
+        step = _Step.READ if read_first or behind or not self.loaded else _Step.APPLY
+        while pending := [request for request in requests if request.awaited]:
+            self.check_generation(generation)
+            reading = step is _Step.READ
+            try:
+                if step is _Step.READ:
+                    await self.refresh()
+                    fresh, step = True, _Step.APPLY if refusal is None else _Step.REFUSE
+                elif step is _Step.REFUSE and refusal is not None:
+                    self._fail(pending, refusal)
+                else:
+                    step = _Step.READ
+                    outcomes = await self._apply(pending)
+                    self.check_generation(generation)
+                    if not fresh and self._needs_more(outcomes):
+                        self._undo(outcomes)
+                    elif self.draft.changed:
+                        await self._write(outcomes)
+                        return
+                    elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
+                        answer(outcomes)
+                        return
+                    else:
+                        self._undo(outcomes)
+            except CASConflictError:
+                step = _Step.READ
+            except Exception as error:
+                failure = as_storage_error(error)
+                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+                    for request in pending:
+                        request.last_error = error
+                    step = _Step.READ
+                    await sleep_while_awaited(
+                        pending, backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                    )
+                elif reading or failure.nothing_written:
+                    self._fail(pending, failure)
+                else:  # a refusal, or a bug of the store: a read checks it like any other answer
+                    refusal, step = failure, _Step.READ
+
+    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
+        """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
+        draft, now = self.draft, self.now()
+        outcomes: list[tuple[Request, Outcome]] = []
+        nothing_for: set[Any] = set()
+        claiming = [request for request in pending if request.claims_jobs]
+        for place, request in enumerate(request for request in pending if not request.claims_jobs):
+            if place and not place % OPERATIONS_PER_SLICE:
+                await asyncio.sleep(0)
+            if request.awaited:  # its deadline may have passed just now
+                self._perform(request, now, outcomes)
+        if (claiming or draft.changed) and (suspects := self._suspects(now)):
+            perform(Sweep(suspects, in_place=self.store.claims_expire_by_clock), draft, now)
+        for place, request in enumerate(claiming):
+            if place and not place % OPERATIONS_PER_SLICE:
+                await asyncio.sleep(0)
+            if request.awaited:
+                self._perform_claiming(request, now, outcomes, nothing_for)
+        if not self._batch_so_far:
+            return outcomes
+        return [
+            (request, [[*self._batch_so_far.get(request, ()), *outcome[0]]] if isinstance(outcome, list) else outcome)
+            if request in self._batch_so_far
+            else (request, outcome)
+            for request, outcome in outcomes
+        ]
+
+    def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome:
+        """Apply a request, and note its outcome."""
+        request.in_flight = True
+        outcome = request.perform(self.draft, now)
+        outcomes.append((request, outcome))
+        return outcome
+
+    def _perform_claiming(
+        self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]], nothing_for: set[Any]
+    ) -> None:
+        """Apply a request that claims jobs, unless an equal search has found nothing before.
+
+        Args:
+            request: the request.
+            now: the time of the commit.
+            outcomes: gets its outcome.
+            nothing_for: search keys of the requests that found nothing.
+        """
+        draft, key = self.draft, request.search_key
+        if key is None:
+            before = draft.savepoint()
+            self._perform(request, now, outcomes)
+            if draft.savepoint() != before:
+                nothing_for.clear()
+        elif key in nothing_for:
+            request.in_flight = True
+            outcomes.append((request, [[]]))
+        elif is_empty(self._perform(request, now, outcomes)):
+            nothing_for.add(key)
 
     def _needs_more(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Return True if one of the outcomes could differ because the mirror is behind the store."""
@@ -112,6 +263,17 @@ class StoreEngine(Engine):
             not isinstance(outcome, list) or any(map(may_be_behind, request.operations, outcome))
             for request, outcome in outcomes
         )
+
+    def _undo(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        self.draft.rollback()
+        for request, _ in outcomes:
+            request.in_flight = False
+            request.release(Verdict.NOT_DONE)
+
+    def _fail(self, pending: Sequence[Request], error: Exception) -> None:
+        for request in pending:
+            request.in_flight = False
+            request.fail(error)
 
     async def refresh(self) -> bool:
         """Read the store if it may have changed. Returns True if the draft changed."""
@@ -121,7 +283,6 @@ class StoreEngine(Engine):
         except BaseException:
             self.watch.failed()
             raise
-        self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = False
         if found is not None:
             jobs, self._loaded_scan = found
@@ -132,8 +293,9 @@ class StoreEngine(Engine):
         return moved
 
     def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
+        """Return the claims that are stale by now, each with its last heartbeat."""
         if not self.store.claims_expire_by_clock:
-            return super()._suspects(now)
+            return self.watch.suspects()
         return tuple((job.claim, job.heartbeat_at) for job, end in self._ends() if end <= now)
 
     def _ends(self) -> Iterator[tuple[JobRecord, datetime]]:
@@ -146,24 +308,39 @@ class StoreEngine(Engine):
     def next_due(self) -> datetime | None:
         """Return the time when the next job is due or the next claim expires."""
         ends = [end for _, end in self._ends()] if self.store.claims_expire_by_clock else []
-        return min([end for end in (super().next_due(), *ends) if end is not None], default=None)
+        return min([end for end in (self.draft.next_due(), *ends) if end is not None], default=None)
 
     @property
-    def place(self) -> object:
-        """As in the engine."""
-        return self.store
+    def activity(self) -> object:
+        """A value that changes with the jobs of the queue: waiting calls then poll it more often."""
+        return self.draft.header.version
+
+    def owes_claims(self) -> bool:
+        """Return False: a change is known to be made, or not."""
+        return False
+
+    async def finish(self, seconds: float) -> None:
+        """Do nothing: the engine does nothing in the background."""
 
     async def is_absent(self) -> bool:
-        """As in the engine."""
+        """Return True if there is no queue."""
         return not await self._call(self.store.exists)
 
-    async def _read_all(self) -> tuple[Sequence[StoredJob], Sequence[JobRecord]]:
-        return await self._call(self._all)
+    async def objects_named_in(self, header: QueueState) -> set[str]:
+        """Return no names: the store has no objects beside the queue."""
+        return set()
 
-    async def _lazy_state(
-        self, found: tuple[Sequence[StoredJob], Sequence[JobRecord]], deadline: float
-    ) -> tuple[LazyState, int, int]:
-        kept, jobs = found
+    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
+        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit.
+
+        Args:
+            deadline: maximum seconds.
+
+        Raises:
+            DeadlineExceededError: the store could not be read in time.
+            StorageError: the store refused, or its content is not a queue that we can read.
+        """
+        kept, jobs = await read_until(deadline, lambda: self._call(self._all), self.entropy, "the queue")
         now_seen = frozenset((place, *comparable(job)) for job, place in kept)
         if now_seen != self._last_seen:
             self._version, self._last_seen = self._version + 1, now_seen
@@ -171,6 +348,12 @@ class StoreEngine(Engine):
         absent = not jobs and await self.is_absent()
         state = LazyState(QueueState(version=self._version), (), {job.id: job for job in jobs}, absent=absent)
         return state, size, size
+
+    async def look_if_changed(
+        self, etag: str | None, deadline: float
+    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
+        """Read the queue: see `look`. There is no etag that would spare a read."""
+        return None, await self.look(deadline)
 
     def _scan(self, anyway: bool) -> tuple[list[StoredJob], int] | None:
         """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.
@@ -388,28 +571,6 @@ class StoreEngine(Engine):
         request.operations, self._batch_so_far[request] = (rest,), claimed
         request.seen_empty = False  # otherwise the end of its wait would return an empty batch
         return True
-
-    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
-        outcomes = await super()._apply(pending)
-        if not self._batch_so_far:
-            return outcomes
-        return [
-            (request, [[*self._batch_so_far.get(request, ()), *outcome[0]]] if isinstance(outcome, list) else outcome)
-            if request in self._batch_so_far
-            else (request, outcome)
-            for request, outcome in outcomes
-        ]
-
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
-        """Carry requests: see `Engine`. A call that fails or is cancelled with a part of its batch gives it back."""
-        try:
-            await super().commit(requests, read_first=read_first)
-        finally:
-            for request, jobs in list(self._batch_so_far.items()):
-                if not request.awaited:
-                    del self._batch_so_far[request]
-                    if request.error is not None:
-                        request.hand_back_claims([jobs])
 
     async def release(self) -> None:
         """Close the files of the store, unless an abandoned call is still using them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jqueue.core.engine.requests import Outcome, Request
+from jqueue.core.requests import Outcome, Request
 from jqueue.ports.clock import Clock
 
 MAX_AGE = 0.1

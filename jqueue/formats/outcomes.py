@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from jqueue.core.engine.engine import TRANSIENT
-from jqueue.core.engine.requests import Outcome, Request, as_storage_error
+from jqueue.core.requests import Outcome, Request
+from jqueue.core.tasks import TRANSIENT, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations import Operation

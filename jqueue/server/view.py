@@ -13,9 +13,9 @@ from jqueue.core.blob.follower import Follower
 from jqueue.core.blob.segment_damage import Damage
 from jqueue.core.blob.segment_watch import SegmentWatch
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.view import QueueView
+from jqueue.core.lazy_state import LazyState
 from jqueue.core.queue_options import QueueOptions
+from jqueue.core.view import QueueView
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import JobRecord

@@ -49,7 +49,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.4, processes=6, short_table=1.0, segments=0.0): {
         "A commit whose answer was lost is not recognised": NOT_RECOGNISED,
         "The error for a lost answer states that nothing was written": Bug(
-            "core/blob/engine.py", "StorageError) and error.nothing_written", "StorageError)"
+            "core/engine.py", "StorageError) and error.nothing_written", "StorageError)"
         ),
         "Only the last two writers' commits can be recognised": Bug(
             "domain/commits.py", "dict(header.commits)", "dict([*header.commits.items()][-1:])"
@@ -67,50 +67,51 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py", 'self._journal.assign(self.header, "attempt_floor", attempt)', "pass"
         ),
         "Stale claims are revoked before the heartbeats of the same commit are applied": Bug(
-            "core/engine/engine.py",
+            "core/engine.py",
             "claiming: list[Request] = []",
-            "claiming: list[Request] = []\n        perform(Sweep(self._suspects(now)), draft, now)",
+            "claiming: list[Request] = []\n        perform(Sweep(self.watch.suspects()), draft, now)",
         ),
         "A claim gets the timeout of the queue that watches it, and not its own": Bug(
-            "core/engine/staleness.py", " if claim_timeout is None else claim_timeout", ""
+            "core/staleness.py", " if claim_timeout is None else claim_timeout", ""
         ),
         "A suspected claim is revoked although its heartbeat has moved": Bug(
-            "core/engine/staleness.py",
+            "core/staleness.py",
             "seen is not None and seen[0] == claim",
             "seen is not None",
             also=Bug("domain/operations/stale.py", "job.heartbeat_at) ==", "job.heartbeat_at) >="),
         ),
         "Stale claims are never revoked": Bug("domain/operations/stale.py", "in self.suspects:", "in ():"),
         "An empty dequeue is answered from the cached state": Bug(
-            "core/engine/engine.py", "request.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
+            "core/engine.py", "request.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
         ),
         "The claims of a cancelled dequeue are not handed back": Bug(
-            "core/engine/requests.py", "            if claims:", "            if False:"
+            "core/requests.py", "            if claims:", "            if False:"
         ),
         "A write with an unknown outcome is forgotten when its caller has left": Bug(
-            "core/engine/engine.py",
-            "        self._begin()\n        known",
-            "        self.open_writes.forget_old()\n        self._begin()\n        known",
-            also=Bug("core/engine/open_writes.py", "self.writes[:-OPEN_WRITES_KEPT]", "self.writes"),
+            "core/engine.py",
+            "        self.draft.rollback()\n        if",
+            "        self.open_writes.forget_old()\n        self.draft.rollback()\n        if",
+            also=Bug("core/requests.py", "self.writes[:-OPEN_WRITES_KEPT]", "self.writes"),
         ),
         "Leaving does not wait until the outcome of the last writes is known": Bug(
-            "core/calls/writer.py", "request.claims_jobs for sent in", "False for sent in", seeds=200
+            "core/engine.py", "request.claims_jobs for sent in", "False for sent in", seeds=200
         ),
         "A write without an etag overwrites an existing object": Bug(
-            "core/blob/engine.py",
+            "core/engine.py",
             "writing = self._spare.begin_write()",
             "self.etag, writing = self.etag or (await self.storage.read())[1], self._spare.begin_write()",
         ),
         "A refused operation does not undo the earlier operations of its `apply`": Bug(
-            "core/engine/requests.py", "draft.rollback(savepoint)\n                return result", "return result"
+            "core/requests.py", "draft.rollback(savepoint)\n                return result", "return result"
         ),
         "An unexpected exception in one operation fails the whole commit": Bug(
-            "core/engine/requests.py", "perform(self.operations[0], draft", "self.operations[0].change(draft"
+            "core/requests.py", "perform(self.operations[0], draft", "self.operations[0].change(draft"
         ),
         "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
-            "core/engine/engine.py",
-            "step = Step.WRITE",
-            f"answer([each for each in outcomes if each[0].waits_for_jobs])\n{' ' * 24}step = Step.WRITE",
+            "core/engine.py",
+            "await self._write(applied)",
+            "answer([each for each in applied.outcomes if each[0].waits_for_jobs])\n"
+            f"{' ' * 24}await self._write(applied)",
         ),
         "The blob does not remember acked jobs": Bug(
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
@@ -123,13 +124,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "heapq.heappop(self.entries)", "entry = self.entries.pop()"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
-            "core/engine/engine.py", "return self.draft.next_due()", "return EPOCH"
+            "core/engine.py", "return self.draft.next_due()", "return self.now()"
         ),
         "A call does not end at its deadline": Bug(
-            "core/engine/requests.py", '"""End the request, as its deadline has passed."""', "return"
+            "core/requests.py", '"""End the request, as its deadline has passed."""', "return"
         ),
         "A deadline that passes while a write is under way is reported as not done": Bug(
-            "core/engine/requests.py", "if self.in_flight or self.open_writes:", "if False:"
+            "core/requests.py", "if self.in_flight or self.open_writes:", "if False:"
         ),
         "The transitions of a refused operation are undone, and still counted": Bug(
             "domain/journal.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
@@ -141,7 +142,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # A fast writer and a slow one, and nothing else.
     Settings(contention=1.0): {
         "A continuous writer leaves no time for the others": Bug(
-            "core/pacing/turns.py", "= contenders, window > 0.0, False", "= contenders, False, False", seeds=20
+            "core/pacing.py", "= contenders, window > 0.0, False", "= contenders, False, False", seeds=20
         ),
     },
     # Limits, cron entries and results in every seed.
@@ -235,12 +236,12 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Large payloads and results are kept in objects in every seed.
     Settings(modern=1.0, large=1.0, segments=0.0): {
         "The commit does not wait until the object of its payload is there": Bug(
-            "core/calls/value_objects.py",
+            "core/values.py",
             "await self.storage.create_object(suffix, content)",
             "asyncio.create_task(self.storage.create_object(suffix, content))",
         ),
         "A collection takes the results that jobs name for results that nothing names": Bug(
-            "core/calls/collection.py", "in view.objects()}", "in view.objects() if RESULTS not in stored.suffix}"
+            "core/collection.py", "in view.objects()}", "in view.objects() if RESULTS not in stored.suffix}"
         ),
     },
     # Operators act on what they have seen in every seed.
@@ -284,7 +285,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/bulk.py", "remember(draft, self.transaction, now)", "pass"
         ),
         "Segments that wait for their commit are removed as early as others that nothing names": Bug(
-            "core/calls/collection.py",
+            "core/collection.py",
             "if age <= self.staged_kept and awaits",
             "if False and awaits",
             also=Bug("core/calls/staged_commit.py", "await self._check_presence(new)", "pass"),
@@ -302,7 +303,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/segment_rows.py", "current = ((name, self.current(name)) for name in self._taken)", "current = ()"
         ),
         "A collection removes old segments without a look at the manifest": Bug(
-            "core/blob/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
+            "core/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
         ),
         "A segment that has left the manifest may be removed at once": Bug(
             "domain/segments.py", "if not (before or retired):", "if True:"
@@ -342,7 +343,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Segments on stores that do not tell the time.
     Settings(rate=0.2, processes=4, modern=0.8, segments=1.0, timeless=1.0): {
         "If the store does not tell the time, a collection takes that of its own process": Bug(
-            "core/calls/value_objects.py", "or max((each.modified for each in listed), default=None)", "or self._now()"
+            "core/values.py", "or max((each.modified for each in listed), default=None)", "or self._now()"
         ),
     },
     # Jobs are claimed by ranges, and segments are damaged in some seeds.

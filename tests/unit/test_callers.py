@@ -2,7 +2,7 @@
 
 import asyncio
 
-from jqueue.core.engine.callers import Awaited, Callers
+from jqueue.core.requests import Awaited, Callers
 from tests.virtual_world import in_virtual_time
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.core.engine.staleness import StaleWatch
+from jqueue.core.staleness import StaleWatch
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job, JobStatus, record_of
 

@@ -41,7 +41,7 @@ from jqueue.core.blob.lines import (
     set_duplicates_aside,
     splitting_lines,
 )
-from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.lazy_state import LazyState
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job import JobRecord, JobStatus

@@ -16,7 +16,7 @@ from jqueue.core.blob.codec import (
     reading_lines,
 )
 from jqueue.core.blob.lines import encode_asides, encode_job
-from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.lazy_state import LazyState
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job import JobRecord

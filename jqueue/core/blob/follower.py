@@ -6,9 +6,9 @@ from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.segment_jobs import RowSource
 from jqueue.core.blob.segment_reader import SegmentReader
-from jqueue.core.engine.engine import read_until
-from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.observers import Observers
+from jqueue.core.lazy_state import LazyState
+from jqueue.core.observers import Observers
+from jqueue.core.tasks import read_until
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import QueueState

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from math import inf
 
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, encode_object, place_of
-from jqueue.core.engine.observers import Observers
+from jqueue.core.observers import Observers
 from jqueue.domain.errors import CASConflictError, InvalidBlobError
 from jqueue.domain.header import Header
 from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of, surplus_of

@@ -10,7 +10,7 @@ from math import inf
 from typing import TypeVar
 
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, last_number, place_of
-from jqueue.core.engine.engine import read_until
+from jqueue.core.tasks import read_until
 from jqueue.domain.errors import (
     HistoryDamagedError,
     InvalidBlobError,

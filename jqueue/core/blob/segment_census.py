@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
-from jqueue.core.engine.engine import read_until
+from jqueue.core.tasks import read_until
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import HashTable, SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment

@@ -18,8 +18,8 @@ from typing import Self, TypeVar
 from jqueue.core.blob.segment_census import SegmentCensus
 from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
-from jqueue.core.engine.engine import read_until
-from jqueue.core.engine.lazy_state import Looked, Noticed
+from jqueue.core.lazy_state import Looked, Noticed
+from jqueue.core.tasks import read_until
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.models import QueueState

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import ALL_ROWS, AT_ONCE, DAMAGED, Rows, SegmentReader
-from jqueue.core.engine.requests import as_storage_error
-from jqueue.core.pacing.pace import Backoff
+from jqueue.core.tasks import Backoff, as_storage_error
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError, StorageError, StorageThrottledError
 from jqueue.domain.segment_index import SegmentIndex

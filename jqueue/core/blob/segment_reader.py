@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from jqueue.core.blob.segment_damage import INDEX, OBJECT, DamageNotes
 from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
-from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import Turn, one_turn
+from jqueue.core.observers import Observers
+from jqueue.core.tasks import Turn, one_turn
 from jqueue.domain.errors import (
     DeadlineExceededError,
     StorageFatalError,

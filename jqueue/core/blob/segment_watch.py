@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from jqueue.core.blob.segment_damage import CUT_OFF, MISSING, WARNING, Damage, warning
-from jqueue.core.engine.engine import read_until
+from jqueue.core.tasks import read_until
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER

@@ -2,7 +2,7 @@
 
 A segment is created, whole and durable, under a fresh name. The next commit that is made anyway names it. If it finds
 that jobs have changed meanwhile, their rows are taken from the beginning. If the process dies before, the object is
-litter, which `jqueue.core.calls.collection` removes.
+litter, which `jqueue.core.collection` removes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.segment_columns import Row, SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import SegmentReader
-from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.requests import as_storage_error
-from jqueue.core.engine.slices import SpareTurns, in_turns, one_turn
+from jqueue.core.observers import Observers
+from jqueue.core.tasks import SpareTurns, as_storage_error, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus, objects_of

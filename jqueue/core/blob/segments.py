@@ -9,8 +9,8 @@ from jqueue.core.blob.segment_jobs import RowSource
 from jqueue.core.blob.segment_loader import SegmentLoader
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob.segment_writer import SegmentWriter
-from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.slices import SpareTurns
+from jqueue.core.observers import Observers
+from jqueue.core.tasks import SpareTurns
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER

@@ -1,1 +1,1 @@
-"""The way of a call from its verb to the engine, and of its answer back."""
+"""Bulk calls, whose jobs go into segments that one commit names, and the claims that a queue object handed out."""

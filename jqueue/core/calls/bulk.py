@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.lines import plain_texts, read_line
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import SegmentCommit
-from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine import Engine
+from jqueue.core.values import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job import JobRecord, JobStatus
@@ -66,7 +66,7 @@ class BulkEnqueue(SegmentCommit):
     """
 
     def __init__(
-        self, engine: CommitEngine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+        self, engine: Engine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
     ) -> None:
         now = engine.now()
         super().__init__(engine, segments, objects, preparation, seconds)

@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
 from jqueue.core.blob.segment_reader import DAMAGED, Rows
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
-from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.engine.slices import in_turns
+from jqueue.core.engine import Engine
+from jqueue.core.tasks import in_turns
+from jqueue.core.values import ValueObjects
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
@@ -46,7 +46,7 @@ class SegmentCommit:
     """
 
     def __init__(
-        self, engine: CommitEngine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+        self, engine: Engine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
     ) -> None:
         self._engine = engine
         self._segments, self._sizes = segments, segments.writer.sizes

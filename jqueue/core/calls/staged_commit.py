@@ -12,14 +12,14 @@ from dataclasses import replace
 from datetime import datetime
 from operator import itemgetter
 
-from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.segment_reader import Rows
 from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, StagedTask
 from jqueue.core.blob.segment_writer import row_of
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import SegmentCommit
-from jqueue.core.calls.value_objects import ValueObjects
+from jqueue.core.engine import Engine
+from jqueue.core.values import ValueObjects
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.models import QueueState
@@ -71,7 +71,7 @@ class StagedCommit(SegmentCommit):
 
     def __init__(
         self,
-        engine: CommitEngine,
+        engine: Engine,
         segments: Segments,
         objects: ValueObjects,
         preparation: Preparation,

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from jqueue.core.calls.claimed_payloads import NotLoadedError, holds_objects
 from jqueue.core.queue_base import QueueBase, first_of, nothing
+from jqueue.core.values import NotLoadedError, holds_objects
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.job import JobRecord

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from jqueue.core.blob.history_reader import HistoryReader
-from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
+from jqueue.core.view import QueueView
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import check_name

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Unpack
 
-from jqueue.core.engine.slices import in_turns
-from jqueue.core.engine.view import QueueView
 from jqueue.core.queue_base import QueueBase
+from jqueue.core.tasks import in_turns
+from jqueue.core.view import QueueView
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.job import JobStatus

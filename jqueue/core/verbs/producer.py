@@ -12,8 +12,8 @@ from typing import Any, Unpack
 
 from pydantic_core import from_json
 
-from jqueue.core.calls.claimed_payloads import LEAST
 from jqueue.core.queue_base import QueueBase, first_of
+from jqueue.core.values import LEAST
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import (
     DeadlineExceededError,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 
-from jqueue.core.blob.engine import CommitEngine
 from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import UNREADABLE
-from jqueue.core.engine.engine import read_until
+from jqueue.core.engine import Engine
 from jqueue.core.queue_base import QueueBase, nothing
+from jqueue.core.tasks import read_until
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
@@ -26,7 +26,7 @@ CHUNKS_AT_ONCE = 16
 class RangeVerbs(QueueBase, SupportsRanges):
     """The verbs of `SupportsRanges`, for queues on one blob."""
 
-    _engine: CommitEngine
+    _engine: Engine
 
     async def claim_range(
         self,

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Any
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
-from jqueue.core.engine.workers import Describe
 from jqueue.core.queue_options import QueueOptions
+from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState

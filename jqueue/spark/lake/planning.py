@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.history_objects import FOLDER, place_of
-from jqueue.core.engine.engine import read_until
+from jqueue.core.tasks import read_until
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError, StorageFatalError
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.models import QueueState

@@ -18,7 +18,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
-from jqueue.core.engine.engine import ask_until
+from jqueue.core.tasks import ask_until
 from jqueue.domain.errors import (
     CASConflictError,
     InvalidURLError,

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.history_objects import Place, decode_object
-from jqueue.core.engine.engine import read_until
+from jqueue.core.tasks import read_until
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.events import EventColumns, columns_in
 from jqueue.domain.history import span_of

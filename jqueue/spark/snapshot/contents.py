@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.blob.codec import parse_blob, reading_lines
 from jqueue.core.blob.lines import encode_job
-from jqueue.core.engine.engine import ask_until
+from jqueue.core.tasks import ask_until
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError
 from jqueue.domain.models import JobRecord, JobStatus, QueueState
 from jqueue.domain.sequence_numbers import number_unnumbered

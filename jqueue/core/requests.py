@@ -3,25 +3,172 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from jqueue.core.engine.callers import Awaited, Callers
-from jqueue.domain.commits import Verdict
+from jqueue.domain.commits import CommitId, Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JQueueError,
     QueueFullError,
-    StorageError,
     UnknownOutcomeError,
 )
 from jqueue.domain.job import Claim
 from jqueue.domain.operations import Operation, perform
 from jqueue.domain.operations.base import ClaimLog
 from jqueue.domain.segment_rows import RowsMissingError
+
+Callback = Callable[[Any], object]
+
+
+class Callers:
+    """Wakes callers of one event loop, in the order in which they are answered.
+
+    Args:
+        loop: the event loop.
+
+    Attributes:
+        loop: as in the arguments.
+        answered: the answered calls whose callers are woken next.
+        others: callbacks of calls that have more than one.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.answered: deque[Awaited] = deque()
+        self.others: dict[Awaited, list[tuple[Callback, contextvars.Context]]] = {}
+
+    def wake_soon(self) -> None:
+        """Wake the callers of the answered calls in the next turn of the event loop. `answered` must be empty yet."""
+        self.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        answered, self.answered = self.answered, deque()
+        try:
+            while answered:
+                call = answered.popleft()  # each is freed when its caller goes on: the garbage collector starts later
+                callback = call.callback
+                if callback is not None:
+                    call.callback = None
+                    call.context.run(callback, call)
+                if self.others:
+                    for callback, context in self.others.pop(call, ()):
+                        self.loop.call_soon(callback, call, context=context)
+        finally:  # a task has let KeyboardInterrupt or SystemExit through: if the loop goes on, the others are woken
+            if answered:
+                if not self.answered:
+                    self.wake_soon()
+                self.answered += answered
+
+
+class Awaited:
+    """An answer that a caller awaits. To a task, it is like a future.
+
+    Args:
+        callers: wakes the caller.
+
+    Attributes:
+        awaited: True until it is answered, has failed or is cancelled.
+        outcome: the answer.
+        error: raised to the caller, if it has failed or is cancelled.
+        callback: called when it has ended.
+        context: the context of the callback.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_asyncio_future_blocking",
+        "_callers",
+        "_loop",
+        "awaited",
+        "callback",
+        "context",
+        "error",
+        "outcome",
+    )
+    context: contextvars.Context
+
+    def __init__(self, callers: Callers) -> None:
+        self._asyncio_future_blocking = False
+        self._callers = callers
+        self._loop = callers.loop  # where a task looks for the loop of a future
+        self.awaited = True
+        self.outcome: Any = None
+        self.error: BaseException | None = None
+        self.callback: Callback | None = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self.awaited:
+            self._asyncio_future_blocking = True
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.outcome
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it has ended, for some seconds at most."""
+        ended = asyncio.Event()
+
+        def note(_: Awaited) -> None:
+            ended.set()
+
+        self.add_done_callback(note)
+        try:
+            async with asyncio.timeout(seconds):
+                await ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.remove_done_callback(note)
+
+    def end(self, error: BaseException | None) -> None:
+        """End the wait of the caller, with the outcome or with an error. It must not have ended before."""
+        self.error = error
+        self.awaited = False
+        callers = self._callers
+        if not callers.answered:
+            callers.wake_soon()
+        callers.answered.append(self)
+
+    # Methods of a future that a task calls
+
+    def result(self) -> None:
+        """Return at once: `__await__` returns the outcome or raises the error."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """End it, as its caller is cancelled. Return False if it had ended before."""
+        if self.awaited:
+            self.end(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
+            return True
+        return False
+
+    def add_done_callback(self, callback: Callback, *, context: contextvars.Context | None = None) -> None:
+        """Call a function with this object when it has ended."""
+        if context is None:
+            context = contextvars.copy_context()
+        if self.awaited and self.callback is None:
+            self.callback = callback
+            self.context = context
+        elif self.awaited:
+            self._callers.others.setdefault(self, []).append((callback, context))
+        else:
+            self._loop.call_soon(callback, self, context=context)
+
+    def remove_done_callback(self, callback: Callback) -> None:
+        """Do not call a function after all."""
+        if self.callback == callback:
+            self.callback = None
+        others = self._callers.others.pop(self, [])
+        kept = [each for each in others if each[0] != callback]
+        if kept:
+            self._callers.others[self] = kept
+
 
 LANDED = Verdict.LANDED
 
@@ -256,14 +403,74 @@ def is_empty(outcome: Outcome) -> bool:
     return isinstance(outcome, list) and not any(outcome)
 
 
-def as_storage_error(error: BaseException) -> StorageError:
-    """Return a failure of a store as a StorageError. An error that already is one is returned unchanged."""
-    if isinstance(error, StorageError):
-        return error
-    if isinstance(error, TimeoutError):
-        return StorageError("the store did not answer in time", error if str(error) else None)
-    return StorageError(f"the storage adapter raised {type(error).__name__}", error)
-
-
 def _claims(operation: Operation, result: Any) -> Sequence[Claim]:
     return () if isinstance(result, JQueueError) else operation.claims(result)
+
+
+OPEN_WRITES_KEPT = 256
+"""Number of writes of unknown fate that are remembered for callers that have left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentWrite:
+    """One write that was sent: the commit id that identifies it, and the outcome of each request if it landed."""
+
+    commit: CommitId
+    outcomes: tuple[tuple[Request, Outcome], ...]
+
+
+def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+    """Deliver outcomes that needed no commit, or that one commit carried."""
+    for request, outcome in outcomes:
+        request.in_flight = False
+        if request.waits_for_jobs:
+            request.deliver(outcome)
+        else:
+            request.settle(outcome)
+
+
+class OpenWrites:
+    """The writes of one engine whose fate is unknown.
+
+    Attributes:
+        writes: these writes, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[SentWrite] = []
+
+    def add(self, sent: SentWrite) -> None:
+        """Keep a write that got no clean answer."""
+        self.writes.append(sent)
+        for request, _ in sent.outcomes:
+            request.open_writes += 1
+
+    def close(self, verdicts: Mapping[SentWrite, Verdict], landed: SentWrite | None = None) -> None:
+        """Close writes of known fate: deliver the outcomes if a write landed, and otherwise release its requests.
+
+        Args:
+            verdicts: the fate of writes that were open.
+            landed: a write that was never open, as its answer was a clean success.
+        """
+        if verdicts:
+            self.writes = [sent for sent in self.writes if sent not in verdicts]
+            for sent in verdicts:
+                for request, _ in sent.outcomes:
+                    request.open_writes -= 1
+        if landed is not None:
+            answer(landed.outcomes)
+        for sent, verdict in verdicts.items():
+            if verdict is Verdict.LANDED:
+                answer(sent.outcomes)
+        for sent, verdict in verdicts.items():
+            if verdict is not Verdict.LANDED:
+                for request, _ in sent.outcomes:
+                    request.release(verdict)
+
+    def forget_old(self) -> None:
+        """Drop the oldest writes that no caller waits for, as open writes pile up while none gets through."""
+        old = [
+            sent for sent in self.writes[:-OPEN_WRITES_KEPT] if not any(request.awaited for request, _ in sent.outcomes)
+        ]
+        if old:
+            self.close(dict.fromkeys(old, Verdict.UNKNOWABLE))

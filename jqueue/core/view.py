@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from jqueue.core.engine.lazy_state import LazyState, Looked, Noticed
+from jqueue.core.lazy_state import LazyState, Looked, Noticed
 from jqueue.domain.job import JobRecord, JobStatus, objects_of
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, SetAside, job_of

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from types import TracebackType
 
-from jqueue.core.engine.open_writes import SentWrite
-from jqueue.core.engine.requests import Outcome, Request
+from jqueue.core.requests import Outcome, Request, SentWrite
 from jqueue.domain.commits import CommitId
 from jqueue.domain.operations import Operation
 from jqueue.ports.clock import Clock

@@ -17,8 +17,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
-from jqueue.core.calls.value_objects import ValueObjects
-from jqueue.core.engine.view import QueueView
+from jqueue.core.values import ValueObjects
+from jqueue.core.view import QueueView
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.models import QueueState

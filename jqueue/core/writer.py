@@ -7,23 +7,297 @@ it; they differ only in the number of requests in one commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+import heapq
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
 
-from jqueue.core.calls.backlog import Backlog
 from jqueue.core.calls.claim_registry import ClaimRegistry
-from jqueue.core.calls.file_watch import FileWatch
-from jqueue.core.calls.object_calls import ObjectCalls
-from jqueue.core.engine.callers import Callers
-from jqueue.core.engine.engine import Engine
-from jqueue.core.engine.requests import Request
-from jqueue.core.pacing.pace import BATCH_WHILE_PACED
+from jqueue.core.lazy_state import LazyState
+from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
+from jqueue.core.requests import Callers, Request
+from jqueue.core.values import ObjectCalls
+from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
-from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.job import Claim
+from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Fence, HandBack, Operation
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
+from jqueue.runtime.file_events import FileEvents
 from jqueue.runtime.system import forks
+from jqueue.runtime.threads import in_a_thread
+
+FLOOR = 256
+"""Number of heap entries up to which finished calls are not removed early."""
+
+
+class Alarms:
+    """Acts on requests that are still awaited when their time comes.
+
+    Args:
+        live: returns every request that may be awaited. Those with a `due` expire then.
+
+    Attributes:
+        first: the next time at which requests are looked at. It must be at most the `due` of each: see `arm`.
+    """
+
+    def __init__(self, live: Callable[[], Iterable[Request]]) -> None:
+        self._live = live
+        self._entries: list[tuple[float, int, weakref.ref[Request], Callable[[Request], None]]] = []
+        self._made = 0
+        self._floor = FLOOR
+        self._timer: asyncio.TimerHandle | None = None
+        self.first = math.inf
+
+    def set(self, request: Request, when: float, callback: Callable[[Request], None]) -> None:
+        """Set a function to call with a request at any time: O(log n).
+
+        Args:
+            request: the request.
+            when: time on the clock of the running event loop.
+            callback: the function to call then.
+        """
+        self._made += 1
+        # A weak reference: a strong one would keep the result of the call alive until then.
+        heapq.heappush(self._entries, (when, self._made, weakref.ref(request), callback))
+        if len(self._entries) > self._floor:
+            self._entries = [entry for entry in self._entries if _is_awaited(entry[2]())]
+            heapq.heapify(self._entries)
+            self._floor = max(FLOOR, 2 * len(self._entries))
+        if when < self.first:
+            self.arm(when)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self.arm(math.inf)
+
+    def arm(self, when: float) -> None:
+        """Wake up at a time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.first = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer) if when < math.inf else None
+
+    def _on_timer(self) -> None:
+        now = max(self.first, asyncio.get_running_loop().time())  # a loop may fire early by its clock resolution
+        self._timer, self.first = None, math.inf
+        while self._entries and (self._entries[0][0] <= now or not _is_awaited(self._entries[0][2]())):
+            _, _, reference, callback = heapq.heappop(self._entries)
+            if (request := reference()) is not None and request.awaited:
+                callback(request)
+        due = self._entries[0][0] if self._entries else math.inf
+        for request in list(self._live()):
+            if request.due <= now and request.awaited:
+                request.expire()
+            elif request.awaited:
+                due = min(due, request.due)
+        if due < self.first:
+            self.arm(due)
+
+
+def _is_awaited(request: Request | None) -> bool:
+    return request is not None and request.awaited
+
+
+class Backlog:
+    """Holds every call from its entry to its answer. If it is full, further callers wait in line.
+
+    Args:
+        limit: number of pending calls from which on further callers wait in line, first come, first served.
+        closed: the reason why no calls are accepted; None while they are.
+
+    Attributes:
+        pending: the calls for the next commit, the oldest first.
+        carried: the calls in the commit that is under way.
+        waiting: the calls that found no job and wait for one.
+        alarms: the deadlines of all these calls.
+    """
+
+    def __init__(self, limit: int, closed: str | None = None) -> None:
+        self.pending: deque[Request] = deque()
+        self.carried: list[Request] = []
+        self.waiting: list[Request] = []
+        self.alarms = Alarms(self.__iter__)
+        self.closed = closed
+        self._limit = limit
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self.carried
+        yield from self.waiting
+        yield from self.pending
+
+    def has_space(self, operations: Sequence[Operation]) -> bool:
+        """True if a call can be entered now. A call that only keeps or ends claims always can."""
+        return len(self.pending) < self._limit or not any(operation.needs_space for operation in operations)
+
+    async def wait_for_space(self, seconds: float) -> float:
+        """Wait in line until there is room, and return the seconds that are left.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+            QueueFullError: there was no room in time.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while len(self.pending) >= self._limit and self.closed is None:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._wait_in_line()
+            except TimeoutError:
+                raise QueueFullError(
+                    f"{counted(self._limit, 'call is', 'calls are')} waiting for the store already, and no place "
+                    "became free before the deadline: make fewer calls at a time, or set a larger max_pending"
+                ) from None
+        self.check_open()
+        return max(0.0, until - loop.time())
+
+    def check_open(self) -> None:
+        """Check that the queue is open.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+        """
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
+
+    def take(self, limit: int) -> list[Request]:
+        """Remove the oldest pending calls, and return the ones that have not ended meanwhile."""
+        batch: list[Request] = []
+        if len(self.pending) <= limit:
+            batch = [request for request in self.pending if request.awaited]
+            self.pending.clear()
+        while self.pending and len(batch) < limit:
+            request = self.pending.popleft()
+            if request.awaited:
+                batch.append(request)
+        self._admit(self._limit - len(self.pending))
+        return batch
+
+    def drop_ended(self) -> None:
+        """Forget the waiting calls that have ended.
+
+        On a closed queue, fail calls that still wait for space in the queue.
+        """
+        if self.closed is not None:
+            for request in self.waiting:
+                if isinstance(request.last_error, QueueFullError) and not request.in_flight:
+                    request.fail(QueueClosedError(self.closed))
+        self.waiting = [request for request in self.waiting if request.awaited]
+
+    def close(self, reason: str) -> None:
+        """Take no more calls. From now on, an empty answer is enough for calls that wait for jobs."""
+        self.closed = reason
+        for request in self.waiting:
+            request.stop_waiting()
+        for request in (*self.pending, *self.carried):
+            request.waits_for_jobs = False
+
+    def fail_all(self, error: BaseException | None) -> None:
+        """Fail all calls, as the writer has ended. The error of each says whether it may have been done.
+
+        Args:
+            error: the error that ended the writer; None if it was closed.
+        """
+        requests = list(self)
+        self.carried, self.waiting = [], []
+        self.pending.clear()
+        for request in requests:
+            if request.awaited:
+                if request.in_flight or request.open_writes:
+                    request.fail(request.unknown("the queue's writer ended before the store answered", error))
+                elif error is not None:
+                    request.fail(StorageError("the queue's writer failed, and nothing was done", error))
+                else:
+                    request.fail(
+                        DeadlineExceededError("the queue was closed before the call was sent, and nothing was done")
+                    )
+        self._admit(len(self._line))
+
+    async def _wait_in_line(self) -> None:
+        """Wait to be let in. Another caller may take the place meanwhile, so the caller must check again."""
+        turn = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._line:
+                self._line.remove(turn)
+            self._admit(self._limit - len(self.pending))  # this caller may have been let in already: pass its place on
+            raise
+
+    def _admit(self, free: int) -> None:
+        """Wake as many callers as there are free places."""
+        while free > 0 and self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                free -= 1
+
+
+class FileWatch:
+    """Wakes the writer when something may have changed in the queue's folders.
+
+    Args:
+        folders: returns the folders; None if the queue has none.
+        wake: called in the event loop.
+
+    Attributes:
+        noticed: True if something may have changed since the last read.
+    """
+
+    def __init__(self, folders: Callable[[], Sequence[Path]] | None, wake: Callable[[], None]) -> None:
+        self._folders = folders
+        self._wake = wake
+        self._events: FileEvents | None = None
+        self._ending: list[FileEvents] = []
+        self.noticed = False
+
+    @property
+    def active(self) -> bool:
+        """True if every change is noticed."""
+        return self._events is not None and self._events.active
+
+    def begin(self) -> None:
+        """Start watching, as a caller waits for jobs."""
+        if self._events is not None or self._folders is None or not FileEvents.available():
+            return
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with suppress(RuntimeError):  # the loop was closed, and no caller waits
+                loop.call_soon_threadsafe(self._notice, events)
+
+        self._events = events = FileEvents(self._folders, changed)
+        events.begin()
+
+    def end(self) -> None:
+        """Stop watching, as no caller waits for jobs."""
+        if self._events is not None:
+            self._events.end()
+            self._ending = [events for events in self._ending if not events.has_ended()] + [self._events]
+        self._events, self.noticed = None, False
+
+    async def ended(self) -> None:
+        """Stop watching, and wait until all threads have ended."""
+        self.end()
+        while self._ending:
+            await in_a_thread(self._ending.pop().join)
+
+    def _notice(self, events: FileEvents) -> None:
+        if events is self._events:
+            self.noticed = True
+            self._wake()
+
 
 logger = logger_of("jqueue")
 
@@ -34,6 +308,71 @@ PAUSE = 2.0
 
 LATE_ROWS = 0.1
 """Seconds between two looks for rows of a segment that a commit did not wait for. They cost no request."""
+
+
+class QueueEngine(Protocol):
+    """The engine of one queue: what its calls and its writer need of it. It runs one `commit` at a time.
+
+    Attributes:
+        draft: the known state of the queue.
+        loaded: True once the queue was read.
+        generation: replaced by a new object at each `reset`.
+        pacing: tells when to read and write.
+        workers: the workers of this queue object.
+    """
+
+    draft: Draft
+    loaded: bool
+    generation: object
+    pacing: Pacing
+    workers: Workers
+
+    @property
+    def place(self) -> object:
+        """The store of the queue, whose repr names it in errors."""
+
+    @property
+    def watched(self) -> Callable[[], Sequence[Path]] | None:
+        """Returns the folders in which every change of the queue can be seen; None if the queue is in no folder."""
+
+    @property
+    def activity(self) -> object:
+        """A value that changes with the jobs of the queue: waiting calls then poll it more often."""
+
+    def reset(self) -> None:
+        """Begin anew with a read: after a fork, or when the cached state cannot be trusted."""
+
+    def check_generation(self, generation: object) -> None:
+        """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
+
+    def now(self) -> datetime:
+        """Return the time by the store's clock if it has one, or else by the own clock."""
+
+    def next_due(self) -> datetime | None:
+        """Return the next time at which a job becomes ready by itself; None if no such time is known."""
+
+    def owes_claims(self) -> bool:
+        """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
+
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> bool:
+        """Run requests until each is settled, has failed, or is still waiting. Return True if rows are late."""
+
+    async def is_absent(self) -> bool:
+        """Return True if there was no queue at the last commit, which has read the store."""
+
+    async def objects_named_in(self, header: QueueState) -> set[str]:
+        """Return the suffixes of the objects beside the queue that a header and its segments name."""
+
+    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
+        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit."""
+
+    async def look_if_changed(
+        self, etag: str | None, deadline: float
+    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
+        """Read the queue if its etag is another one. Return its etag, and None or what `look` returns."""
+
+    async def finish(self, seconds: float) -> None:
+        """End what the engine does in the background. The queue is being closed, and no call is under way."""
 
 
 class Writer:
@@ -50,7 +389,7 @@ class Writer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: QueueEngine,
         claims: ClaimRegistry,
         *,
         batch_limit: int,
@@ -80,6 +419,7 @@ class Writer:
         self._idle = False  # True while the task waits for a pending call
         self._wake: asyncio.Event = asyncio.Event()
         self._files = FileWatch(self.engine.watched, self._wake.set)
+        self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
         self._poll_interval = SHORTEST_POLL
         self._last_read = 0.0  # time when the store's content was last known, on the clock of the event loop
 
@@ -149,7 +489,7 @@ class Writer:
         await self._wait_for_task(until)
         await self.objects.end_loading(until - deadline / 4)  # what is not loaded by then can still be handed back
         await self._wait_for_task(until)
-        if self._may_owe_claims() and loop.time() < until:
+        if self.engine.owes_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
         self.calls.fail_all(None)
@@ -283,7 +623,7 @@ class Writer:
                 fenced = False
             elif self.calls.waiting:
                 await self._poll_for_jobs()
-            elif self._may_owe_claims() and not fenced:
+            elif self.engine.owes_claims() and not fenced:
                 await self._commit([self._own_request(Fence(), self.deadline)])
                 fenced = True
             else:
@@ -325,7 +665,7 @@ class Writer:
         """Commit requests, and clear their list."""
         calls, generation = self.calls, self.engine.generation
         calls.carried = requests
-        await self.engine.commit(requests, read_first=read_first)
+        self._rows_are_late = await self.engine.commit(requests, read_first=read_first)
         await self.engine.pacing.line.leave(over=False)
         self.engine.check_generation(generation)
         calls.waiting = [request for request in requests if request.awaited]
@@ -342,7 +682,7 @@ class Writer:
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
-        if self.engine.waits_for_rows:
+        if self._rows_are_late:
             until_due = LATE_ROWS
         poll = self._longest_poll if self._files.active else self._poll_interval
         until_poll = max(0.0, self._last_read + poll - loop.time())
@@ -373,10 +713,6 @@ class Writer:
         else:
             self._poll_interval = min(self._longest_poll, self._poll_interval * POLL_GROWTH)
         self._last_read = now
-
-    def _may_owe_claims(self) -> bool:
-        """True if an open write may have made claims. If it lands, claims of callers that have left must go back."""
-        return any(request.claims_jobs for sent in self.engine.open_writes.writes for request, _ in sent.outcomes)
 
     # Ending
 

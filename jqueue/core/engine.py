@@ -1,46 +1,53 @@
-"""The one compare-and-set engine: read or reuse the cached state, apply, write with the etag, recognise, retry.
+"""The one compare-and-set engine: read or reuse the cached state, apply, write with the etag, recognise, answer.
 
-Every queue commits through it, and nothing else writes to a store. It promises that an operation takes effect in at
-most one version, and that the result returned is that of the try that landed:
+Every queue on one object commits through it, and nothing else writes that object. It promises that an operation takes
+effect in at most one version, and that the result returned is that of the try that landed:
 
 * a write that got any answer but a clean success stays *open* until the object's etag has moved; then the commit table
   says whether it landed (`jqueue.domain.commits`);
 * an answer that no commit carries comes from a read begun after the call.
 
-The loop of a commit is in `jqueue.core.engine.engine`.
+One engine runs one `commit` at a time; `jqueue.core.writer` ensures that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum, auto
 from string import ascii_letters, digits
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.history_mover import HistoryMover
 from jqueue.core.blob.segments import Segments
-from jqueue.core.engine.engine import Engine, read_until
-from jqueue.core.engine.lazy_state import LazyState
-from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.open_writes import SentWrite
-from jqueue.core.engine.requests import Outcome, Request
-from jqueue.core.engine.slices import SpareTurns, in_turns
+from jqueue.core.lazy_state import LazyState
+from jqueue.core.observers import Observers
+from jqueue.core.pacing import Pacing
+from jqueue.core.requests import OpenWrites, Outcome, Request, SentWrite, answer, is_empty, sleep_while_awaited
+from jqueue.core.staleness import StaleWatch
+from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, read_until
+from jqueue.core.workers import Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
     InvalidBlobError,
+    InvalidJobError,
     JQueueError,
+    SegmentDamagedError,
     StorageError,
     StorageFatalError,
+    StorageThrottledError,
     shown,
 )
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
-from jqueue.domain.segment_rows import Wanted
+from jqueue.domain.operations import Operation, Sweep, perform
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
 from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.transitions import claims_of
@@ -61,8 +68,50 @@ logger = logger_of("jqueue")
 SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
 """Letters that the names of objects may have."""
 
+OPERATIONS_PER_SLICE = 256
+"""Number of requests after which the event loop gets a turn."""
 
-class CommitEngine(Engine):
+
+class Step(Enum):
+    """The next step of a commit. It ends when no request is pending, or when a step has answered them all."""
+
+    READ = auto()
+    APPLY = auto()
+    REFUSE = auto()
+
+
+@dataclass(slots=True)
+class Applied:
+    """One try: requests applied to the draft, and what keeps it from being committed.
+
+    Attributes:
+        now: the time of the try.
+        outcomes: each applied request, with its outcome.
+        sweep: number of requests before the sweep, the sweep, and its result; None if nothing was swept.
+        missing: parts of segments to load before the requests are applied again.
+        postponed: True if an operation needs rows of a segment that this commit names.
+        late: True if requests were left out that need rows of a segment for which commits do not wait.
+    """
+
+    now: datetime
+    outcomes: list[tuple[Request, Outcome]] = field(default_factory=list)
+    sweep: tuple[int, Operation, int] | None = None
+    missing: set[Wanted] = field(default_factory=set)
+    postponed: bool = False
+    late: bool = False
+
+
+def _may_still_land(outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
+    """True if a final answer is for a request that an earlier write carries, which may still land.
+
+    A commit that changes no job then decides: if it lands, the earlier write never will; otherwise that one has landed.
+    """
+    return any(
+        request.open_writes and not (request.waits_for_jobs and is_empty(outcome)) for request, outcome in outcomes
+    )
+
+
+class Engine:
     """Commits requests to one object of one store, from one process.
 
     Args:
@@ -73,7 +122,15 @@ class CommitEngine(Engine):
         call_timeout: seconds within which a call to the store must end.
         max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
         hot_bytes: see `Limits`.
+
+    Attributes:
+        draft: the known state of the queue.
+        loaded: True once the queue was read.
+        workers: the workers of this queue object: they report themselves with its commits.
+        generation: replaced by a new object at each `reset`.
     """
+
+    watched = None  # changes of an object cannot be watched in a folder
 
     def __init__(
         self,
@@ -86,14 +143,19 @@ class CommitEngine(Engine):
         max_conflicts: int | None = None,
         hot_bytes: int | None = None,
     ) -> None:
-        self.storage = storage
+        self.storage = self.place = storage
+        self.clock = clock
+        self.entropy = entropy
+        self.claim_timeout = claim_timeout
+        self.max_conflicts = max_conflicts
+        self.workers = Workers()
         self.call_timeout = call_timeout
         self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
         self.retention = RETENTION  # the simulation shortens it, too
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._keeps_objects = isinstance(storage, SupportsObjects)
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
-        self.turn = storage.turn if isinstance(storage, SupportsTurns) else None
+        self._turn = storage.turn if isinstance(storage, SupportsTurns) else None
         self.commits = 0
         self.recognised = 0
         self.observers = Observers(clock)
@@ -116,14 +178,18 @@ class CommitEngine(Engine):
                 call_timeout=call_timeout,
             )
             self.segments.writer.sizes.hot_bytes = hot_bytes
-        super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
+        self.reset()
 
     def reset(self) -> None:
         """Begin anew as another writer, with a read: after a fork, or when the cached state cannot be trusted.
 
         The id of the queue, and the fact that it existed, are kept.
         """
-        super().reset()
+        self.generation = object()
+        self.watch = StaleWatch(self.claim_timeout)
+        self._forget_content()
+        self.open_writes = OpenWrites()
+        self.pacing = Pacing(self.clock, self.entropy, self._turn)
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
         self.history.forget()
@@ -144,38 +210,202 @@ class CommitEngine(Engine):
         if self.segments is not None:
             await self.segments.finish(seconds)
 
-    @property
-    def place(self) -> object:
-        """As in the engine."""
-        return self.storage
-
     async def is_absent(self) -> bool:
-        """As in the engine."""
+        """Return True if there was no queue at the last commit, which has read the store."""
         return not self.existed
 
     async def objects_named_in(self, header: QueueState) -> set[str]:
-        """Return the names of the segments, of retired segments, and of the objects of their rows."""
+        """Return the suffixes of the objects beside the queue that a header and its segments name.
+
+        Raises:
+            StorageError: a segment cannot be read.
+        """
         return set() if self.segments is None else await self.segments.objects_named_in(header)
 
-    def _begin(self) -> None:
-        """Drop the rows of segments that are loaded for earlier commits, if they are many."""
-        if self.segments is not None:
+    # Committing: read, apply, write, recognise, answer
+
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> bool:
+        """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
+
+        Args:
+            requests: submitted before this call.
+            read_first: True to begin with a read, as another writer may have changed the queue.
+
+        Returns:
+            True if some are left that need rows of a late segment.
+        """
+        backoff, conflicts = Backoff(self.entropy), 0
+        fresh = late = False  # True if the state was read since the call
+        refusal: Exception | None = None
+        generation = self.generation
+        self.draft.rollback()
+        if self.segments is not None:  # drop the rows that earlier commits have loaded, if they are many
             self.segments.loader.begin(self.draft)
             self.pacing.cycle.rows_of_try = 0.0
+        step = Step.READ if read_first or not self.loaded or self.open_writes.writes else Step.APPLY
+        while pending := [request for request in requests if request.awaited]:
+            self.check_generation(generation)
+            reading = step is Step.READ
+            try:
+                if step is Step.READ:
+                    if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+                        await self.pacing.line.join()
+                    await self.refresh()
+                    fresh = True
+                    header = self.draft.header
+                    if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
+                        await sleep_while_awaited(pending, seconds)
+                    else:
+                        step = Step.APPLY if refusal is None else Step.REFUSE
+                elif step is Step.REFUSE and refusal is not None:
+                    self._refuse(pending, refusal)
+                else:
+                    step = Step.READ
+                    applied = await self._apply(pending)
+                    self.check_generation(generation)
+                    late = applied.late
+                    if applied.missing:
+                        self._undo(applied.outcomes)
+                        if await self._load_rows(applied.missing, fresh=fresh):
+                            step = Step.APPLY
+                    elif self.draft.changed:
+                        await self._write(applied)
+                        if not applied.postponed:
+                            return late
+                        fresh, step = False, Step.APPLY
+                    elif fresh or all(
+                        request.seen_empty and is_empty(outcome) for request, outcome in applied.outcomes
+                    ):
+                        self.observers.applied(self.draft.header.version, applied.now, applied.outcomes, applied.sweep)
+                        answer(applied.outcomes)
+                        return late
+                    else:
+                        self._undo(applied.outcomes)
+            except CASConflictError as error:
+                conflicts += 1
+                self.pacing.line.lost()
+                if self.max_conflicts is not None and conflicts > self.max_conflicts:
+                    refusal = error
+                step = Step.READ
+            except Exception as error:
+                await self.pacing.line.leave()  # a pause may follow
+                failure = as_storage_error(error)
+                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+                    for request in pending:
+                        request.last_error = error
+                    throttled = isinstance(error, StorageThrottledError)
+                    refused = throttled and not reading
+                    step = Step.READ
+                    await sleep_while_awaited(
+                        pending, self.pacing.refused() if refused else backoff.failure(throttled=throttled)
+                    )
+                elif reading or failure.nothing_written:
+                    self._fail(pending, failure)
+                else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
+                    refusal, step = failure, Step.READ
+        return late
 
-    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
-        await self.history.make_room(self.draft.header)
+    async def _apply(self, pending: Sequence[Request]) -> Applied:
+        """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
+        draft = self.draft
+        await self.history.make_room(draft.header)
         if self.existed and self.workers.are_due(self.clock.monotonic()):  # a worker that waits creates no queue
-            self.draft.touch()
+            draft.touch()
         if self.segments is not None:
-            self.segments.loader.integrate(self.draft)
-        return await super()._apply(pending)
+            self.segments.loader.integrate(draft)
+        now = self.now()
+        applied = Applied(now)
+        nothing_for: set[Any] = set()
+        claiming: list[Request] = []
+        for start in range(0, len(pending), OPERATIONS_PER_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            some = pending[start : start + OPERATIONS_PER_SLICE]
+            claiming += [request for request in some if request.claims_jobs]
+            for request in some:
+                if request.awaited and not request.claims_jobs:  # its deadline may have passed just now
+                    self._perform(request, applied)
+        if (claiming or draft.changed) and (suspects := self.watch.suspects()):
+            sweep = Sweep(suspects)
+            try:
+                applied.sweep = len(applied.outcomes), sweep, perform(sweep, draft, now)
+            except RowsMissingError as error:
+                self._note_missing(error, applied)
+        for start in range(0, len(claiming), OPERATIONS_PER_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            for request in claiming[start : start + OPERATIONS_PER_SLICE]:
+                if request.awaited:
+                    self._perform_claiming(request, applied, nothing_for)
+        if not draft.changed and _may_still_land(applied.outcomes):
+            draft.touch()
+        if self.segments is not None and draft.changed and not applied.missing:
+            self.segments.writer.name_stored(draft, now)
+        return applied
 
-    def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
-        self.observers.applied(self.draft.header.version, self._applied_at, outcomes, self._swept)
-        super()._answer(outcomes)
+    def _perform_claiming(self, request: Request, applied: Applied, nothing_for: set[Any]) -> None:
+        """Apply a request that claims jobs, unless an equal search has found nothing before.
 
-    async def _load_rows(self, wanted: Set[Wanted], *, fresh: bool) -> bool:
+        Args:
+            request: the request.
+            applied: the try.
+            nothing_for: search keys of the requests that found nothing.
+        """
+        draft, key = self.draft, request.search_key
+        if key is None:
+            before = draft.savepoint()
+            self._perform(request, applied)
+            if draft.savepoint() != before:
+                nothing_for.clear()
+        elif key in nothing_for:
+            request.in_flight = True
+            applied.outcomes.append((request, [[]]))
+        else:
+            outcome = self._perform(request, applied)
+            if outcome is not None and is_empty(outcome):
+                nothing_for.add(key)
+
+    def _perform(self, request: Request, applied: Applied) -> Outcome | None:
+        """Apply a request, and note its outcome. Return None if it is left out, as rows that it needs are not there."""
+        try:
+            outcome = request.perform(self.draft, applied.now)
+        except RowsMissingError as error:
+            if {each.segment for each in error.wanted} <= self.draft.header.segments.keys():
+                self._note_missing(error, applied)
+                if late := {each.segment for each in error.wanted} & self._late_segments():
+                    assert self.segments is not None
+                    applied.late = True
+                    request.last_error = self.segments.loader.failure(sorted(late))
+                return None
+            outcome = InvalidJobError(
+                "one operation of this call adds jobs in bulk, and another one looks for jobs that may be among them: "
+                "do them in two calls"
+            )
+        if isinstance(outcome, SegmentDamagedError) and not outcome.lasts:
+            request.last_error = outcome
+            return None
+        request.in_flight = True
+        applied.outcomes.append((request, outcome))
+        return outcome
+
+    def _note_missing(self, error: RowsMissingError, applied: Applied) -> None:
+        """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
+        committed, late = self.draft.jobs.rows.committed, self._late_segments()
+        known = {each for each in error.wanted if each.segment in committed}
+        applied.missing |= {each for each in known if each.segment not in late}
+        applied.postponed = applied.postponed or not known
+
+    def _late_segments(self) -> set[str]:
+        """Return the segments that commits do not wait for: requests that need them are left to a later commit."""
+        return set() if self.segments is None else {*self.segments.loader.late()}
+
+    async def _load_rows(self, wanted: set[Wanted], *, fresh: bool) -> bool:
+        """Load rows of segments. Return False if the queue must be read first.
+
+        Args:
+            wanted: the parts of segments to load.
+            fresh: True if the queue was read since the call.
+        """
         assert self.segments is not None  # a queue with segments is refused otherwise
         started = self.clock.monotonic()
         try:
@@ -183,24 +413,49 @@ class CommitEngine(Engine):
         finally:
             self.pacing.cycle.rows_of_try += self.clock.monotonic() - started
 
+    def _undo(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        self.draft.rollback()
+        for request, _ in outcomes:
+            request.in_flight = False
+            request.release(Verdict.NOT_DONE)
+
+    def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
+        """Fail requests with a refusal, after a read did not find the write.
+
+        A fatal refusal means that it did not land.
+        """
+        if isinstance(refusal, StorageFatalError) and self.open_writes.writes:
+            self.open_writes.close({self.open_writes.writes[-1]: Verdict.NOT_DONE})
+        self._fail(pending, refusal)
+
+    def _fail(self, pending: Sequence[Request], error: Exception) -> None:
+        for request in pending:
+            request.in_flight = False
+            unsure = "the operation was sent, and it is unknown whether it was done"
+            request.fail(request.unknown(unsure, error) if request.open_writes else error)
+
     def set_segment_aside(self, name: str, chunks: Iterable[int], error: JQueueError) -> None:
         """Set a segment aside, as some chunks of it could not be read: see `SegmentLoader.set_aside`."""
         assert self.segments is not None
         parts = [Wanted(name, None), *(Wanted(name, chunk) for chunk in chunks)]
         self.segments.loader.set_aside(name, parts, error, self.draft.jobs.rows)
 
-    def _late_segments(self) -> Collection[str]:
-        return () if self.segments is None else self.segments.loader.late()
+    def now(self) -> datetime:
+        """Return the time by the store's clock if it has one, or else by the own clock."""
+        return self.store_time() or self.clock.now()
 
-    def _set_back(self, request: Request, wanted: Set[Wanted]) -> None:
-        super()._set_back(request, wanted)
-        if self.segments is not None and (late := {each.segment for each in wanted} & {*self._late_segments()}):
-            self.waits_for_rows = True
-            request.last_error = self.segments.loader.failure(sorted(late))
+    def next_due(self) -> datetime | None:
+        """Return the next time at which a job becomes ready by itself; None if no such time is known."""
+        return self.draft.next_due()
 
-    def _add_upkeep(self, now: datetime) -> None:
-        if self.segments is not None:
-            self.segments.writer.name_stored(self.draft, now)
+    def owes_claims(self) -> bool:
+        """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
+        return any(request.claims_jobs for sent in self.open_writes.writes for request, _ in sent.outcomes)
+
+    def check_generation(self, generation: object) -> None:
+        """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
+        if generation is not self.generation:
+            raise asyncio.CancelledError("the queue has moved to another event loop")
 
     @property
     def known_queue(self) -> str:
@@ -245,10 +500,33 @@ class CommitEngine(Engine):
         existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change them meanwhile
         return existed, queue_id, *await self._call("read", self.storage.read)
 
+    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
+        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit.
+
+        Args:
+            deadline: maximum seconds.
+
+        Raises:
+            BlobMissingError: the object was there and is gone.
+            DeadlineExceededError: the store could not be read in time.
+            StorageError: the store refused, or its content is not a queue that we can read.
+        """
+        _, found = await self.look_if_changed(None, deadline)
+        assert found is not None  # without an etag, the store was read
+        return found
+
     async def look_if_changed(
         self, etag: str | None, deadline: float
     ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
-        """As in the engine; the store is asked for another version than the known one."""
+        """Read the queue if its etag is another one. Return its etag, and None or what `look` returns.
+
+        Args:
+            etag: the etag of the version that is known; None if none is.
+            deadline: maximum seconds.
+
+        Raises:
+            StorageError: as for `look`.
+        """
 
         async def read() -> tuple[bool, str, bytes, str | None] | None:
             if etag is None or self._read_if_changed is None:
@@ -345,7 +623,7 @@ class CommitEngine(Engine):
         )
         return BlobMissingError(f"the queue's object has disappeared: {what_to_do}")
 
-    async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+    async def _write(self, applied: Applied) -> None:
         """Write the draft, and settle its requests if the answer is a clean success.
 
         Raises:
@@ -353,7 +631,7 @@ class CommitEngine(Engine):
             StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
                 that nothing was written.
         """
-        generation = self.generation
+        generation, outcomes = self.generation, applied.outcomes
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.header.version)
         queue = self.known_queue
@@ -373,7 +651,7 @@ class CommitEngine(Engine):
             if generation is self.generation:
                 self._undo(outcomes)
             raise
-        self.observers.applied(commit.base_version, self._applied_at, outcomes, self._swept, commit)
+        self.observers.applied(commit.base_version, applied.now, outcomes, applied.sweep, commit)
         sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:

@@ -1,7 +1,7 @@
 """The objects of large payloads and results: stored before the commit that names them, and loaded after a claim.
 
 An object is created under a fresh random name, and never changed. So a call that fails later, or a process that dies,
-leaves an object that no job names: litter, which `jqueue.core.calls.collection` removes.
+leaves an object that no job names: litter, which `jqueue.core.collection` removes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -22,26 +23,262 @@ from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from jqueue.core.engine.observers import Observers
-from jqueue.core.engine.requests import as_storage_error
-from jqueue.core.pacing.pace import Backoff
+from jqueue.core.observers import Observers
+from jqueue.core.tasks import Backoff, as_storage_error
 from jqueue.domain.errors import (
     CASConflictError,
     DeadlineExceededError,
     InvalidJobError,
     JQueueError,
     ObjectDamagedError,
+    ObjectMissingError,
     StorageError,
     StorageFatalError,
     StorageThrottledError,
+    UnknownOutcomeError,
 )
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN, LargeValue, SupportsPath
-from jqueue.domain.operations import Operation
+from jqueue.domain.limits import Limits
+from jqueue.domain.operations import Nack, NewJob, Operation
+from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.threads import in_a_thread
+
+Answer = TypeVar("Answer")
+
+
+class ObjectCalls:
+    """Work on objects, each for one call."""
+
+    def __init__(self) -> None:
+        self._storing: set[asyncio.Task[Any]] = set()
+        self._loading: set[asyncio.Task[Any]] = set()
+
+    async def store(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
+        """Store the objects of a call that is not committed yet.
+
+        Args:
+            work: stores them.
+            ended: raised if the queue closes meanwhile.
+        """
+        return await self._run(work, self._storing, ended)
+
+    async def load(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
+        """Load the objects of a call that is committed; the arguments are as in `store`."""
+        return await self._run(work, self._loading, ended)
+
+    async def _run(
+        self, work: Coroutine[Any, Any, Answer], tasks: set[asyncio.Task[Any]], ended: JQueueError
+    ) -> Answer:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and caller is not None and not caller.cancelling():
+                raise ended from None
+            raise
+        finally:
+            tasks.discard(task)
+
+    async def end_storing(self) -> None:
+        """End all work that stores: the calls are not done."""
+        await _ended(self._storing)
+
+    async def end_loading(self, until: float) -> None:
+        """Wait for all work that loads, until a time on the clock of the event loop, and then end it."""
+        if self._loading:
+            await asyncio.wait(list(self._loading), timeout=max(0.0, until - asyncio.get_running_loop().time()))
+        await _ended(self._loading)
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+    several = list(tasks)
+    for task in several:
+        task.cancel()
+    if several:
+        await asyncio.wait(several)
+        await asyncio.sleep(0)  # lets the calls end
+
+
+logger = logger_of("jqueue")
+
+LEAST = 0.1
+"""Seconds for loading payloads and for ending jobs, even if the deadline of the call is closer."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds for which a job is set aside: they double with each failure, from the first to the second."""
+
+FAILURES_KEPT = 1024
+"""Number of jobs set aside whose failures are remembered."""
+
+
+class NotLoadedError(UnknownOutcomeError):
+    """The payloads of claimed jobs could not be loaded. The claims are handed back, so `resolve` returns no jobs."""
+
+    def __init__(self, cause: BaseException | None = None, reason: str = "could not be loaded") -> None:
+        super().__init__(f"payloads of claimed jobs {reason}, and the claims are handed back", cause, resolver=_no_jobs)
+
+
+async def _no_jobs(timeout: float | None) -> list[JobRecord]:
+    return []
+
+
+def holds_objects(jobs: Iterable[JobRecord | RangeClaim]) -> bool:
+    """Return True if one of these jobs has its payload in an object."""
+    return any([job.payload_object is not None for job in jobs])  # noqa: C419 - a generator costs more for one job
+
+
+class ClaimedPayloads:
+    """Loads the payloads of claimed jobs.
+
+    Args:
+        objects: loads them.
+        limits: of the queue object.
+        hand_back: hands claims back to the queue, with the next commit.
+        end: carries out nacks within a number of seconds.
+
+    Attributes:
+        seen: True once a job with an object was claimed.
+    """
+
+    def __init__(
+        self,
+        objects: ValueObjects,
+        limits: Limits,
+        hand_back: Callable[[Sequence[Claim]], None],
+        end: Callable[[Sequence[Nack], float], Awaitable[object]],
+    ) -> None:
+        self.seen = False
+        self._objects = objects
+        self._limits = limits
+        self._hand_back = hand_back
+        self._end = end
+        self._failures: dict[str, int] = {}
+
+    def has_objects(self, operations: Sequence[Operation], results: Sequence[Any]) -> bool:
+        """Return True if a job that was handed out has its payload in an object."""
+        for place, operation in enumerate(operations):
+            result = results[place]
+            if operation.hands_out_jobs and isinstance(result, list) and holds_objects(result):
+                self.seen = True
+                return True
+        return False
+
+    async def loaded(self, operations: Sequence[Operation], results: list[Any], until: float) -> list[Any]:
+        """Return the results of operations, with the payloads of the jobs that they claimed.
+
+        A job is left out if its payload could not be loaded. The others wait for it while one request may take, and
+        at most for half the time after which its claim is stale. If the payloads of one call take more memory than the
+        queue's object may have, the last jobs are handed back.
+
+        Args:
+            operations: the operations.
+            results: of the operations.
+            until: end of the call, on the clock of the event loop.
+
+        Raises:
+            NotLoadedError: no payload could be loaded, and the call did nothing else.
+        """
+        claimed = [
+            job
+            for operation, result in zip(operations, results, strict=True)
+            if operation.hands_out_jobs and isinstance(result, list)
+            for job in result
+        ]
+        wanted = [job for job in claimed if self._is_wanted(job)]
+        if not wanted:
+            return results
+        wanted, surplus = self._within_memory(wanted)
+        loop = asyncio.get_running_loop()
+        patience = min([self._objects.call_timeout, *(job.claim_timeout / 2 for job in wanted if job.claim_timeout)])
+        found = await self._objects.load(wanted, max(LEAST, min(patience, until - loop.time())))
+        found |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
+        ended = [job for job in wanted if isinstance(found[job.id], ObjectMissingError | ObjectDamagedError)]
+        failed = [job for job in wanted if isinstance(found[job.id], StorageError) and job not in ended]
+        if surplus:
+            self._hand_back([job.claim for job in surplus])
+        for job in wanted:
+            if isinstance(found[job.id], JobRecord):
+                self._failures.pop(job.id, None)
+        if failed:
+            await self._set_aside([(job, found[job.id]) for job in failed], max(LEAST, until - loop.time()))
+        if ended:
+            await self._make_dead([(job, found[job.id]) for job in ended], max(LEAST, until - loop.time()))
+        if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
+            error = found[failed[0].id]
+            assert isinstance(error, StorageError)
+            raise NotLoadedError(error)
+        return [
+            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | RangeClaim)]
+            if operation.hands_out_jobs and isinstance(result, list)
+            else result
+            for operation, result in zip(operations, results, strict=True)
+        ]
+
+    def _is_wanted(self, job: JobRecord) -> bool:
+        return job.payload_object is not None and 0 < job.payload_object.size <= self._limits.most_payload(objects=True)
+
+    def _within_memory(self, jobs: list[JobRecord]) -> tuple[list[JobRecord], list[JobRecord]]:
+        """Return the jobs whose payloads fit into memory together, at least one, and the other jobs."""
+        taken = 0
+        for number, job in enumerate(jobs):
+            assert job.payload_object is not None
+            taken += job.payload_object.size
+            if number and taken > self._limits.blob_bytes:
+                return jobs[:number], jobs[number:]
+        return jobs, []
+
+    async def _set_aside(self, failures: list[tuple[JobRecord, Any]], seconds: float) -> None:
+        """Queue jobs again whose payloads could not be read, from a later time on. The claims count as no failures."""
+        nacks = []
+        for job, error in failures:
+            times = self._failures[job.id] = self._failures.pop(job.id, 0) + 1
+            pause = min(FIRST_PAUSE * 2 ** min(times - 1, 10), LONGEST_PAUSE)
+            nacks.append(Nack(job.claim, delay=pause, error=error, charge=False))
+            logger.warning("job %s is set aside for %g s, as its payload cannot be read: %s", job.id, pause, error)
+        while len(self._failures) > FAILURES_KEPT:
+            del self._failures[next(iter(self._failures))]
+        try:
+            await self._end(nacks, seconds)
+        except JQueueError:
+            self._hand_back([job.claim for job, _ in failures])  # with the next commit that lands
+
+    async def _make_dead(self, failures: list[tuple[JobRecord, Any]], seconds: float) -> None:
+        """Make jobs dead whose payloads are lost. A claim that is lost meanwhile needs nothing."""
+        for job, error in failures:
+            logger.error("job %s is dead, as its payload cannot be loaded: %s", job.id, error)
+        try:
+            await self._end([Nack(job.claim, error=error, dead=True) for job, error in failures], seconds)
+        except JQueueError as error:
+            logger.warning("jobs whose payloads are lost could not be made dead: %s. Their claims will be stale", error)
+
+
+def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], results: list[Any]) -> list[Any]:
+    """Return the results of enqueues: a new job has the payload that was given as bytes.
+
+    Args:
+        given: the operations as they were prepared.
+        named: the same operations, with their objects.
+        results: of these operations.
+    """
+    return [
+        result.evolve(payload=operation.large.content)
+        if isinstance(operation, NewJob)
+        and isinstance(stored, NewJob)
+        and operation.large is not None
+        and isinstance(operation.large.content, bytes)
+        and isinstance(result, JobRecord)
+        and result.payload_object == stored.job.payload_object
+        else result
+        for operation, stored, result in zip(given, named, results, strict=True)
+    ]
+
 
 AT_ONCE = 8
 """Number of objects of one call that are stored or loaded at the same time."""
@@ -59,8 +296,6 @@ HASHED_INLINE = 256 << 10
 """Number of bytes above which a digest is computed in a thread."""
 
 TRANSIENT = (StorageError, OSError, TimeoutError)
-
-Answer = TypeVar("Answer")
 
 
 class ValueObjects:

@@ -1,1 +1,0 @@
-"""The loop of one commit, for queues of every kind."""

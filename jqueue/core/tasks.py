@@ -1,0 +1,156 @@
+"""Work on an event loop: in slices, with turns for others between them, and requests that are sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from jqueue.domain.durations import exponential_bound
+from jqueue.domain.errors import DeadlineExceededError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.domain.slices import Result, Slices
+from jqueue.ports.clock import Entropy
+
+Answer = TypeVar("Answer")
+
+LONGEST_WAIT = 0.005
+"""Seconds for which a slice of work that can wait is put off at most. A commit on a file is mostly faster."""
+
+Turn = Callable[[], Awaitable[None]]
+"""Called between two slices."""
+
+
+async def one_turn() -> None:
+    """Give the event loop one turn."""
+    await asyncio.sleep(0)
+
+
+async def in_turns(slices: Slices[Result], turn: Turn = one_turn) -> Result:
+    """Run the slices, with a turn of the event loop between them, and return the result."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        await turn()
+
+
+class SpareTurns:
+    """Turns for work that can wait: it stands back while a commit is written.
+
+    A write in a thread needs the interpreter's lock after each of its system calls, some twenty times. If the event
+    loop were busy meanwhile, the write would wait for a slice each time, and all its callers with it.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the write under way: it belongs to another event loop, or to the process before a fork."""
+        self._written: asyncio.Future[None] | None = None
+
+    def begin_write(self) -> asyncio.Future[None]:
+        """Note that a commit is being written. The caller must pass the result to `end_write`."""
+        self._written = asyncio.get_running_loop().create_future()
+        return self._written
+
+    def end_write(self, written: asyncio.Future[None]) -> None:
+        """Note that the write has ended."""
+        if self._written is written:
+            self._written = None
+        written.set_result(None)
+
+    async def next(self) -> None:
+        """Give the event loop a turn, and wait for the end of a write, for some milliseconds at most."""
+        await one_turn()
+        if self._written is not None:
+            await asyncio.wait([self._written], timeout=LONGEST_WAIT)
+
+
+# Again after failures
+
+FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
+THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
+
+TRANSIENT = (StorageError, OSError, TimeoutError)
+"""Errors after which another try is made, except for StorageFatalError."""
+
+
+class Backoff:
+    """The pauses between the tries of one commit: growing, with full jitter."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+        self._failures = 0
+
+    def failure(self, *, throttled: bool) -> float:
+        """Return the seconds to wait after a failure of the store; more if it asked for fewer requests.
+
+        Args:
+            throttled: True if the store asked for fewer requests.
+        """
+        self._failures += 1
+        base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
+        return self._entropy.jitter(exponential_bound(self._failures, base, cap))
+
+
+def as_storage_error(error: BaseException) -> StorageError:
+    """Return a failure of a store as a StorageError. An error that already is one is returned unchanged."""
+    if isinstance(error, StorageError):
+        return error
+    if isinstance(error, TimeoutError):
+        return StorageError("the store did not answer in time", error if str(error) else None)
+    return StorageError(f"the storage adapter raised {type(error).__name__}", error)
+
+
+async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], entropy: Entropy, what: str) -> Answer:
+    """Read something outside of commits, and try again while the store fails.
+
+    Args:
+        deadline: maximum seconds.
+        read: reads it once.
+        entropy: draws the pauses.
+        what: its description, for the error.
+
+    Raises:
+        DeadlineExceededError: it could not be read in time.
+        StorageError: the store refused.
+    """
+    try:
+        return await ask_until(deadline, read, entropy, f"{what} could not be read before the deadline")
+    except StorageError:
+        raise
+    except Exception as error:
+        raise as_storage_error(error) from error
+
+
+async def ask_until(deadline: float, request: Callable[[], Awaitable[Answer]], entropy: Entropy, failed: str) -> Answer:
+    """Send a request that may be repeated, again and again while the store fails.
+
+    Args:
+        deadline: maximum seconds.
+        request: sends it once.
+        entropy: draws the pauses.
+        failed: the error if it was not answered in time; the reason is added.
+
+    Raises:
+        DeadlineExceededError: it was not answered in time.
+        StorageError: the store refused.
+    """
+    backoff = Backoff(entropy)
+    last: BaseException | None = None
+    try:
+        async with asyncio.timeout(deadline):
+            while True:
+                try:
+                    return await request()
+                except StorageFatalError:
+                    raise
+                except TRANSIENT as error:
+                    last = error
+                    await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
+    except TimeoutError as error:
+        why = next((each for each in (last, error) if each is not None and str(each)), None)
+        silent = "" if why else ": the store did not answer"
+        raise DeadlineExceededError(f"{failed}{silent}", why) from why
