@@ -2,7 +2,8 @@
 
 The lock is never on the data file itself: every write replaces that file, and a lock on a replaced file excludes no
 writer. The kernel releases the lock when its holder dies. Each lock has its own open file, so it excludes threads of
-the same process too. Nothing is held between calls, so fork and pickle need no care.
+the same process too. A forked child closes its copies of the files that are locked, or would keep the locks of a parent
+that is killed. Nothing else is held between calls, so fork and pickle need no care.
 
 The sidecar can be removed by hand at any moment, and then excludes no writer. So the last check of the sidecar, the
 check of the data file and the rename are one step under a second lock, on the folder. Only one writer at a time is in
@@ -18,16 +19,14 @@ import asyncio
 import errno
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import TypeVar
 
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
-from jqueue.runtime.posix_files import PRIVATE, file_status, give_to_owner_of, open_file, share_alike
+from jqueue.runtime.posix_files import PRIVATE, closing, file_status, give_to_owner_of, open_file, share_alike
 from jqueue.runtime.system import SystemClock
 
 try:
@@ -48,6 +47,30 @@ TURN_PAUSE = 0.0005
 
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.005  # a writer needs milliseconds: longer pauses would miss the moments between two writers
+
+
+_open: dict[object, int] = {}
+"""The open file of each lock and turn of this process."""
+
+
+def _close_in_child() -> None:
+    """Close the copies of the parent's files, and forget them: the copies of its locks do nothing when they end."""
+    while _open:
+        with suppress(OSError):
+            os.close(_open.popitem()[1])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _unlock(lock: object) -> None:
+    """Release a lock, unless that is done. Closing is not enough: a process forked meanwhile may still have a copy."""
+    if (descriptor := _open.pop(lock, None)) is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
 
 
 def has_file_locks() -> bool:
@@ -75,10 +98,8 @@ class FileLock:
             descriptor, _ = open_file(self._path, os.O_RDONLY)
         except FileNotFoundError:
             return ""
-        try:
+        with closing(descriptor):
             return _parse(_first_line(descriptor))
-        finally:
-            os.close(descriptor)
 
     def check(self) -> None:
         """Return if this process could take the lock once it is free.
@@ -91,10 +112,8 @@ class FileLock:
             descriptor, status = open_file(self._path, os.O_RDWR)
         except FileNotFoundError:
             return
-        try:
-            HeldLock(self._path, descriptor, status).read_token()
-        finally:
-            os.close(descriptor)
+        with HeldLock(self._path, descriptor, status) as lock:
+            lock.read_token()
 
     def acquire(self, mode: int = PRIVATE) -> HeldLock:
         """Take the lock. The end of the `with` block releases it.
@@ -159,21 +178,18 @@ class FileLock:
             if self._is_being_made():
                 return None
             raise
+        held = HeldLock(self._path, descriptor, status)
         try:
             if not status.st_size and stat.S_IMODE(status.st_mode) != mode:
                 with suppress(PermissionError):  # another user has just created it, and sets the mode too
                     os.fchmod(descriptor, mode)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = HeldLock(self._path, descriptor, status)
-            if held.is_in_place():
+            if _is_locked(descriptor) and held.is_in_place():
                 held.read_token()
                 return held
-        except BlockingIOError:
-            pass
         except BaseException:
-            os.close(descriptor)
+            _unlock(held)
             raise
-        os.close(descriptor)
+        _unlock(held)
         return None
 
     def _is_being_made(self) -> bool:
@@ -191,8 +207,6 @@ class Turn:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._state = threading.Lock()
-        self._descriptor: int | None = None
         self._ended = False
 
     def join(self, like: os.stat_result) -> None:
@@ -206,14 +220,12 @@ class Turn:
             StorageError: something else is there.
         """
         descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
+        _open[self] = descriptor
         try:
             share_alike(like, descriptor, status)
         finally:
-            with self._state:
-                if not self._ended:
-                    self._descriptor, descriptor = descriptor, -1
-            if descriptor >= 0:
-                os.close(descriptor)
+            if self._ended:
+                _unlock(self)
 
     async def wait(self) -> None:
         """Wait until no other writer has the turn, for half a second at most. A writer that could not join goes on.
@@ -224,18 +236,15 @@ class Turn:
         begun = clock.monotonic()
         until = begun + LONGEST_WAIT
         with suppress(OSError):  # the commit will tell
-            while self._descriptor is not None and begun < until and not _is_locked(self._descriptor):
+            while self in _open and begun < until and not _is_locked(_open[self]):
                 await asyncio.sleep(max(TURN_PAUSE, 8 * (clock.monotonic() - begun)))
                 begun = clock.monotonic()
 
     def end(self) -> None:
         """End the turn, or the wait for it. This may be called from another thread, and costs no time."""
-        with self._state:
-            self._ended, descriptor, self._descriptor = True, self._descriptor, None
-        if descriptor is not None:
-            with suppress(OSError):  # a process forked meanwhile has a copy of the descriptor, and the lock with it
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        self._ended = True
+        with suppress(OSError):
+            _unlock(self)
 
 
 def _is_locked(descriptor: int) -> bool:
@@ -255,22 +264,16 @@ class HeldLock:
     """
 
     def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
+        _open[self] = self._descriptor = descriptor
         self._path = path
-        self._descriptor = descriptor
         self._status = status  # while the file is open, no other file can have its inode
         self.token = ""
 
     def __enter__(self) -> HeldLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            # Closing is not enough: a process forked meanwhile has a copy of the descriptor, and the lock with it.
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(self._descriptor)
+    def __exit__(self, *_: object) -> None:
+        _unlock(self)
 
     def is_in_place(self) -> bool:
         """True if the path still leads to the locked file. If the file was removed, the lock excludes no writer."""
@@ -315,14 +318,11 @@ class HeldLock:
 def _lock_folder(descriptor: int) -> bool | None:
     """Lock a folder and return True. Return None if another process or thread holds the lock."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
+        return _is_locked(descriptor) or None
     except OSError as error:
         if error.errno == errno.EBADF:  # NFS locks only files that are open for writing, which no folder is
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)) from error
         raise
-    return True
 
 
 def _first_line(descriptor: int) -> bytes:

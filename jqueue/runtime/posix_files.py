@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from jqueue.domain.errors import StorageError, StorageFatalError
 
@@ -99,6 +100,26 @@ def open_file(path: str, flags: int, mode: int = PRIVATE) -> tuple[int, os.stat_
     return descriptor, status
 
 
+@contextmanager
+def storage_errors(doing: str, path: str, *but: type[OSError]) -> Iterator[None]:
+    """Raise system errors as `as_storage_error` does, but for some kinds."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, but):
+            raise
+        raise as_storage_error(error, doing, path) from error
+
+
+@contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    """Close an open file or folder at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def create_file(path: str) -> int:
     """Create a file with mode 0600, and open it for writing. The path must be free, so its kind need not be checked."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o600)
@@ -117,14 +138,6 @@ def file_status(path: str) -> os.stat_result | None:
         return None
     check_kind(path, status)
     return status
-
-
-def regular_file(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """Return the status of a regular file in a folder; None if it has gone or is not a regular file."""
-    try:
-        return entry.stat(follow_symlinks=False) if entry.is_file(follow_symlinks=False) else None
-    except FileNotFoundError:
-        return None
 
 
 def check_kind(path: str, status: os.stat_result) -> None:
@@ -230,11 +243,8 @@ def create_folder(path: str) -> None:
     create_folder(above)
     with suppress(FileExistsError):
         os.mkdir(path)
-    descriptor = open_folder(above)
-    try:
+    with closing(open_folder(above)) as descriptor:
         flush_folder(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def give_to_owner_of(status: os.stat_result, descriptor: int) -> None:

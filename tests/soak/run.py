@@ -282,7 +282,7 @@ class Soak:
 
     def _check_folder(self, file: Path) -> None:
         """Check that killed processes have left nothing beside the file for ever."""
-        expected = {file.name, f"{file.name}.lock", f"{file.name}.turn.lock", f"{file.name}.segments"}
+        expected = {file.name, f"{file.name}.lock", f"{file.name}.lock.lock", f"{file.name}.segments"}
         if left := {path.name for path in file.parent.iterdir()} - expected:
             self.ledger.blame(f"something was left beside the file: {', '.join(sorted(left))}")
         if (size := Path(f"{file}.lock").stat().st_size) > LARGEST_SIDECAR:

@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -56,7 +59,7 @@ async def test_a_writer_goes_on_without_its_turn_after_a_while(tmp_path, monkeyp
     storage = LocalFileSystemStorage(tmp_path / "queue.json")
     await storage.write(b"{}")
     async with asyncio.timeout(60), storage.turn(), storage.turn(), LocalFileSystemStorage(storage.path).turn():
-        assert (tmp_path / "queue.json.turn.lock").exists()
+        assert (tmp_path / "queue.json.lock.lock").exists()
     await storage.remove()
     assert [] == os.listdir(tmp_path)
 
@@ -98,3 +101,63 @@ async def test_a_wait_cancelled_at_any_moment_leaves_no_turn_behind(tmp_path, re
 async def _turns(storage):
     async with storage.turn():
         yield
+
+
+KILLED_WITH_A_CHILD = """
+import asyncio, os, signal, sys
+from jqueue import LocalFileSystemStorage
+
+def be_killed(*_):
+    if os.fork() == 0:
+        os.close(1)
+        os.read(0, 1)  # until the test closes its end
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(path, when):
+    storage = LocalFileSystemStorage(path)
+    content, etag = await storage.read()
+    if when == "write":
+        os.fsync = be_killed
+        await storage.write(b"{1}", etag)
+    async with storage.turn():
+        be_killed()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("when", ["turn", "write"])
+async def test_a_child_keeps_neither_turn_nor_lock_of_a_parent_that_was_killed(tmp_path, monkeypatch, when):
+    monkeypatch.setattr(file_lock, "LONGEST_WAIT", 3600.0)
+    storage = LocalFileSystemStorage(tmp_path / "queue.json", lock_timeout=20)
+    etag = await storage.write(b"{}")
+    command = [sys.executable, "-c", KILLED_WITH_A_CHILD, str(storage.path), when]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert b"" == parent.stdout.read()  # until both have closed it: the child lives on
+        assert -signal.SIGKILL == parent.wait()
+        async with asyncio.timeout(60), storage.turn():
+            await storage.write(b"{2}", etag)
+
+
+async def test_a_file_of_another_program_in_the_place_of_the_turns_stays(tmp_path):
+    storage, line = LocalFileSystemStorage(tmp_path / "queue.json"), tmp_path / "queue.json.lock.lock"
+    await storage.write(b"{}")
+    line.write_text("not ours")
+    async with storage.turn():
+        pass
+    await storage.remove()
+    assert "not ours" == line.read_text()
+
+
+async def test_a_queue_whose_name_ends_in_turn_has_a_lock_of_its_own(tmp_path):
+    storage, other = (
+        LocalFileSystemStorage(tmp_path / "queue.json"),
+        LocalFileSystemStorage(tmp_path / "queue.json.turn"),
+    )
+    await storage.write(b"{}")
+    etag = await other.write(b"{}")
+    async with storage.turn():
+        await other.write(b"{2}", etag)
+    await storage.remove()
+    assert {"queue.json.turn", "queue.json.turn.lock"} == set(os.listdir(tmp_path))

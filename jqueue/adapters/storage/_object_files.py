@@ -3,6 +3,8 @@
 The content goes into a temporary file `.<name>.<token>.object.tmp` in the same folder, and is flushed to the disk. A
 hard link gives it its name, which the system refuses if the name is taken. Then the folder is flushed. A process that
 dies at any instruction leaves a whole object or none, and perhaps a temporary file, which is removed after a day.
+
+The objects of a queue file are named `<name><suffix>`. A suffix with a slash leads to a folder.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ import errno
 import os
 import stat
 import threading
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterable, Iterator
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 
-from jqueue.adapters.storage._shared import check_range, check_suffix
+from jqueue.adapters.storage._shared import NoQueue, check_prefix, check_range, check_suffix, in_parts
 from jqueue.domain.errors import CASConflictError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import Listed
 from jqueue.runtime.posix_files import (
     PRIVATE,
-    as_storage_error,
     check_folders,
+    closing,
     create_file,
     create_folder,
     file_status,
@@ -32,8 +36,10 @@ from jqueue.runtime.posix_files import (
     readers_and_writers,
     set_mode,
     share_alike,
+    storage_errors,
     write_all,
 )
+from jqueue.runtime.threads import in_a_thread
 
 TEMPORARY = ".object.tmp"
 """End of the name of a temporary file."""
@@ -51,8 +57,8 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems that have no hard links."""
 
 
-class ObjectFiles:
-    """The objects beside one queue file. It may be shared, copied and pickled.
+class ObjectFiles(NoQueue):
+    """The objects beside one queue file: the methods of `SupportsObjects`. It may be shared, copied and pickled.
 
     Args:
         file: the absolute path of the queue file. If it exists, objects have its owner, group and mode.
@@ -62,17 +68,152 @@ class ObjectFiles:
 
     def __init__(self, file: str, mode: int, entropy: Entropy) -> None:
         self._file = file
-        self._base = os.path.dirname(file)
+        self._base, self._name = os.path.split(file)
         self._mode = mode
         self._entropy = entropy
         self._flushed: set[str] = set()
         self._cleaned: set[str] = set()
         self._users: tuple[int, ...] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_flushed": set(), "_cleaned": set(), "_users": None}
+    async def create_object(self, suffix: str, content: bytes) -> None:
+        """Create an object, as in `SupportsObjects`: a file in the same folder, or in one beside this file.
 
-    def follow(self, queue: os.stat_result) -> None:
+        It has the owner, group and mode of this file, or the mode of a new one. Cancelling a creation does not stop it.
+
+        Raises:
+            CASConflictError: the object exists.
+            StorageFatalError: as for `read`; or a link is in the way, or the file system has no hard links.
+            StorageError: the disk is full, or the system failed.
+            ValueError: the suffix is not one of an object.
+        """
+        new = _NewObject(self, suffix)
+
+        def create() -> None:
+            try:
+                new.write(content)
+                new.publish()
+            finally:
+                new.discard()
+
+        content = bytes(content)
+        await in_a_thread(create)
+
+    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
+        """Create an object from pieces, as in `SupportsObjects`. It is as strict as `create_object`.
+
+        Raises:
+            CASConflictError: the object exists.
+            StorageError: as for `create_object`.
+            ValueError: the suffix is not one of an object.
+        """
+        new, size = _NewObject(self, suffix), 0
+        try:
+            async with aclosing(in_parts(pieces, PART_BYTES)) as parts:
+                async for part, _ in parts:
+                    await in_a_thread(new.write, part)
+                    size += len(part)
+            await in_a_thread(new.publish)
+        finally:
+            await in_a_thread(new.discard)
+        return size
+
+    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return a range of an object, as in `SupportsObjects`.
+
+        Raises:
+            ObjectMissingError: the object does not exist.
+            StorageFatalError: as for `read`.
+            StorageError: the system failed.
+            ValueError: the suffix is not one of an object, or the range is none.
+        """
+        path = self._object_path(suffix)
+        check_range(start, stop)
+
+        def read() -> bytes:
+            try:
+                with storage_errors("read the object", path, FileNotFoundError):
+                    self._check_folders(path)
+                    descriptor, status = open_file(path, os.O_RDONLY)
+                    with closing(descriptor):
+                        end = status.st_size if stop is None else min(stop, status.st_size)
+                        return read_range(descriptor, start, end - start)
+            except FileNotFoundError:
+                raise ObjectMissingError(path) from None
+
+        return await in_a_thread(read)
+
+    async def remove_object(self, suffix: str) -> None:
+        """Delete an object, which need not exist. Its folder stays. Links are neither followed nor removed.
+
+        Raises:
+            StorageFatalError: as for `read`.
+            StorageError: the system failed.
+            ValueError: the suffix is not one of an object.
+        """
+        path = self._object_path(suffix)
+
+        def remove() -> None:
+            with suppress(FileNotFoundError), storage_errors("remove the object", path, FileNotFoundError):
+                self._check_folders(path)
+                if file_status(path) is not None:
+                    os.unlink(path)
+
+        await in_a_thread(remove)
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """Return the files whose path is this file's plus a suffix that begins with `prefix`.
+
+        A suffix with a slash is that of a file in a folder beside this file. Sidecars (names that end in `.lock`),
+        temporary files and links are left out. Never called by a queue.
+
+        Raises:
+            ValueError: the prefix is empty, or leads to another folder than those beside this file.
+            StorageFatalError: permission is refused, or the folder's path is not a folder.
+            StorageError: the system failed.
+        """
+        check_prefix(prefix)
+        inner, between, begins = (self._name + prefix).rpartition("/")
+        if prefix.startswith("/") or (between and not {"", ".", ".."}.isdisjoint(inner.split("/"))):
+            raise self._elsewhere(prefix)
+
+        def listed() -> list[Listed]:
+            with storage_errors("list the files beside the queue file", self._base):
+                return sorted(self._listed_in(inner, begins))
+
+        return await in_a_thread(listed)
+
+    def _listed_in(self, inner: str, begins: str) -> Iterator[Listed]:
+        """Yield the files in one of our folders, given its path from ours, and in the folders in it, at any depth."""
+        try:
+            check_folders(self._base, inner)
+            entries = os.scandir(os.path.join(self._base, inner))
+        except FileNotFoundError:
+            return
+        with entries:
+            for entry in entries:
+                is_own = entry.name.endswith(".lock") or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
+                if is_own or not entry.name.startswith(begins):
+                    continue
+                path = os.path.join(inner, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._listed_in(path, "")
+                elif entry.is_file(follow_symlinks=False):
+                    with suppress(FileNotFoundError):  # removed just now
+                        status = entry.stat(follow_symlinks=False)
+                        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                        yield Listed(path.removeprefix(self._name), modified, status.st_size)
+
+    def _elsewhere(self, suffix: str) -> ValueError:
+        return ValueError(f"the suffix of a file beside {self._name!r} must not lead to another folder, got {suffix!r}")
+
+    def _object_path(self, suffix: str) -> str:
+        check_suffix(suffix)
+        return self._file + suffix
+
+    def _check_folders(self, path: str) -> None:
+        check_folders(self._base, os.path.dirname(os.path.relpath(path, self._base)))
+
+    def _share_objects(self, queue: os.stat_result) -> None:
         """Give the folders beside the queue file to its users, with all objects in them, as far as this process may.
 
         It looks once in each process, and again when the owner, the group or the mode of the queue file has changed.
@@ -86,95 +227,29 @@ class ObjectFiles:
         self._users = users
         for end in FOLDERS:
             with suppress(OSError):  # there is none, or it belongs to another user, whose next write does this
-                self._share_folder(self._file + end, queue)
+                folder = self._file + end
+                status = os.stat(folder, follow_symlinks=False)
+                fits = (status.st_gid, readers_and_writers(status)) == users[1:]
+                if fits or not stat.S_ISDIR(status.st_mode):
+                    continue
+                # The folder itself comes last: after a kill, all is done again.
+                for path, _, names in os.walk(folder, topdown=False):
+                    for name in names:
+                        with (
+                            suppress(OSError, StorageError),
+                            closing(open_file(os.path.join(path, name), os.O_RDONLY)[0]) as descriptor,
+                        ):
+                            share_alike(queue, descriptor)
+                    with closing(open_folder(path)) as descriptor:
+                        share_alike(queue, descriptor)
 
-    def _share_folder(self, folder: str, queue: os.stat_result) -> None:
-        status = os.stat(folder, follow_symlinks=False)
-        fits = (status.st_gid, readers_and_writers(status)) == (queue.st_gid, readers_and_writers(queue))
-        if fits or not stat.S_ISDIR(status.st_mode):
-            return
-        for path, _, names in os.walk(folder, topdown=False):  # the folder itself last: after a kill, all is done again
-            for name in names:
-                with suppress(OSError, StorageError):
-                    self._share_opened(open_file(os.path.join(path, name), os.O_RDONLY)[0], queue)
-            self._share_opened(open_folder(path), queue)
-
-    def _share_opened(self, descriptor: int, queue: os.stat_result) -> None:
-        try:
+    def _share(self, descriptor: int) -> None:
+        """Give a new file or folder to the users of the queue file."""
+        queue = file_status(self._file)
+        if queue is not None:
             share_alike(queue, descriptor)
-        finally:
-            os.close(descriptor)
-
-    def new(self, suffix: str) -> NewObject:
-        """Return an object to be written, which exists once it is published."""
-        return NewObject(self, self._path(suffix), self._entropy.new_id())
-
-    def create(self, suffix: str, content: bytes) -> None:
-        """Create an object from its content."""
-        new = self.new(suffix)
-        try:
-            new.write(content)
-            new.publish()
-        finally:
-            new.discard()
-
-    def read(self, suffix: str, start: int, stop: int | None) -> bytes:
-        """Return a range of an object."""
-        path = self._path(suffix)
-        check_range(start, stop)
-        try:
-            self._check_folders(path)
-            descriptor, status = open_file(path, os.O_RDONLY)
-            try:
-                end = status.st_size if stop is None else min(stop, status.st_size)
-                return read_range(descriptor, start, end - start)
-            finally:
-                os.close(descriptor)
-        except FileNotFoundError:
-            raise ObjectMissingError(path) from None
-        except OSError as error:
-            raise as_storage_error(error, "read the object", path) from error
-
-    def remove(self, suffix: str) -> None:
-        """Delete an object, if it exists. Its folder stays."""
-        path = self._path(suffix)
-        try:
-            self._check_folders(path)
-            if file_status(path) is not None:
-                os.unlink(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise as_storage_error(error, "remove the object", path) from error
-
-    def open_temporary(self, path: str) -> int:
-        """Create a temporary file, and the missing folders above it. They are for the users of the queue file."""
-        create_folder(self._base)
-        folder = self._base
-        for name in os.path.relpath(path, self._base).split("/")[:-1]:
-            above, folder = folder, os.path.join(folder, name)
-            self._make_folder(above, folder)
-        descriptor = create_file(path)
-        try:
-            self._share(descriptor)
-            self._remove_leftovers(folder, os.fstat(descriptor).st_mtime)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def _remove_leftovers(self, folder: str, now: float) -> None:
-        """Remove the old temporary files of our objects from a folder, once in each process."""
-        if folder in self._cleaned:
-            return
-        self._cleaned.add(folder)
-        begin = f".{os.path.basename(self._file)}" if folder == self._base else "."
-        with suppress(OSError), os.scandir(folder) as entries:  # a file that cannot be removed does no harm
-            for entry in entries:
-                if entry.name.startswith(begin) and entry.name.endswith(TEMPORARY):
-                    with suppress(OSError):
-                        if entry.stat(follow_symlinks=False).st_mtime < now - LEFTOVER_SECONDS:
-                            os.unlink(entry.path)
+        elif self._mode != PRIVATE:
+            set_mode(descriptor, self._mode)
 
     def _make_folder(self, above: str, folder: str) -> None:
         """Make a folder unless it exists, and flush its name, once in each process, whoever made it."""
@@ -185,61 +260,63 @@ class ObjectFiles:
             if folder in self._flushed:
                 return
             if (queue := file_status(self._file)) is not None:
-                self.follow(queue)  # before the folder is shared below: a folder that fits is not looked into
-        descriptor = open_folder(folder)
-        try:
+                self._share_objects(queue)  # before the folder is shared below: a folder that fits is not looked into
+        with closing(open_folder(folder)) as descriptor:
             self._share(descriptor)  # also a folder of a process that was killed before this
-        finally:
-            os.close(descriptor)
-        descriptor = open_folder(above)
-        try:
+        with closing(open_folder(above)) as descriptor:
             flush_folder(descriptor)
-        finally:
-            os.close(descriptor)
         self._flushed.add(folder)
 
-    def _share(self, descriptor: int) -> None:
-        """Give a new file or folder to the users of the queue file."""
-        queue = file_status(self._file)
-        if queue is not None:
-            share_alike(queue, descriptor)
-        elif self._mode != PRIVATE:
-            set_mode(descriptor, self._mode)
-
-    def _check_folders(self, path: str) -> None:
-        check_folders(self._base, os.path.dirname(os.path.relpath(path, self._base)))
-
-    def _path(self, suffix: str) -> str:
-        check_suffix(suffix)
-        return self._file + suffix
+    def _remove_old_objects(self, folder: str, now: float) -> None:
+        """Remove the old temporary files of our objects from a folder, once in each process."""
+        if folder in self._cleaned:
+            return
+        self._cleaned.add(folder)
+        begin = f".{self._name}" if folder == self._base else "."
+        with suppress(OSError), os.scandir(folder) as entries:  # a file that cannot be removed does no harm
+            for entry in entries:
+                if entry.name.startswith(begin) and entry.name.endswith(TEMPORARY):
+                    with suppress(OSError):
+                        if entry.stat(follow_symlinks=False).st_mtime < now - LEFTOVER_SECONDS:
+                            os.unlink(entry.path)
 
 
-class NewObject:
+class _NewObject:
     """One object that is being written, by one call after another, each in any thread.
 
     A caller that is cancelled leaves its call to a thread. `discard` waits for that call, and ends all later ones.
     """
 
-    def __init__(self, files: ObjectFiles, path: str, token: str) -> None:
-        folder, name = os.path.split(path)
+    def __init__(self, files: ObjectFiles, suffix: str) -> None:
         self._files = files
-        self._path = path
-        self._temporary = os.path.join(folder, f".{name}.{token}{TEMPORARY}")
+        self._path = files._object_path(suffix)
+        self._folder, name = os.path.split(self._path)
+        self._temporary = os.path.join(self._folder, f".{name}.{files._entropy.new_id()}{TEMPORARY}")
         self._descriptor: int | None = None
         self._over = self._published = False
         self._guard = threading.Lock()
 
-    def write(self, part: bytes | bytearray | memoryview) -> None:
+    def write(self, part: bytes | bytearray) -> None:
         """Append these bytes."""
-        with self._guard:
+        with self._guard, storage_errors("write the object", self._path):
             if self._over:
                 return
-            try:
-                if self._descriptor is None:
-                    self._descriptor = self._files.open_temporary(self._temporary)
-                write_all(self._descriptor, part)
-            except OSError as error:
-                raise as_storage_error(error, "write the object", self._path) from error
+            if self._descriptor is None:
+                self._open()
+            assert self._descriptor is not None
+            write_all(self._descriptor, part)
+
+    def _open(self) -> None:
+        """Create the temporary file, and the missing folders above it. They are for the users of the queue file."""
+        files = self._files
+        create_folder(files._base)
+        folder = files._base
+        for name in os.path.relpath(self._path, folder).split("/")[:-1]:
+            above, folder = folder, os.path.join(folder, name)
+            files._make_folder(above, folder)
+        self._descriptor = create_file(self._temporary)
+        files._share(self._descriptor)
+        files._remove_old_objects(folder, os.fstat(self._descriptor).st_mtime)
 
     def publish(self) -> None:
         """Give the written file its name, durably.
@@ -247,35 +324,28 @@ class NewObject:
         Raises:
             CASConflictError: the name is taken, by an object that is durable.
         """
-        with self._guard:
+        with self._guard, storage_errors("create the object", self._path):
             if self._over:
                 return
             assert self._descriptor is not None, "an object is written before it is published"
-            try:
-                flush(self._descriptor)
-                folder = open_folder(os.path.dirname(self._path))
+            flush(self._descriptor)
+            with closing(open_folder(self._folder)) as folder:
                 try:
-                    self._link(folder)
-                finally:
-                    os.close(folder)
-            except OSError as error:
-                raise as_storage_error(error, "create the object", self._path) from error
-
-    def _link(self, folder: int) -> None:
-        try:
-            os.link(self._temporary, self._path, follow_symlinks=False)
-        except FileExistsError:
-            file_status(self._path)  # refuses a link or a folder
-            flush_folder(folder)  # the other creator may not have come to that yet
-            raise CASConflictError(f"{self._path!r} exists already: an object is created only once") from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            what = f"the file system of {self._path!r} has no hard links, which objects need: keep the queue on another"
-            raise StorageFatalError(f"Could not create the object: {what}", error) from error
-        self._published = True
-        os.unlink(self._temporary)
-        flush_folder(folder)
+                    os.link(self._temporary, self._path, follow_symlinks=False)
+                except FileExistsError:
+                    file_status(self._path)  # refuses a link or a folder
+                    flush_folder(folder)  # the other creator may not have come to that yet
+                    what = f"{self._path!r} exists already: an object is created only once"
+                    raise CASConflictError(what) from None
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    what = f"the file system of {self._path!r} has no hard links, which objects need"
+                    hint = "keep the queue on another"
+                    raise StorageFatalError(f"Could not create the object: {what}: {hint}", error) from error
+                self._published = True
+                os.unlink(self._temporary)
+                flush_folder(folder)
 
     def discard(self) -> None:
         """End the writing. Unless the object was published, nothing of it is left."""

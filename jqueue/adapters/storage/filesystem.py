@@ -16,22 +16,20 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
-from jqueue.adapters.storage._object_files import PART_BYTES, ObjectFiles
-from jqueue.adapters.storage._queue_folder import QueueFolder
-from jqueue.adapters.storage._shared import NoQueue, in_parts
+from jqueue.adapters.storage._object_files import ObjectFiles
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
-from jqueue.ports.storage import Listed
 from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, has_file_locks
 from jqueue.runtime.posix_files import (
     PRIVATE,
-    as_storage_error,
     check_replaceable,
+    closing,
     create_file,
     create_folder,
     file_status,
@@ -41,7 +39,9 @@ from jqueue.runtime.posix_files import (
     open_folder,
     read_all,
     readers_and_writers,
+    set_mode,
     share_alike,
+    storage_errors,
     write_all,
 )
 from jqueue.runtime.system import SystemClock, SystemEntropy
@@ -49,8 +49,10 @@ from jqueue.runtime.threads import in_a_thread
 
 _READS_WITHOUT_LOCK = 8
 
+_NOT_IN_A_NAME = re.compile(r"[^\w-]")
 
-class LocalFileSystemStorage(NoQueue):
+
+class LocalFileSystemStorage(ObjectFiles):
     """One object in a local file. Threads, event loops and forks may share it, and it may be pickled.
 
     A new file and its sidecar `<name>.lock` have mode 0600, or the mode given. A write keeps the mode and the group of
@@ -88,17 +90,13 @@ class LocalFileSystemStorage(NoQueue):
         self._path = pathlib.Path(path)
         if self._path.name in ("", "..") or "\0" in str(self._path):
             raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
-        self._file = str(self._path.absolute())
-        self._folder = QueueFolder(self._file)
         if mode & ~0o666 or mode & PRIVATE != PRIVATE:
             raise ValueError(f"mode must be from 0o600 to 0o666, with bits to read and write only, got {mode:#o}")
-        self._mode = mode
-        self._entropy = SystemEntropy() if entropy is None else entropy
+        super().__init__(str(self._path.absolute()), mode, SystemEntropy() if entropy is None else entropy)
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
-        self._line = f"{self._file}.turn.lock"
+        self._line = f"{self._sidecar}.lock"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
-        self._objects = ObjectFiles(self._file, mode, self._entropy)
 
     @property
     def path(self) -> pathlib.Path:
@@ -150,11 +148,17 @@ class LocalFileSystemStorage(NoQueue):
     async def turn(self) -> AsyncIterator[None]:
         """Wait until no other process that writes this file has the turn, as in `SupportsTurns`.
 
-        The turn is the lock of the file `<name>.turn.lock`. While there is no queue file, there are no turns.
+        The turn is the lock of the file `<name>.lock.lock`. While there is no queue file, there are no turns.
         """
         turn = Turn(self._line)
+
+        def join() -> None:
+            with suppress(OSError, StorageError):  # the commit will tell
+                if (status := file_status(self._file)) is not None:
+                    turn.join(status)
+
         try:
-            await in_a_thread(self._join_line, turn)
+            await in_a_thread(join)
             await turn.wait()
             yield
         finally:
@@ -177,7 +181,8 @@ class LocalFileSystemStorage(NoQueue):
         Raises:
             ValueError: the suffix leads to another folder.
         """
-        self._folder.check_suffix(suffix)
+        if os.path.basename(suffix) != suffix:
+            raise self._elsewhere(suffix)
         return LocalFileSystemStorage(
             f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy, mode=self._mode
         )
@@ -191,87 +196,13 @@ class LocalFileSystemStorage(NoQueue):
         """
         await in_a_thread(self._check_writable)
 
-    async def list_beside(self, prefix: str) -> list[Listed]:
-        """Return the files whose path is this file's plus a suffix that begins with `prefix`.
-
-        A suffix with a slash is that of a file in a folder beside this file. Sidecars (names that end in `.lock`),
-        temporary files and links are left out. Never called by a queue.
-
-        Raises:
-            ValueError: the prefix is empty, or leads to another folder than those beside this file.
-            StorageFatalError: permission is refused, or the folder's path is not a folder.
-            StorageError: the system failed.
-        """
-        return await in_a_thread(self._folder.listed, prefix)
-
-    async def create_object(self, suffix: str, content: bytes) -> None:
-        """Create an object, as in `SupportsObjects`: a file in the same folder, or in one beside this file.
-
-        It has the owner, group and mode of this file, or the mode of a new one. Cancelling a creation does not stop it.
-
-        Raises:
-            CASConflictError: the object exists.
-            StorageFatalError: as for `read`; or a link is in the way, or the file system has no hard links.
-            StorageError: the disk is full, or the system failed.
-            ValueError: the suffix is not one of an object.
-        """
-        await in_a_thread(self._objects.create, suffix, bytes(content))
-
-    async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
-        """Create an object from pieces, as in `SupportsObjects`. It is as strict as `create_object`.
-
-        Raises:
-            CASConflictError: the object exists.
-            StorageError: as for `create_object`.
-            ValueError: the suffix is not one of an object.
-        """
-        new, size = self._objects.new(suffix), 0
-        try:
-            async with aclosing(in_parts(pieces, PART_BYTES)) as parts:
-                async for part, _ in parts:
-                    await in_a_thread(new.write, part)
-                    size += len(part)
-            await in_a_thread(new.publish)
-        finally:
-            await in_a_thread(new.discard)
-        return size
-
-    async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return a range of an object, as in `SupportsObjects`.
-
-        Raises:
-            ObjectMissingError: the object does not exist.
-            StorageFatalError: as for `read`.
-            StorageError: the system failed.
-            ValueError: the suffix is not one of an object, or the range is none.
-        """
-        return await in_a_thread(self._objects.read, suffix, start, stop)
-
-    async def remove_object(self, suffix: str) -> None:
-        """Delete an object, which need not exist. Links are neither followed nor removed.
-
-        Raises:
-            StorageFatalError: as for `read`.
-            StorageError: the system failed.
-            ValueError: the suffix is not one of an object.
-        """
-        await in_a_thread(self._objects.remove, suffix)
-
-    def _join_line(self, turn: Turn) -> None:
-        with suppress(OSError, StorageError):  # the commit will tell
-            status = file_status(self._file)
-            if status is not None:
-                turn.join(status)
-
     def _read(self) -> tuple[bytes, str | None]:
-        try:
+        with storage_errors("read the queue file", self._file):
             for _ in range(_READS_WITHOUT_LOCK):
                 if (found := self._read_once()) is not None:
                     return found
             with self._lock.acquire():
                 found = self._read_once()
-        except OSError as error:
-            raise as_storage_error(error, "read the queue file", self._file) from error
         if found is None:
             raise StorageError(
                 f"{self._file!r} keeps changing while it is read: another program writes it without taking its lock. "
@@ -289,33 +220,26 @@ class LocalFileSystemStorage(NoQueue):
             descriptor, before = open_file(self._file, os.O_RDONLY)
         except FileNotFoundError:
             return b"", None
-        try:
+        with closing(descriptor):
             content = read_all(descriptor, before.st_size)
             token = self._lock.token()
             status = file_status(self._file)  # while the file is open, no other one can have its inode
-        finally:
-            os.close(descriptor)
         if status is None or not _same(status, before):
             return None
         return content, _etag(token, status)
 
     def _read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
-        try:
+        with storage_errors("look at the queue file", self._file):
             # The token is read last: if it is still the etag's, the file that was seen before it was not replaced.
             status = file_status(self._file)
             if status is not None and _etag(self._lock.token(), status) == etag:
                 return None
-        except OSError as error:
-            raise as_storage_error(error, "look at the queue file", self._file) from error
         return self._read()
 
     def _write(self, content: bytes, if_match: str | None, attempt: _WriteAttempt) -> str:
         try:
-            return self._write_on_condition(content, if_match, attempt)
-        except OSError as error:
-            failure = as_storage_error(error, "write the queue file", self._file)
-            failure.nothing_written = not attempt.may_be_in_place
-            raise failure from error
+            with storage_errors("write the queue file", self._file):
+                return self._write_on_condition(content, if_match, attempt)
         except StorageError as error:
             error.nothing_written = not attempt.may_be_in_place
             raise
@@ -326,92 +250,109 @@ class LocalFileSystemStorage(NoQueue):
         if (found is None) != (if_match is None):
             raise CASConflictError(self._describe_conflict(if_match))
         if if_match is None:
-            create_folder(self._folder.path)
-        folder = open_folder(self._folder.path)
-        try:
+            create_folder(self._base)
+        with closing(open_folder(self._base)) as folder:
             with self._lock.acquire(self._mode if found is None else readers_and_writers(found)) as lock:
-                self._folder.remove_leftovers()
-                status = self._open_current(attempt.replaced)
-                if status is not None:
+                self._remove_leftovers()
+                try:
+                    # For writing: a process that may not write the file must not replace it either.
+                    descriptor, status = open_file(self._file, os.O_RDWR)
+                    attempt.replaced.append(descriptor)
                     lock.share_alike(status)
-                    self._objects.follow(status)
+                    self._share_objects(status)
+                except FileNotFoundError:
+                    status = None
                 current = None if status is None else _etag(lock.token, status)
                 if current != if_match:
                     raise CASConflictError(self._describe_conflict(if_match))
                 etag = self._replace(content, status, lock, folder, attempt)
-            self._flush_rename(folder)
-        finally:
-            os.close(folder)
+            try:
+                flush_folder(folder)
+            except OSError as error:
+                raise StorageError(
+                    f"The new content of {self._file!r} is in place, but its folder could not be flushed to the disk: "
+                    "a power failure may still undo the write. Check the disk",
+                    error,
+                ) from error
         return etag
 
+    def _remove_leftovers(self) -> None:
+        """Remove, once in each process, the temporary files of writers that were killed.
+
+        The caller holds the lock, so no other writer has a temporary file now. The token has no dots, so the temporary
+        files of a queue whose name only begins like ours are left alone.
+        """
+        if self._file in self._cleaned:
+            return
+        leftover = re.compile(rf"\.{re.escape(self._name)}\.[^.]+\.tmp", re.DOTALL)
+        with suppress(OSError):  # a file that cannot be removed does no harm
+            for name in filter(leftover.fullmatch, os.listdir(self._base)):
+                with suppress(OSError):
+                    os.unlink(os.path.join(self._base, name))
+        self._cleaned.add(self._file)
+
+    def _temporary(self, folder: str, token: str) -> str:
+        return os.path.join(folder, f".{self._name}.{_NOT_IN_A_NAME.sub('_', token)}.tmp")
+
     def _check_writable(self) -> None:
-        try:
+        with storage_errors("write the queue file", self._file):
             if file_status(self._file) is not None:
-                self._check_replaceable()
+                with (
+                    closing(open_file(self._file, os.O_RDWR)[0]) as descriptor,
+                    closing(open_folder(self._base)) as folder,
+                ):
+                    check_replaceable(self._file, descriptor, folder)
             self._lock.check()
-            self._folder.check_room(self._entropy.new_id())
-        except OSError as error:
-            raise as_storage_error(error, "write the queue file", self._file) from error
-
-    def _check_replaceable(self) -> None:
-        descriptor, _ = open_file(self._file, os.O_RDWR)
-        try:
-            folder = open_folder(self._folder.path)
-            try:
-                check_replaceable(self._file, descriptor, folder)
-            finally:
-                os.close(folder)
-        finally:
-            os.close(descriptor)
-
-    def _open_current(self, opened: list[int]) -> os.stat_result | None:
-        """Open the file for writing: a process that may not write it must not replace it either."""
-        try:
-            descriptor, status = open_file(self._file, os.O_RDWR)
-        except FileNotFoundError:
-            return None
-        opened.append(descriptor)
-        return status
+            nearest = self._base
+            while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):
+                nearest = os.path.dirname(nearest)
+            temporary = self._temporary(nearest, self._entropy.new_id())
+            os.close(create_file(temporary))
+            with suppress(FileNotFoundError):  # another writer took it for a leftover
+                os.unlink(temporary)
 
     def _remove(self) -> None:
-        try:
+        with storage_errors("remove the queue file", self._file):
             # Before the lock, which would create a sidecar although there is no file.
             if file_status(self._file) is None and file_status(self._sidecar) is None:
                 return
-            folder = open_folder(self._folder.path)
-            try:
+            with closing(open_folder(self._base)) as folder:
                 with self._lock.acquire() as lock:
-                    self._folder.remove_leftovers()
+                    self._remove_leftovers()
                     with self._lock.folder(folder):
                         if file_status(self._file) is not None:
                             os.unlink(self._file)
                         if lock.is_in_place():  # the last step under this lock: the next writer makes a new sidecar
                             os.unlink(self._sidecar)
-                        with suppress(FileNotFoundError):
-                            os.unlink(self._line)
+                        with suppress(OSError, StorageError):
+                            line = file_status(self._line)
+                            if line is not None and not line.st_size:  # another program's file is not empty
+                                os.unlink(self._line)
                 flush_folder(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise as_storage_error(error, "remove the queue file", self._file) from error
 
     def _replace(
         self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int, attempt: _WriteAttempt
     ) -> str:
         """Replace the file that has the status `replaced` by one with the content, and return the new etag."""
         token = self._entropy.new_id()
-        temporary = self._folder.temporary(token)
+        temporary = self._temporary(self._base, token)
         descriptor = create_file(temporary)
         try:
             if replaced is not None:
                 share_alike(replaced, descriptor)
             elif self._mode != PRIVATE:
-                os.fchmod(descriptor, self._mode)
+                set_mode(descriptor, self._mode)
             write_all(descriptor, content)
             flush(descriptor)
             lock.set_token(token)
             with self._lock.folder(folder):  # a rename checks nothing, so the checks and it must be one step
-                self._check_unchanged(replaced, lock)
+                if not lock.is_in_place():
+                    what = f"The lock file of {self._file!r} was removed during a write"
+                    raise CASConflictError(f"{what}: nothing was written")
+                status = file_status(self._file)  # an edit by hand, or a write under another lock file than ours?
+                if status is not replaced and (status is None or replaced is None or not _same(status, replaced)):
+                    what = f"{self._file!r} was changed without its lock during a write"
+                    raise CASConflictError(f"{what}: nothing was written")
                 attempt.rename(temporary, self._file)
             return _etag(token, os.fstat(descriptor))  # only now: a rename changes the time of the last change
         except BaseException:
@@ -420,24 +361,6 @@ class LocalFileSystemStorage(NoQueue):
             raise
         finally:
             os.close(descriptor)
-
-    def _check_unchanged(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
-        """Refuse to overwrite an edit by hand, or a write made under another lock file than ours."""
-        if not lock.is_in_place():
-            raise CASConflictError(f"The lock file of {self._file!r} was removed during a write: nothing was written")
-        status = file_status(self._file)
-        if status is not replaced and (status is None or replaced is None or not _same(status, replaced)):
-            raise CASConflictError(f"{self._file!r} was changed without its lock during a write: nothing was written")
-
-    def _flush_rename(self, folder: int) -> None:
-        try:
-            flush_folder(folder)
-        except OSError as error:
-            raise StorageError(
-                f"The new content of {self._file!r} is in place, but its folder could not be flushed to the disk: "
-                "a power failure may still undo the write. Check the disk",
-                error,
-            ) from error
 
     def _describe_conflict(self, expected: str | None) -> str:
         if expected is None:
