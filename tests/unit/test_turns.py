@@ -134,6 +134,7 @@ async def test_a_child_keeps_neither_turn_nor_lock_of_a_parent_that_was_killed(t
     etag = await storage.write(b"{}")
     command = [sys.executable, "-c", KILLED_WITH_A_CHILD, str(storage.path), when]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
         assert b"" == parent.stdout.read()  # until both have closed it: the child lives on
         assert -signal.SIGKILL == parent.wait()
         async with asyncio.timeout(60), storage.turn():
