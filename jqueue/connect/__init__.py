@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from jqueue.connect.formats import FORMATS
 from jqueue.connect.parsed_url import EXAMPLES, parse_url, url_error
-from jqueue.connect.stores import STORES, bare_path
+from jqueue.connect.stores import FORMATS, STORES, bare_path
 from jqueue.domain.errors import InvalidURLError
 
 if TYPE_CHECKING:
@@ -71,12 +70,12 @@ def connect(
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
-        if kind is not None and kind is not StoreQueue:
+        if kind not in (None, StoreQueue):
             raise InvalidURLError(
                 "this URL names a queue of an older program, which the given class cannot open: leave the class out, "
                 "or call connect_queue(url, kind)"
             )
-        return StoreQueue(found, **settings)
+        kind = StoreQueue
     if kind is not None:
         return kind(found, **settings)
     if settings:
@@ -115,8 +114,8 @@ def connect_queue(
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
-        return StoreQueue(found, **settings)
-    if kind is None:
+        kind = StoreQueue
+    elif kind is None:
         from jqueue.core.broker import BrokerQueue
 
         kind = BrokerQueue

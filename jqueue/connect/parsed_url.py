@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from jqueue.domain.durations import LONGEST
@@ -17,7 +17,6 @@ Given = TypeVar("Given")
 Value = TypeVar("Value")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_REGION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 
 EXAMPLES = {
@@ -32,12 +31,22 @@ EXAMPLES = {
 }
 
 
-@dataclass(frozen=True)
-class OptionType:
+class OptionType(NamedTuple):
     """The kind of value that an option takes: its description, and the conversion of its text."""
 
     description: str
     convert: Callable[[str], Any]
+
+
+def matching(description: str, pattern: str, convert: Callable[[str], Any] = str) -> OptionType:
+    """Return the kind of value whose text matches a pattern."""
+
+    def checked(text: str) -> Any:
+        if not re.fullmatch(pattern, text):
+            raise ValueError("another text")
+        return convert(text)
+
+    return OptionType(description, checked)
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +88,32 @@ class ParsedURL:
             if taken[option] is None:
                 raise url_error(self.scheme, f"has a wrong value for {option}, which takes {known[option].description}")
         return taken
+
+    def check_object(self, what: str) -> None:
+        """Check that the URL names a bucket and an object in it."""
+        if not self.host:
+            raise url_error(self.scheme, f"names no {what}")
+        if ":" in self.host:
+            right = "give an endpoint as an option, and write / ? # in a key as %2F %3F %23"
+            raise url_error(self.scheme, f"has a colon in the name of its {what} ({right})")
+        if not _NAME.fullmatch(self.host):
+            raise url_error(self.scheme, f"has a name that no {what} can have")
+        if not self.name or self.name.endswith("/"):
+            raise url_error(self.scheme, f"names a {what}, but no object in it")
+        if or_none(str.encode, self.name) is None:
+            raise url_error(self.scheme, "names an object by bytes that are not UTF-8")
+
+    def check_no_user(self) -> None:
+        """Check that the URL names no user, for a store that takes none."""
+        if self.user is not None:
+            raise url_error(self.scheme, "names a user, which this store does not take from a URL")
+
+    def path(self) -> str:
+        """Return the path that the URL names: all after its second slash."""
+        self.check_no_user()
+        if self.host not in ("", "localhost"):
+            raise url_error(self.scheme, "has two slashes where three belong: its path begins with the third")
+        return f"/{self.name}"
 
 
 def check_folder(path: str | os.PathLike[str], *, create: bool) -> None:
@@ -137,27 +172,6 @@ def _unescape(scheme: str, text: str) -> str:
     return plain
 
 
-def check_object(url: ParsedURL, what: str) -> None:
-    """Check that a URL names a bucket and an object in it."""
-    if not url.host:
-        raise url_error(url.scheme, f"names no {what}")
-    if ":" in url.host:
-        right = "give an endpoint as an option, and write / ? # in a key as %2F %3F %23"
-        raise url_error(url.scheme, f"has a colon in the name of its {what} ({right})")
-    if not _NAME.fullmatch(url.host):
-        raise url_error(url.scheme, f"has a name that no {what} can have")
-    if not url.name or url.name.endswith("/"):
-        raise url_error(url.scheme, f"names a {what}, but no object in it")
-    if or_none(str.encode, url.name) is None:
-        raise url_error(url.scheme, "names an object by bytes that are not UTF-8")
-
-
-def check_no_user(url: ParsedURL) -> None:
-    """Check that a URL names no user, for a store that takes none."""
-    if url.user is not None:
-        raise url_error(url.scheme, "names a user, which this store does not take from a URL")
-
-
 def url_error(scheme: str, what: str) -> InvalidURLError:
     """Return the error that says what is wrong with a URL and shows a right one."""
     return InvalidURLError(f"the {scheme}:// URL {what}: it should look like {EXAMPLES[scheme]}")
@@ -174,33 +188,6 @@ def or_none(convert: Callable[[Given], Value], given: Given, refusal: type[Excep
         return None
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("not for a header")
-    return text
-
-
-def region(text: str) -> str:
-    """Return the name of a region, checked."""
-    if not _REGION.fullmatch(text):
-        raise ValueError("not a region")
-    return text
-
-
-def addressing_style(text: str) -> str:
-    """Return the style in which requests name a bucket, checked."""
-    if text not in ("auto", "path", "virtual"):
-        raise ValueError("not a style")
-    return text
-
-
-def etag_style(text: str) -> str:
-    """Return the style of etags in a condition, checked."""
-    if text not in ("quoted", "unquoted"):
-        raise ValueError("not a style")
-    return text
-
-
 def _endpoint(text: str) -> str:
     """Return the URL of an endpoint, checked. It must hold no secrets, as errors of the clients show it."""
     parts = urlsplit(text)
@@ -211,12 +198,6 @@ def _endpoint(text: str) -> str:
     return text
 
 
-def _boolean(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError("not a truth value")
-    return text == "true"
-
-
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds <= LONGEST:
@@ -224,7 +205,14 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("not for a header")
+    return text
+
+
 TEXT = OptionType("printable text", _printable)
 ENDPOINT = OptionType("the URL of an http or https server, without user, ? and #", _endpoint)
-BOOLEAN = OptionType("true or false", _boolean)
+BOOLEAN = matching("true or false", "true|false", "true".__eq__)
 DURATION = OptionType("a number of seconds above 0", _seconds)
+COUNT = matching("a whole number above 0", "(?=0*[1-9])[0-9]{1,9}", int)

@@ -1,4 +1,4 @@
-"""The storage for a URL, whose parts become the arguments of an adapter."""
+"""The storage for a URL, whose parts become the arguments of an adapter; or the store of an older queue."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from weakref import WeakValueDictionary
 
 from jqueue.connect.parsed_url import (
     BOOLEAN,
+    COUNT,
     DURATION,
     ENDPOINT,
     EXAMPLES,
     TEXT,
     OptionType,
     ParsedURL,
-    addressing_style,
     check_folder,
-    check_no_user,
-    check_object,
-    etag_style,
+    matching,
     or_none,
-    region,
     url_error,
 )
 from jqueue.domain.errors import InvalidURLError
 
 if TYPE_CHECKING:
     from jqueue.adapters.storage.memory import InMemoryStorage
+    from jqueue.formats.port import JobStorePort
     from jqueue.ports.storage import ObjectStoragePort
 
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
@@ -59,13 +57,13 @@ def _in_a_file(path: str | os.PathLike[str], **options: Any) -> ObjectStoragePor
 
 
 def _s3(url: ParsedURL) -> ObjectStoragePort:
-    check_object(url, "bucket")
+    url.check_object("bucket")
     options = url.option_values(
         endpoint_url=ENDPOINT,
-        region_name=OptionType("the name of a region", region),
+        region_name=matching("the name of a region", "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"),
         profile_name=TEXT,
-        addressing_style=OptionType("path, virtual or auto", addressing_style),
-        etag_style=OptionType("quoted or unquoted", etag_style),
+        addressing_style=matching("path, virtual or auto", "path|virtual|auto"),
+        etag_style=matching("quoted or unquoted", "quoted|unquoted"),
         server_side_encryption=TEXT,
         sse_kms_key_id=TEXT,
         storage_class=TEXT,
@@ -86,8 +84,8 @@ def _s3(url: ParsedURL) -> ObjectStoragePort:
 
 
 def _gs(url: ParsedURL) -> ObjectStoragePort:
-    check_object(url, "bucket")
-    check_no_user(url)
+    url.check_object("bucket")
+    url.check_no_user()
     options = url.option_values(endpoint_url=ENDPOINT, project=TEXT, kms_key_name=TEXT, timeout=DURATION)
     from jqueue.adapters.storage.gcs import GCSStorage
 
@@ -95,7 +93,7 @@ def _gs(url: ParsedURL) -> ObjectStoragePort:
 
 
 def _az(url: ParsedURL) -> ObjectStoragePort:
-    check_object(url, "container")
+    url.check_object("container")
     options = url.option_values(
         account_url=ENDPOINT,
         account_key=TEXT,
@@ -124,26 +122,15 @@ def _az(url: ParsedURL) -> ObjectStoragePort:
     return storage
 
 
-def _mode(text: str) -> int:
-    mode = int(text, 8) if text.isascii() and text.isdecimal() else 0
-    if mode & ~0o666 or mode & 0o600 != 0o600:
-        raise ValueError("not a mode")
-    return mode
-
-
-_MODE = OptionType("a mode in octal, from 600 to 666, such as 660", _mode)
-
-
 def _file(url: ParsedURL) -> ObjectStoragePort:
-    check_no_user(url)
-    if url.host not in ("", "localhost"):
-        raise url_error("file", "has two slashes where three belong: its path begins with the third")
-    options = url.option_values(lock_timeout=DURATION, mode=_MODE, create=BOOLEAN)
+    path = url.path()
+    mode = matching("a mode in octal, from 600 to 666, such as 660", "0*6[0246]{2}", partial(int, base=8))
+    options = url.option_values(lock_timeout=DURATION, mode=mode, create=BOOLEAN)
     create = options.pop("create", url.create)
-    storage = _in_a_file(f"/{url.name}", **options)
+    storage = _in_a_file(path, **options)
     if storage is None:
         raise url_error("file", "names no file")
-    check_folder(f"/{url.name}", create=create)
+    check_folder(path, create=create)
     return storage
 
 
@@ -152,7 +139,7 @@ _naming = threading.Lock()
 
 
 def _memory(url: ParsedURL) -> ObjectStoragePort:
-    check_no_user(url)
+    url.check_no_user()
     url.option_values()
     from jqueue.adapters.storage.memory import InMemoryStorage
 
@@ -169,4 +156,78 @@ STORES: dict[str, Callable[[ParsedURL], ObjectStoragePort]] = {
     "az": _az,
     "file": _file,
     "memory": _memory,
+}
+
+
+def _path_and_options(url: ParsedURL, **known: OptionType) -> tuple[str, dict[str, Any]]:
+    """Return the path and the options of the URL of an older queue. The folder of the path exists or may be created."""
+    path = url.path()
+    if not path.strip("/") or "\0" in path:
+        raise url_error(url.scheme, "names no path that a file system can have")
+    options = url.option_values(entrypoint=TEXT, fsync=BOOLEAN, **known, create=BOOLEAN)
+    check_folder(path.rstrip("/"), create=options.pop("create", url.create))
+    return path, options
+
+
+def _vsqs(url: ParsedURL) -> JobStorePort:
+    path, options = _path_and_options(
+        url,
+        unit=matching("us or ms", "us|ms"),
+        capacity=COUNT._replace(description="a number of messages above 0"),
+        when_full=matching("refuse or wait", "refuse|wait"),
+    )
+    from jqueue.formats.vsqs.store import VsqsFolder
+
+    return VsqsFolder(path, **options)
+
+
+_AGE = matching("a whole number of seconds, where 0 means never", "[0-9]+", float)
+_DIRQ_OF_SIMPLE = {"granularity": COUNT}
+_DIRQ_OF_QUEUE = {"schema": TEXT, "payload": TEXT, "headers": TEXT, "maxelts": COUNT}
+
+
+def _dirq(url: ParsedURL) -> JobStorePort:
+    path, options = _path_and_options(
+        url,
+        kind=matching("simple or queue", "simple|queue"),
+        umask=matching("a umask in octal, such as 077", "(0o)?0*[0-7]{1,3}", partial(int, base=8)),
+        maxtemp=_AGE,
+        maxlock=_AGE,
+        **_DIRQ_OF_SIMPLE,
+        **_DIRQ_OF_QUEUE,
+    )
+    from jqueue.formats.dirq.elements import DirqElements
+    from jqueue.formats.dirq.names import Schema
+    from jqueue.formats.dirq.simple import DirqSimple
+
+    folders = any(os.path.isdir(f"{path}/{name}") for name in ("temporary", "obsolete"))
+    kind = options.pop("kind", "queue" if folders or options.keys() & _DIRQ_OF_QUEUE.keys() else "simple")
+    others = _DIRQ_OF_SIMPLE if kind == "queue" else _DIRQ_OF_QUEUE
+    if misplaced := sorted(options.keys() & others.keys()):
+        raise url_error("dirq", f"has {', '.join(misplaced)}, which kind={kind} does not take")
+    if kind == "simple":
+        return DirqSimple(path, **options)
+    text, payload = options.pop("schema", "body:binary,header:table?"), options.pop("payload", "body")
+    headers = options.pop("headers", None)
+    schema = or_none(lambda given: Schema.parse(given, payload, headers), text)
+    if schema is None:
+        words = "a binary or string for the payload, a table for headers, and a ? after each other kind"
+        raise url_error("dirq", f"has a schema that cannot hold jobs: write name:kind,name:kind with {words}")
+    return DirqElements(path, schema=schema, **options)
+
+
+def _textq(url: ParsedURL) -> JobStorePort:
+    single_or_many = matching("single or many", "single|many")
+    path, options = _path_and_options(url, hide=BOOLEAN, lines=single_or_many, settle=DURATION)
+    if path.endswith("/"):
+        raise url_error(url.scheme, "names a folder instead of a file")
+    from jqueue.formats.textqueue.store import TextQueueFile
+
+    return TextQueueFile(path, single_lines=options.pop("lines", "many") == "single", **options)
+
+
+FORMATS: dict[str, Callable[[ParsedURL], JobStorePort]] = {
+    "vsqs": _vsqs,
+    "dirq": _dirq,
+    "textq": _textq,
 }

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import jqueue
-from jqueue.connect.formats import FORMATS
 from jqueue.connect.parsed_url import EXAMPLES
+from jqueue.connect.stores import FORMATS
 from jqueue.domain.job_options import ALL_OPTIONS
 from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
