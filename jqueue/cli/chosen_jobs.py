@@ -1,10 +1,9 @@
-"""The jobs that an operator has chosen: one job by its id, or several by filters. The short ids by which to choose."""
+"""The job that an operator has chosen by its id, or by the beginning of it, and the short ids by which to choose."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from datetime import datetime
 
 from jqueue.cli.progress import reading
@@ -18,11 +17,12 @@ NAMED = 3
 """Largest number of ids to name in an error about an id that is not clear."""
 
 
-async def one_job(view: QueueView, job_id: str) -> Job:
+async def one_job(view: QueueView, now: datetime, job_id: str) -> Job:
     """Return the job with an id, or the only job whose id begins with it.
 
     Args:
         view: the queue.
+        now: the time by its clock.
         job_id: an id, or the beginning of one.
 
     Raises:
@@ -38,11 +38,10 @@ async def one_job(view: QueueView, job_id: str) -> Job:
     first: list[Job] = []
     number = 0
     with reading(view, "looking") as (told, _):
-        async with aclosing(told.jobs(prefix=prefix)) as found:
-            async for job in found:
-                number += 1
-                if number <= NAMED:
-                    first.append(job)
+        async for job in told.jobs(now, Selection(id_prefix=prefix)):
+            number += 1
+            if number <= NAMED:
+                first.append(job)
     if not first:
         raise JobNotFoundError(prefix)
     if number > 1:
@@ -52,24 +51,6 @@ async def one_job(view: QueueView, job_id: str) -> Job:
             f"{'They are' if number <= NAMED else 'The first are'} {shown}"
         )
     return first[0]
-
-
-async def chosen_jobs(
-    view: QueueView, selection: Selection, now: datetime, *, others: bool = True
-) -> AsyncGenerator[Job, None]:
-    """Iterate over the jobs that filters choose. Parts of the queue that cannot have such jobs are not looked at.
-
-    Args:
-        view: the queue.
-        selection: the filters.
-        now: the time by its clock.
-        others: as in `QueueView.jobs`.
-    """
-    names, prefix = selection.entrypoints, selection.id_prefix or ""
-    async with aclosing(view.jobs(*selection.statuses, entrypoints=names, prefix=prefix, others=others)) as candidates:
-        async for job in candidates:
-            if selection.matches(job, now):
-                yield job
 
 
 SHORTEST = 8

@@ -11,8 +11,9 @@ import typer
 from jqueue.cli.chosen_jobs import ShortIds
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import instant, moment, show, show_json, table
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
+from jqueue.domain.selection import Phase, Selection
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -42,8 +43,9 @@ def dead(
     """
 
     async def find_dead(opened: OpenedQueue) -> tuple[str, list[Job]]:
-        names = () if entrypoint is None else (entrypoint,)
-        found = [job.evolve(payload=b"") async for job in opened.view.jobs(JobStatus.DEAD, entrypoints=names)]
+        names = frozenset(() if entrypoint is None else (entrypoint,))
+        dead_jobs = opened.view.jobs(opened.now(), Selection(frozenset({Phase.DEAD}), names))
+        found = [job.evolve(payload=b"") async for job in dead_jobs]
         return opened.name, sorted(found, key=lambda job: (instant(job.dead_at) or "", job.sequence))
 
     name, found = on_queue(url, find_dead, as_json=as_json)

@@ -16,7 +16,6 @@ from jqueue.cli.filters import selecting
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import jobs, show_json
 from jqueue.cli.progress import reading
-from jqueue.cli.queue_order import jobs_in_order
 from jqueue.core.blob.job_lines import export_line
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.models import Job
@@ -65,7 +64,7 @@ def export(
 
 async def _lines(opened: OpenedQueue, selection: Selection) -> AsyncIterator[str]:
     """Yield the lines of the jobs, in the order of the queue."""
-    async for job in jobs_in_order(opened.view, selection, opened.now()):
+    async for job in opened.view.jobs(opened.now(), selection, in_order=True):
         yield await _line(opened, job)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from typing import Annotated
 
 import typer
@@ -106,21 +105,12 @@ async def _events(
         raise RefusedError(OFF)
     if known.stopped:
         typer.echo(f"jqueue: {STOPPED}", err=True)
-    whole = job_id if job_id and await _is_whole(opened, job_id) else None
+    whole = None  # an id of the queue, which can then be searched for as it is
+    if job_id and job_id.isprintable() and await opened.view.find(job_id) is not None:
+        whole = job_id
     async for each in queue.history_of(opened.view, job_id=whole, since=first, until=end):
         if job_id is None or (each.job_id is not None and each.job_id.startswith(job_id)):
             yield each
-
-
-async def _is_whole(opened: OpenedQueue, job_id: str) -> bool:
-    """Return True if a job of the queue has exactly this id, which can then be searched for as it is."""
-    if not job_id.isprintable():
-        return False
-    async with aclosing(opened.view.ids(prefix=job_id)) as known:
-        async for each in known:
-            if each == job_id:
-                return True
-    return False
 
 
 def _verbs(names: Sequence[str]) -> frozenset[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import chain, islice
@@ -13,30 +13,25 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.chosen_jobs import ShortIds, chosen_jobs
+from jqueue.cli.chosen_jobs import ShortIds
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, lines_of, write_lines
 from jqueue.cli.filters import selecting
 from jqueue.cli.live import Draw, Interval, live
-from jqueue.cli.next_jobs import add_next, come_in_order
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import age, lines_of_json, refusal, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
-from jqueue.cli.queue_order import jobs_in_order
 from jqueue.cli.sorted_rows import SortedRows
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JobsUnreadableError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.selection import QUEUED, FirstItems, Phase, Selection, phase_of, since
+from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, place_of, since
 
 WIDE = 120
 """Width of a terminal from which on ids are shown in full."""
 
 TITLES = 3
 """Number of lines beside the jobs."""
-
-PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
-"""The phases in the order in which they are listed."""
 
 STYLES = {
     Phase.IN_PROGRESS: "green",
@@ -218,7 +213,7 @@ async def write_as_found(view: QueueView, selection: Selection, now: datetime, l
     """Write all jobs that are chosen, as they are read. Return them instead if they are few."""
     first: list[Job] = []
     long, damage = False, None
-    async with aclosing(jobs_by_phase(view, selection, now)) as jobs:
+    async with aclosing(view.jobs(now, selection, in_order=True)) as jobs:
         try:
             async for job in jobs:
                 first.append(job)
@@ -249,7 +244,7 @@ async def write_sorted(
     place, first, damage = _place_of(sort, now), list[Job](), None
     with closing(SortedRows[Any](reverse=reverse)) as rows:
         try:
-            async for job in chosen_jobs(view, selection, now):
+            async for job in view.jobs(now, selection):
                 if rows.number < SAMPLE:
                     first.append(job)
                 rows.add(place(job), listed.row_of(job))
@@ -290,23 +285,26 @@ async def find_jobs(
         limit: maximum number of jobs; None for all.
         reverse: True to reverse the order.
     """
-    first, beyond, damage = FirstItems(limit, _place_of(sort, now), reverse=reverse), 0, None
+    if limit is not None and sort is None and not reverse:
+        jobs, more, segments = await view.first_jobs(limit, now, selection)
+        damage, number = JobsUnreadableError(segments) if segments else None, len(jobs)
+        try:
+            number = await view.count(now, selection) if more else number
+        except JobsUnreadableError as error:
+            damage = error
+        return Found(jobs, view, now, max(0, number - len(jobs)), sort, damage)
+    first, damage = FirstItems(limit, _place_of(sort, now), reverse=reverse), None
     try:
-        if limit is not None and sort is None and not reverse and come_in_order(view, selection):
-            async for job in chosen_jobs(view, selection, now, others=False):
-                first.add(job)
-            beyond = await add_next(first, limit, view, selection, now)
-        else:
-            async for job in chosen_jobs(view, selection, now):
-                first.add(job)
+        async for job in view.jobs(now, selection):
+            first.add(job)
     except JobsUnreadableError as error:  # all others were found
         damage = error
     jobs = first.found()
-    return Found(jobs, view, now, first.number + beyond - len(jobs), sort, damage)
+    return Found(jobs, view, now, first.number - len(jobs), sort, damage)
 
 
 def _place_of(sort: Order | None, now: datetime) -> Callable[[Job], Any]:
-    return _by_phase(now) if sort is None else _KEYS[sort](now)
+    return (lambda job: place_of(job, now)) if sort is None else _KEYS[sort](now)
 
 
 async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
@@ -363,52 +361,6 @@ def _row(job: Job, shown: Mapping[str, str], now: datetime, sort: Order | None) 
 
 def _size_of(job: Job) -> int:
     return job.payload_object.size if job.payload_object else len(job.payload)
-
-
-async def jobs_by_phase(view: QueueView, selection: Selection, now: datetime) -> AsyncGenerator[Job, None]:
-    """Iterate over the chosen jobs as they are listed by default. Ready and scheduled jobs are read as they come up.
-
-    Raises:
-        JobsUnreadableError: at the end, if segments are missing or damaged.
-        StorageError: the store failed.
-    """
-    phases, damaged, held = selection.phases or frozenset(Phase), dict[str, str](), list[Job]()
-    if phases - QUEUED:
-        try:
-            async for job in chosen_jobs(view, replace(selection, phases=phases - QUEUED), now):
-                held.append(job)
-        except JobsUnreadableError as error:
-            damaged.update(error.segments)
-    held.sort(key=_by_phase(now))
-    for job in held:
-        if job.status is JobStatus.IN_PROGRESS:
-            yield job
-    expired = []
-    if phases & QUEUED:
-        try:
-            async for job in jobs_in_order(view, replace(selection, phases=phases & QUEUED), now):
-                if phase_of(job, now) is Phase.EXPIRED:
-                    expired.append(job)
-                else:
-                    yield job
-        except JobsUnreadableError as error:
-            damaged.update(error.segments)
-    for job in (*sorted(expired, key=since), *(job for job in held if job.status is not JobStatus.IN_PROGRESS)):
-        yield job
-    if damaged:
-        raise JobsUnreadableError(damaged)
-
-
-def _by_phase(now: datetime) -> Callable[[Job], Any]:
-    places = {phase: place for place, phase in enumerate(PHASES)}
-
-    def key(job: Job) -> Any:
-        phase = phase_of(job, now)
-        if phase is Phase.READY:
-            return (places[phase], job.priority, job.sequence, now)
-        return (places[phase], 0, 0, since(job))
-
-    return key
 
 
 _KEYS: Mapping[Order, Callable[[datetime], Callable[[Job], Any]]] = {

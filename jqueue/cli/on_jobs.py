@@ -11,13 +11,14 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from jqueue.cli.chosen_jobs import chosen_jobs, one_job
+from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import UNUSABLE, jobs, note, refusal, show, show_json
 from jqueue.cli.progress import jobs_counted, reading
@@ -138,7 +139,7 @@ def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_js
     """
 
     async def do(opened: OpenedQueue) -> tuple[Job, Any]:
-        job = await one_job(opened.view, job_id)
+        job = await one_job(opened.view, opened.now(), job_id)
         if dry_run and phase_of(job, opened.now()) in change.phases:
             return job, None
         if dry_run:
@@ -181,7 +182,7 @@ def change_jobs(
         now, able, others, last, damage = opened.now(), Counter[str](), 0, 0, None
         try:
             with reading(opened.view, "counting", names=selection.entrypoints) as (view, _):
-                async for job in chosen_jobs(view, selection if counts_others else within, now):
+                async for job in view.jobs(now, selection if counts_others else within):
                     if phase_of(job, now) in change.phases:
                         able[job.entrypoint] += 1
                         last = max(last, job.sequence)
@@ -247,20 +248,12 @@ async def _change_all(opened: OpenedQueue, chosen: Chosen, selection: Selection,
 
 
 async def _chunks(opened: OpenedQueue, selection: Selection, last: int) -> AsyncIterator[list[ChosenJob]]:
-    """Yield the chosen jobs, some at a time: those of the queue's object by their places, then those of segments."""
-    now, view = opened.now(), opened.view
-    hot = [_chosen(job) async for job in chosen_jobs(view, selection, now, others=False)]
+    """Yield the chosen jobs, some at a time."""
     chunk: list[ChosenJob] = []
-    for each in sorted((job for job in hot if job.sequence <= last), key=lambda job: job.sequence):
-        chunk.append(each)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    names, prefix = selection.entrypoints, selection.id_prefix or ""
-    async with view.other_jobs(frozenset(selection.statuses), names, prefix) as rows:
+    async with aclosing(opened.view.jobs(opened.now(), selection)) as found:
         try:
-            async for job in rows:
-                if not selection.matches(job, now) or job.sequence > last:
+            async for job in found:
+                if job.sequence > last:
                     continue
                 if len(chunk) == CHUNK or (chunk and abs(job.sequence - chunk[0].sequence) > APART):
                     yield chunk

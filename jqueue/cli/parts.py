@@ -39,7 +39,7 @@ async def read_job(opened: OpenedQueue, job_id: str, *, with_payload: bool) -> D
         JobNotFoundError: there is no such job.
     """
     opened.queue.capabilities.require("reschedule")
-    job = await one_job(opened.view, job_id)
+    job = await one_job(opened.view, opened.now(), job_id)
     if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
         raise RefusedError(f"this job is {_status(job)}: only a waiting or a dead job can be edited")
     if with_payload and job.payload_apart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jqueue.core.view import QueueView
@@ -93,7 +94,7 @@ def reading(
             done += number
             tell(done, total)
 
-        yield view.telling(looked), tell
+        yield replace(view, looked=looked), tell
 
 
 def number_in_segments(view: QueueView, names: Set[str] = frozenset()) -> int:

@@ -10,8 +10,8 @@ import typer
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.printing import jobs, refusal, show, show_json
 from jqueue.cli.values import duration
-from jqueue.domain.models import JobStatus
 from jqueue.domain.printable import counted
+from jqueue.domain.selection import Phase, Selection
 
 
 def requeue_stale(
@@ -39,8 +39,9 @@ def requeue_stale(
     async def take_back(opened: OpenedQueue) -> int:
         if not dry_run:
             return int(await certain(opened.queue.requeue_stale(seconds)))
-        cutoff = opened.now() - timedelta(seconds=seconds)
-        beats = [job.heartbeat_at async for job in opened.view.jobs(JobStatus.IN_PROGRESS)]
+        now = opened.now()
+        cutoff, claimed = now - timedelta(seconds=seconds), Selection(frozenset({Phase.IN_PROGRESS}))
+        beats = [job.heartbeat_at async for job in opened.view.jobs(now, claimed)]
         return sum(beat is None or beat <= cutoff for beat in beats)
 
     found = on_queue(url, take_back, as_json=as_json)

@@ -40,7 +40,7 @@ def run_now(
             if isinstance(added, Exception):
                 raise added
             return _job(added)
-        job = await one_job(opened.view, job_id or "")
+        job = await one_job(opened.view, opened.now(), job_id or "")
         try:
             return await certain(queue.reschedule(job.id, delay=0))
         except JobStateError as error:

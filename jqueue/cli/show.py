@@ -104,7 +104,7 @@ async def _found(opened: OpenedQueue, job_id: str) -> Job:
         InvalidJobError: several ids begin like this.
     """
     try:
-        return await one_job(opened.view, job_id)
+        return await one_job(opened.view, opened.now(), job_id)
     except JobNotFoundError:
         if opened.view.header.history is None:
             raise

@@ -10,7 +10,7 @@ from typing import Any
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import age, instant, show_lines
-from jqueue.domain.models import JobStatus
+from jqueue.domain.selection import Phase, Selection
 from jqueue.domain.workers import WorkerRecord, by_name
 
 COLUMNS = (
@@ -64,7 +64,7 @@ def workers(url: URL, as_json: OneALine = False) -> None:
 async def find_holders(opened: OpenedQueue) -> list[Holder]:
     """Return the workers of a queue by name, and the other holders of jobs after them."""
     claims: dict[str, list[datetime]] = {}
-    async for job in opened.view.jobs(JobStatus.IN_PROGRESS):
+    async for job in opened.view.jobs(opened.now(), Selection(frozenset({Phase.IN_PROGRESS}))):
         claims.setdefault(job.holder or "?", []).append(job.claimed_at or job.created_at)
     records = by_name(opened.view.header.workers.values())
     known = [Holder(each.holder, *_claimed(claims.get(each.holder, [])), each) for each in records]

@@ -24,12 +24,12 @@ from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.history_mover import HistoryMover
 from jqueue.core.blob.segments import Segments
-from jqueue.core.lazy_state import LazyState
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import OpenWrites, Outcome, Request, SentWrite, answer, is_empty, sleep_while_awaited
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, read_until
+from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
@@ -496,62 +496,47 @@ class Engine:
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
-    async def _read_all(self) -> tuple[bool, str, bytes, str | None]:
-        existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change them meanwhile
-        return existed, queue_id, *await self._call("read", self.storage.read)
-
-    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
-        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit.
+    async def view(self, known: str | None, deadline: float) -> QueueView | None:
+        """Read the queue; None if its etag is the known one. A store that can tells so without sending the object.
 
         Args:
-            deadline: maximum seconds.
+            known: the etag of a version that was read before; None to read any.
+            deadline: maximum seconds, and for each later request for a segment, with its repetitions.
 
         Raises:
             BlobMissingError: the object was there and is gone.
             DeadlineExceededError: the store could not be read in time.
             StorageError: the store refused, or its content is not a queue that we can read.
         """
-        _, found = await self.look_if_changed(None, deadline)
-        assert found is not None  # without an etag, the store was read
-        return found
-
-    async def look_if_changed(
-        self, etag: str | None, deadline: float
-    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
-        """Read the queue if its etag is another one. Return its etag, and None or what `look` returns.
-
-        Args:
-            etag: the etag of the version that is known; None if none is.
-            deadline: maximum seconds.
-
-        Raises:
-            StorageError: as for `look`.
-        """
 
         async def read() -> tuple[bool, str, bytes, str | None] | None:
-            if etag is None or self._read_if_changed is None:
-                return await self._read_all()
-            existed, queue_id, changed = self.existed, self.queue_id, self._read_if_changed
-            found = await self._call("read", lambda: changed(etag))
+            existed, queue_id = self.existed, self.queue_id  # a commit may change them while the store is read
+            changed = self._read_if_changed
+            if known is None or changed is None:
+                return existed, queue_id, *await self._call("read", self.storage.read)
+            found = await self._call("read", lambda: changed(known))
             return None if found is None else (existed, queue_id, *found)
 
         found = await read_until(deadline, read, self.entropy, "the queue")
-        return (etag, None) if found is None else (found[3], await self._lazy_state(found, deadline))
-
-    async def _lazy_state(
-        self, found: tuple[bool, str, bytes, str | None], deadline: float
-    ) -> tuple[LazyState, int, int]:
+        if found is None or (known is not None and found[3] == known):
+            return None
         existed, queue_id, data, etag = found
-        if etag is None and existed:
+        if etag is None and (existed or known is not None):
             raise self._gone()
         if etag is None:
-            return LazyState(QueueState(), (), {}, absent=True), 0, 0
+            return QueueView(QueueState(), {}, absent=True)
         parsed = self._parse(data, queue_id)
-        lazy = await in_turns(self.blob.looking(parsed))
-        header = lazy.header
-        if header.segments and self.segments is not None:
-            lazy.rows = self.segments.rows.jobs_of(header, deadline)
-        return lazy, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
+        records, set_aside = await in_turns(self.blob.looking(parsed))
+        return QueueView(
+            parsed.header,
+            records,
+            set_aside,
+            size=len(data),
+            taken=bytes_taken(len(data) - parsed.header_bytes, parsed.header.holds, parsed.header.schedules),
+            etag=etag,
+            parts=None if self.segments is None else self.segments.parts,
+            deadline=deadline,
+        )
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -126,12 +127,11 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
         """Return the queue as it is now, or a known view if nothing has changed since."""
-        etag, found = await self._engine.look_if_changed(known.etag if known else None, seconds)
-        if found is None and known is not None:
+        found: QueueView | None = await self._engine.view(known.etag if known else None, seconds)
+        if found is None:
+            assert known is not None
             return known
-        assert found is not None  # without an etag, the store was read
-        lazy, size, taken = found
-        return QueueView(lazy, self.options.limits, taken, size, etag)
+        return replace(found, limits=self.options.limits)
 
     async def _seen(self, seconds: float) -> QueueView:
         """Return the queue as it is now.

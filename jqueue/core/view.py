@@ -1,19 +1,66 @@
-"""One version of a queue to look at. Its jobs become models one by one, as they are looked at."""
+"""One version of a queue to look at: its jobs, in the queue's object and in segments, in one order, and their numbers.
+
+Segments never change, and a segment that has left the manifest is kept for an hour. So a version can be read to its end
+while other versions follow it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
-from jqueue.core.lazy_state import LazyState, Looked, Noticed
+from jqueue.core.blob.segment_damage import reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, pieces_of
+from jqueue.core.blob.segments import SegmentParts
+from jqueue.core.tasks import read_until
+from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.job import JobRecord, JobStatus, objects_of
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, SetAside, job_of
+from jqueue.domain.range_jobs import job_of_row, with_tries
+from jqueue.domain.ranges import Range
+from jqueue.domain.segment_index import HashTable, SegmentIndex
+from jqueue.domain.segments import FOLDER, RowKey, Segment
+from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.stats import Census, QueueStats
 from jqueue.domain.stored_object import StoredObject
+
+JOBS_PER_SLICE = 512
+"""Number of jobs to look at before the event loop gets a turn."""
+
+MOST_AHEAD = 8
+"""Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
+
+AT_ONCE = 8
+"""Number of entrypoints whose segments are counted at the same time."""
+
+Answer = TypeVar("Answer")
+Piece = tuple[str, Sequence[Range], Rows]
+"""The name of a segment, its claimed ranges, and a chunk of it."""
+
+
+class FirstJobs(NamedTuple):
+    """The first of some jobs.
+
+    Attributes:
+        jobs: the jobs, in order.
+        more: True if there are more.
+        damage: segments that could not be read, with the reasons.
+    """
+
+    jobs: list[Job]
+    more: bool
+    damage: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,64 +69,80 @@ class QueueView:
 
     Attributes:
         header: the state without its jobs.
+        records: the jobs of the queue's object by id.
+        set_aside: the lines that cannot be read as jobs.
         size: bytes of the blob; 0 if there is none. In the formats of older queues, bytes of the payloads.
+        taken: bytes that count against the limit of enqueue.
         etag: the store's token of this version; None if the store has none.
+        absent: True if there is no queue yet.
+        limits: of the queue object that has read it.
+        parts: reads segments; None if the store cannot hold any.
+        deadline: maximum seconds for each request for a segment, with its repetitions.
+        until: time of the event loop by which all requests must have ended; None for no such time.
+        looked: called with the number of jobs after each read of some of them from a segment.
     """
 
-    _content: LazyState = field(repr=False)
-    _limits: Limits = field(repr=False)
-    _taken: int = field(repr=False)
-    size: int
+    header: QueueState
+    records: Mapping[str, JobRecord] = field(repr=False)  # payloads must not appear in a repr or a log
+    set_aside: tuple[SetAside, ...] = field(default=(), repr=False)
+    size: int = 0
+    taken: int = field(default=0, repr=False)
     etag: str | None = None
+    absent: bool = False
+    limits: Limits = field(default_factory=Limits, repr=False)
+    parts: SegmentParts | None = field(default=None, repr=False)
+    deadline: float = field(default=0.0, repr=False)
+    until: float | None = field(default=None, repr=False)
+    looked: Callable[[int], None] | None = field(default=None, repr=False)
 
-    @property
-    def header(self) -> QueueState:
-        """The state without its jobs."""
-        return self._content.header
-
-    @property
-    def absent(self) -> bool:
-        """True if there is no queue yet."""
-        return self._content.absent
-
-    @property
-    def set_aside(self) -> tuple[SetAside, ...]:
-        """The lines that cannot be read as jobs."""
-        return self._content.set_aside
-
-    def telling(self, looked: Looked | None = None, noticed: Noticed | None = None) -> QueueView:
-        """Return the same version. It tells of reads of jobs that are not in the queue's object: see `JobRows`."""
-        rows = self._content.rows
-        return (
-            self if rows is None else replace(self, _content=replace(self._content, rows=rows.telling(looked, noticed)))
-        )
+    # Questions
 
     async def jobs(
-        self,
-        *statuses: JobStatus,
-        entrypoints: Collection[str] = (),
-        prefix: str = "",
-        others: bool = True,
+        self, now: datetime, selection: Selection = EVERY_JOB, *, in_order: bool = False, hot: bool = False
     ) -> AsyncGenerator[Job, None]:
-        """Iterate over jobs. Other jobs do not become models, and the event loop gets a turn now and then.
-
-        Jobs of the queue's object come first, in the order in which the object has them. All other jobs follow.
+        """Iterate over the chosen jobs. Parts of the queue that cannot have such jobs are not read.
 
         Args:
-            statuses: statuses of the jobs; all by default.
-            entrypoints: entrypoints of the jobs; all by default.
-            prefix: beginning of their ids.
-            others: False for the jobs of the queue's object alone.
+            now: the time at which phases and ages are looked at.
+            selection: chooses the jobs.
+            in_order: True for jobs in progress first, then ready ones as they will be served, and so on, in the order
+                of `place_of`. False for those of the queue's object first, by their sequence numbers.
+            hot: True for the jobs of the queue's object alone.
+
+        Raises:
+            JobsUnreadableError: at the end, if segments are missing or damaged.
+            StorageError: the store failed.
         """
-        wanted, names = frozenset(statuses), frozenset(entrypoints)
-        for part in self._content.parts(wanted, names, prefix):
-            for job in part:
+        damage: dict[str, str] = {}
+        chosen = replace(self, parts=None) if hot else self
+        jobs = chosen._in_order if in_order else chosen._as_kept
+        async with aclosing(jobs(now, selection, damage)) as found:
+            async for job in found:
                 yield job_of(job)
-            await asyncio.sleep(0)
-        if others:
-            async with self.other_jobs(wanted, names, prefix) as rows:
-                async for other in rows:
-                    yield other
+        _raise(damage)
+
+    async def first_jobs(
+        self, number: int, now: datetime, selection: Selection = EVERY_JOB, most_bytes: int | None = None
+    ) -> FirstJobs:
+        """Return the first of the chosen jobs in order, such as the next to be served. Few others are read.
+
+        Args:
+            number: maximum number of jobs.
+            now: the time at which phases and ages are looked at.
+            selection: chooses the jobs.
+            most_bytes: bytes of payloads after which there are enough.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        first, size = FirstJobs([], False, {}), 0
+        async with aclosing(self._in_order(now, selection, first.damage, most_due=number)) as found:
+            async for job in found:
+                if len(first.jobs) == number or (most_bytes is not None and size > most_bytes):
+                    return first._replace(more=True)
+                first.jobs.append(job_of(job))
+                size += len(job.payload)
+        return first
 
     async def find(self, job_id: str) -> Job | None:
         """Return the job with an id; None if there is none. Few requests find it, whatever the number of jobs.
@@ -88,36 +151,89 @@ class QueueView:
             JobsUnreadableError: a segment that may hold it is missing or damaged.
             StorageError: the store failed.
         """
-        job, rows = self._content.entries.get(job_id), self._content.rows
-        if job is None and rows is not None:
-            job = await rows.find(job_id)
-        return None if job is None else job_of(job)
+        record, parts = self.records.get(job_id), self.parts
+        if record is not None or parts is None:
+            return None if record is None else job_of(record)
+        if (known := parts.get("job", job_id)) is not None and (there := self._job(*known)) is not None:
+            return job_of(there)
+        damage: dict[str, str] = {}
+        for name, segment in self.header.segments.items():
+            try:
+                index = await self._index(name, segment)
+                for row in index.ids.find(job_id):
+                    chunk = segment.chunk_of(row)
+                    read = partial(parts.reader.chunks, name, segment, index, [chunk], only={chunk: [row]})
+                    if not self._is_there(name, segment, row):
+                        continue
+                    [(_, [(_, found)])] = await self._patiently(name, read)
+                    if found.id == job_id and (there := self._job(*parts.keep("job", job_id, (name, row, found)))):
+                        return job_of(there)
+            except DAMAGED as error:
+                _note(damage, name, error)
+        _raise(damage)
+        return None
 
     async def ids(self, prefix: str = "") -> AsyncGenerator[str, None]:
-        """Iterate over the ids of the jobs. Jobs of the queue's object do not become models.
-
-        Args:
-            prefix: beginning of the ids.
-        """
-        for part in self._content.parts(prefix=prefix):
-            for job in part:
-                yield job.id
+        """Iterate over the ids that begin like this, faster than over the jobs. Errors are as for `jobs`."""
+        for some in self._slices():
+            for job in some:
+                if job.id.startswith(prefix):
+                    yield job.id
             await asyncio.sleep(0)
-        if self._content.rows is not None:
-            async with aclosing(self._content.rows.ids(prefix)) as others:
-                async for job_id in others:
-                    yield job_id
+        damage: dict[str, str] = {}
+        for name, segment in self._segments().items():
+            assert self.parts is not None
+            try:
+                index = await self._index(name, segment)
+                for numbers in pieces_of(segment, index, self._ranges(name)):
+                    self._tell(segment, numbers)
+                    read = partial(self.parts.reader.ids, name, segment, index, numbers)
+                    for row, job_id in await self._patiently(name, read):
+                        if job_id.startswith(prefix) and self._is_there(name, segment, row):
+                            yield job_id
+            except DAMAGED as error:
+                _note(damage, name, error)
+        _raise(damage)
 
     async def objects(self) -> AsyncGenerator[StoredObject, None]:
         """Iterate over the objects beside the queue that jobs of the queue's object name."""
-        for part in self._content.parts():
-            for job in part:
+        for some in self._slices():
+            for job in some:
                 for stored in objects_of(job):
                     yield stored
             await asyncio.sleep(0)
 
+    async def count(self, now: datetime, selection: Selection = EVERY_JOB) -> int:
+        """Return the number of chosen jobs.
+
+        If they are chosen by phases and entrypoints alone, rows of segments are counted by the manifest. Those that
+        have expired then count as ready.
+
+        Args:
+            now: the time at which phases and ages are looked at.
+            selection: chooses the jobs.
+
+        Raises:
+            JobsUnreadableError: segments are missing or damaged, and their rows must be read.
+            StorageError: the store failed.
+        """
+        phases = selection.phases or frozenset(Phase)
+        if selection != Selection(selection.phases, selection.entrypoints) or phases == {Phase.EXPIRED}:
+            return sum([1 async for _ in self.jobs(now, selection)])
+        number = sum([1 async for _ in self._as_kept(now, selection, {}, hot=True)])
+        segments = self._segments(selection.entrypoints)
+        for name, segment in segments.items():
+            due = await self._due(name, segment, now.timestamp()) if phases & {Phase.READY, Phase.SCHEDULED} else 0
+            number += due * (Phase.READY in phases) + (segment.waiting - due) * (Phase.SCHEDULED in phases)
+        claimed = sum(each.rows for each in self.header.ranges.values() if each.segment in segments)
+        return number + claimed * (Phase.IN_PROGRESS in phases)
+
     async def stats(self, now: datetime, deadline: float | None = None) -> QueueStats:
         """Return the statistics of this version at a time.
+
+        A segment is counted by its entry in the manifest, even if it is missing or damaged. If a read of the same
+        queue object has failed because of that, now or earlier, the figures carry a warning. It stays until the damaged
+        part is read again, or its jobs have left. Damage that no read has met is not noticed.
 
         Args:
             now: the time.
@@ -127,54 +243,378 @@ class QueueView:
             StorageError: the store failed.
         """
         census = Census(now)
-        for part in self._content.parts():
-            census.count_all(part)
+        for some in self._slices():
+            census.count_all(some)
             await asyncio.sleep(0)
-        if self._content.rows is not None:
-            await self._content.rows.count(census, deadline)
-        return census.figures(self.header, self.set_aside, self.size, self._taken, self._limits)
+        if (segments := self._segments()) and self.parts is not None:
+            seconds = self.deadline if deadline is None else deadline
+            timed = replace(self, until=asyncio.get_running_loop().time() + seconds)
+            turns = asyncio.Semaphore(AT_ONCE)
 
-    def other_jobs(
-        self, statuses: frozenset[JobStatus] = frozenset(), names: frozenset[str] = frozenset(), prefix: str = ""
-    ) -> aclosing[AsyncGenerator[Job, None]]:
-        """Return an iteration over the jobs that are not in the queue's object: `async with view.other_jobs() as jobs`.
+            async def count(entrypoint: str) -> None:
+                async with turns:
+                    await timed._count_rows(census, timed._segments(frozenset({entrypoint})))
+
+            names = {each.entrypoint for each in segments.values()}
+            tasks = [asyncio.create_task(count(each)) for each in names]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            census.warnings += self.parts.reader.damage.warnings(segments, self.header.ranges.values())
+        return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
+
+    async def state(self, now: datetime, *, hot: bool = False) -> QueueState:
+        """Return this version as one value.
 
         Args:
-            statuses: statuses of the jobs; all if empty.
-            names: entrypoints of the jobs; all if empty.
-            prefix: beginning of their ids.
-        """
-        source = self._content.rows
-        return aclosing(_for_callers(None if source is None else source.rows(statuses, names, prefix)))
-
-    async def other_numbers(self, now: datetime) -> Mapping[str, tuple[int, int]]:
-        """Return the numbers of ready and of scheduled jobs that are not in the queue's object, by entrypoint.
+            now: the present time.
+            hot: True for the queue's object alone. It names its segments, and lacks their jobs.
 
         Raises:
+            JobsUnreadableError: segments are missing or damaged.
             StorageError: the store failed.
         """
-        census = Census(now)
-        if self._content.rows is not None:
-            await self._content.rows.count(census)
-        return census.waiting()
+        jobs: list[Job] = []
+        for some in self._slices():
+            jobs += map(job_of, some)
+            await asyncio.sleep(0)
+        changes: dict[str, Any] = {}
+        if not hot and (self.header.segments or self.header.ranges):
+            damage: dict[str, str] = {}
+            changes = {"segments": {}, "ranges": {}, "retired": {}}
+            jobs += [job_of(job) async for job in self._rows(now, EVERY_JOB, damage)]
+            _raise(damage)
+        return self.header.model_copy(update={"jobs": tuple(jobs), "set_aside": self.set_aside, **changes})
 
-    def others_in_order(
-        self, entrypoints: frozenset[str] = frozenset(), *, scheduled: bool
-    ) -> aclosing[AsyncGenerator[Job, None]]:
-        """Return an iteration over other jobs as they are served, or are due. They are read when they come up.
+    def forget_damage(self) -> None:
+        """Forget which segments could not be read: they may have been restored."""
+        if self.parts is not None:
+            self.parts.reader.damage.forget()
+
+    # Jobs as they are kept
+
+    def _slices(self, jobs: Iterable[JobRecord] | None = None) -> Iterator[list[JobRecord]]:
+        """Yield the jobs of the queue's object, some at a time."""
+        left = iter(self.records.values() if jobs is None else jobs)
+        while some := list(islice(left, JOBS_PER_SLICE)):
+            yield some
+
+    async def _as_kept(
+        self, now: datetime, selection: Selection, damage: dict[str, str], *, hot: bool = False
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the chosen jobs of the queue's object, by their sequence numbers, and then those of segments."""
+        for some in self._slices(sorted(self.records.values(), key=attrgetter("sequence"))):
+            for job in some:
+                if selection.matches(job, now):
+                    yield job
+            await asyncio.sleep(0)
+        if not hot:
+            async with aclosing(self._rows(now, selection, damage)) as rows:
+                async for job in rows:
+                    yield job
+
+    async def _rows(
+        self, now: datetime, selection: Selection, damage: dict[str, str]
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the chosen jobs of segments. If only jobs in progress are chosen, they come in the order of claims."""
+        segments, statuses = self._segments(selection.entrypoints), frozenset(selection.statuses or JobStatus)
+        ranges: list[Range] = []
+        if JobStatus.IN_PROGRESS in statuses:
+            ranges = [each for each in self.header.ranges.values() if each.segment in segments]
+            ranges.sort(key=attrgetter("claimed_at"))
+        if JobStatus.QUEUED in statuses:
+            sources = [(name, [each for each in ranges if each.segment == name], True) for name in segments]
+        else:
+            sources = [(each.segment, [each], False) for each in ranges]
+        prefix = selection.id_prefix or ""
+
+        async def pieces() -> AsyncGenerator[Piece, None]:
+            for name, held, waiting in sources:
+                try:
+                    index = await self._index(name, segments[name])
+                    for numbers in pieces_of(segments[name], index, held, waiting=waiting):
+                        for rows in await self._chunks(name, segments[name], index, numbers, prefix):
+                            yield name, held, rows
+                except DAMAGED as error:
+                    _note(damage, name, error)
+
+        async with aclosing(_one_ahead(pieces())) as found:
+            async for name, held, rows in found:
+                for row, its in rows:
+                    job = job_of_row(segments[name], held, row, its)
+                    if job is not None and selection.matches(job, now):
+                        yield job
+
+    # Jobs in order
+
+    async def _in_order(
+        self, now: datetime, selection: Selection, damage: dict[str, str], most_due: int | None = None
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the chosen jobs phase by phase, those of the queue's object and of segments merged.
+
+        Rows are read when they come up. Only rows of scheduled jobs that are due are read and held before: their places
+        are among the ready ones, as a worker that claims must know, too.
 
         Args:
-            entrypoints: their entrypoints; all if empty.
-            scheduled: True for the jobs that were scheduled when they were written.
+            now: the time at which phases and ages are looked at.
+            selection: chooses the jobs.
+            damage: takes note of segments that are missing or damaged.
+            most_due: maximum number of due rows to read; None for all.
         """
-        source = self._content.rows
-        rows = None if source is None else source.in_order(entrypoints, scheduled=scheduled)
-        return aclosing(_for_callers(rows))
+        wanted = selection.phases or frozenset(Phase)
+        hot: dict[Phase, list[JobRecord]] = {phase: [] for phase in Phase}
+        async for job in self._as_kept(now, selection, damage, hot=True):
+            hot[phase_of(job, now)].append(job)
+        if wanted & {Phase.READY, Phase.EXPIRED}:
+            async with aclosing(self._waiting(selection, damage, scheduled=True)) as waiting:
+                due = 0
+                async for job in waiting:
+                    phase = phase_of(job, now)
+                    if phase is Phase.SCHEDULED or due == most_due:
+                        break
+                    due += phase is Phase.READY
+                    if selection.matches(job, now):
+                        hot[phase].append(job)
+        expired = Phase.READY not in wanted  # if ready rows are read, they tell if some have expired
+
+        async def rows(phase: Phase) -> AsyncGenerator[JobRecord, None]:
+            nonlocal expired
+            if phase is Phase.IN_PROGRESS:
+                source = self._rows(now, replace(selection, phases=frozenset({phase})), damage)
+            elif phase in (Phase.READY, Phase.SCHEDULED) or (phase is Phase.EXPIRED and expired):
+                source = self._waiting(selection, damage, scheduled=phase is Phase.SCHEDULED)
+            else:
+                return
+            async with aclosing(source) as found:
+                async for job in found:
+                    its = phase_of(job, now)
+                    expired |= its is Phase.EXPIRED
+                    if its is phase and selection.matches(job, now):
+                        yield job
+
+        for phase in PHASES:
+            if phase in wanted:
+                async with aclosing(_merged(hot.pop(phase), rows(phase), now)) as merged:
+                    async for job in merged:
+                        yield job
+
+    async def _waiting(
+        self, selection: Selection, damage: dict[str, str], *, scheduled: bool
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the waiting jobs of segments with ready or with scheduled rows, in the order of their rows.
+
+        Segments are read chunk by chunk, and only when their next row comes up.
+        """
+        segments = {
+            name: each
+            for name, each in self._segments(selection.entrypoints).items()
+            if each.scheduled == scheduled and each.waiting
+        }
+        heads = [(segment.head.place(scheduled=scheduled), name) for name, segment in segments.items()]
+        heapify(heads)
+        following: dict[str, AsyncGenerator[JobRecord, None]] = {}
+        upcoming: dict[str, JobRecord] = {}
+        try:
+            while heads:
+                _, name = heappop(heads)
+                if name in upcoming:
+                    yield upcoming.pop(name)
+                else:
+                    following[name] = self._waiting_in(name, segments[name], selection.id_prefix or "", damage)
+                if (job := await anext(following[name], None)) is not None:
+                    upcoming[name] = job
+                    key = RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
+                    heappush(heads, (key.place(scheduled=scheduled), name))
+        finally:
+            for each in following.values():
+                await each.aclose()
+
+    async def _waiting_in(
+        self, name: str, segment: Segment, prefix: str, damage: dict[str, str]
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the waiting jobs of a segment."""
+        try:
+            index = await self._outline(name, segment)
+            numbers = range(segment.chunk_of(segment.next), segment.chunks)
+            left, several = [each for each in numbers if not segment.is_chunk_taken(each)], 1
+            while left:
+                read, left = left[:several], left[several:]
+                several = min(2 * several, MOST_AHEAD)
+                for rows in await self._chunks(name, segment, index, read, prefix):
+                    for row, job in rows:
+                        if not segment.is_taken(row):
+                            yield with_tries(job, segment.tries_of(row))
+        except DAMAGED as error:
+            _note(damage, name, error)
+
+    # Numbers of rows
+
+    async def _count_rows(self, census: Census, segments: Mapping[str, Segment]) -> None:
+        """Count the waiting rows of segments of one entrypoint. All other jobs have been counted before."""
+        now, with_ready = census.now.timestamp(), []
+        for name, segment in segments.items():
+            ready = await self._due(name, segment, now)
+            census.count_waiting(segment.entrypoint, ready, segment.waiting - ready, None)
+            if ready:
+                with_ready.append((segment.oldest, name))
+        for oldest, name in sorted(with_ready):
+            segment = segments[name]
+            known = census.oldest_of(segment.entrypoint)
+            if known is not None and oldest >= known.timestamp():
+                break
+            found = datetime.fromtimestamp(await self._oldest(name, segment), UTC)
+            census.count_waiting(segment.entrypoint, 0, 0, found)
+
+    async def _due(self, name: str, segment: Segment, now: float) -> int:
+        """Return the number of waiting rows that are not scheduled for later.
+
+        Of scheduled rows, only the last chunk that has a row whose time has come is read.
+        """
+        if not segment.scheduled:
+            return segment.waiting
+        if segment.head.since > now:
+            return 0
+        try:
+            index = await self._outline(name, segment)
+            chunk = max(0, bisect_right(index.chunks, now, key=lambda each: each.first.since) - 1)
+            if segment.is_chunk_taken(chunk):
+                return segment.waiting_before(chunk * segment.chunk_rows)
+            times = await self._times(name, segment, index, chunk)
+            return segment.waiting_before(chunk * segment.chunk_rows + bisect_right(times, now))
+        except DAMAGED:
+            return 0
+
+    async def _oldest(self, name: str, segment: Segment) -> float:
+        """Return the earliest time at which a waiting row became ready. Chunks without holes need not be read."""
+        oldest = float("inf")
+        if not segment.next and not segment.taken:
+            return segment.oldest
+        try:
+            index = await self._outline(name, segment)
+            for chunk in sorted(range(segment.chunks), key=lambda number: index.chunks[number].oldest):
+                if index.chunks[chunk].oldest >= oldest:
+                    break
+                if segment.is_chunk_taken(chunk):
+                    continue
+                first, last = chunk * segment.chunk_rows, min((chunk + 1) * segment.chunk_rows, segment.rows)
+                if segment.waiting_before(last) - segment.waiting_before(first) == last - first:
+                    return min(oldest, index.chunks[chunk].oldest)
+                times = await self._times(name, segment, index, chunk)
+                oldest = min(oldest, *(at for row, at in enumerate(times, first) if not segment.is_taken(row)))
+        except DAMAGED:
+            return segment.oldest
+        return oldest
+
+    # Segments
+
+    def _segments(self, entrypoints: frozenset[str] = frozenset()) -> Mapping[str, Segment]:
+        """Return the segments of some entrypoints; all if there are none."""
+        if self.parts is None:
+            return {}
+        segments = self.header.segments
+        return {name: each for name, each in segments.items() if not entrypoints or each.entrypoint in entrypoints}
+
+    def _ranges(self, name: str) -> list[Range]:
+        """Return the ranges of a segment that are claimed."""
+        return [each for each in self.header.ranges.values() if each.segment == name]
+
+    def _is_there(self, name: str, segment: Segment, row: int) -> bool:
+        """Return True if the job of a row waits, or is in progress in a range."""
+        return not segment.is_taken(row) or any(each.has(row) for each in self._ranges(name))
+
+    def _job(self, name: str, row: int, job: JobRecord) -> JobRecord | None:
+        """Return the job of a row; None if it is elsewhere, or has left."""
+        segment = self.header.segments.get(name)
+        return None if segment is None else job_of_row(segment, self._ranges(name), row, job)
+
+    async def _index(self, name: str, segment: Segment) -> SegmentIndex:
+        assert self.parts is not None
+        return await self._patiently(name, partial(self.parts.reader.index, name, segment))
+
+    async def _outline(self, name: str, segment: Segment) -> SegmentIndex:
+        """Return the index of a segment without its tables."""
+        assert self.parts is not None
+        known: SegmentIndex | None = self.parts.get("outline", name)
+        if known is None:
+            index, nothing = await self._index(name, segment), HashTable(array("Q"), array("I"))
+            outline = SegmentIndex(index.chunks, index.end, nothing, nothing, texts=index.texts)
+            known = self.parts.keep("outline", name, outline)
+        return known
+
+    async def _times(self, name: str, segment: Segment, index: SegmentIndex, chunk: int) -> Sequence[float]:
+        """Return the time at which each row of a chunk becomes ready, in seconds since 1970."""
+        assert self.parts is not None
+        known: Sequence[float] | None = self.parts.get("times", (name, chunk))
+        if known is None:
+            [rows] = await self._chunks(name, segment, index, [chunk])
+            times = array("d", [(job.run_at or job.created_at).timestamp() for _, job in rows])
+            known = self.parts.keep("times", (name, chunk), times)
+        return known
+
+    async def _chunks(
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
+    ) -> list[Rows]:
+        """Return the rows of some chunks."""
+        assert self.parts is not None
+        read = partial(self.parts.reader.chunks, name, segment, index, numbers, prefix)
+        found = await self._patiently(name, read)
+        self._tell(segment, numbers)
+        return [rows for _, rows in found]
+
+    def _tell(self, segment: Segment, numbers: Sequence[int]) -> None:
+        if self.looked is not None:
+            self.looked(sum(min(segment.chunk_rows, segment.rows - each * segment.chunk_rows) for each in numbers))
+
+    async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
+        assert self.parts is not None
+        seconds = self.deadline if self.until is None else self.until - asyncio.get_running_loop().time()
+        return await read_until(seconds, read, self.parts.entropy, f"segment {FOLDER}{name}")
 
 
-async def _for_callers(jobs: AsyncGenerator[JobRecord, None] | None) -> AsyncGenerator[Job, None]:
-    """Yield jobs as callers get them."""
-    if jobs is not None:
-        async with aclosing(jobs):
-            async for job in jobs:
-                yield job_of(job)
+def _note(damage: dict[str, str], name: str, error: JQueueError) -> None:
+    damage[FOLDER + name] = reason_of(error)
+
+
+def _raise(damage: dict[str, str]) -> None:
+    if damage:
+        raise JobsUnreadableError(damage)
+
+
+async def _one_ahead(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
+    """Yield what a generator yields, while it prepares the next piece."""
+
+    async def following() -> Piece | None:
+        return await anext(pieces, None)
+
+    task = asyncio.create_task(following(), name="jqueue-rows")
+    try:
+        while (piece := await task) is not None:
+            task = asyncio.create_task(following(), name="jqueue-rows")
+            yield piece
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await pieces.aclose()
+
+
+async def _merged(
+    held: Iterable[JobRecord], rows: AsyncGenerator[JobRecord, None], now: datetime
+) -> AsyncGenerator[JobRecord, None]:
+    """Yield jobs of both kinds in the order of `place_of`; the rows come in it."""
+
+    def place(job: JobRecord) -> tuple[float, ...]:
+        return place_of(job, now)
+
+    first = iter(sorted(held, key=place))
+    upcoming = next(first, None)
+    async with aclosing(rows):
+        async for row in rows:
+            while upcoming is not None and place(upcoming) < place(row):
+                yield upcoming
+                upcoming = next(first, None)
+            yield row
+    while upcoming is not None:
+        yield upcoming
+        upcoming = next(first, None)

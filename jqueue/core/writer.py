@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
-from jqueue.core.lazy_state import LazyState
 from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
 from jqueue.core.requests import Callers, Request
 from jqueue.core.values import ObjectCalls
+from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
@@ -363,13 +363,8 @@ class QueueEngine(Protocol):
     async def objects_named_in(self, header: QueueState) -> set[str]:
         """Return the suffixes of the objects beside the queue that a header and its segments name."""
 
-    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
-        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit."""
-
-    async def look_if_changed(
-        self, etag: str | None, deadline: float
-    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
-        """Read the queue if its etag is another one. Return its etag, and None or what `look` returns."""
+    async def view(self, known: str | None, deadline: float) -> QueueView | None:
+        """Read the queue; None if its etag is the known one."""
 
     async def finish(self, seconds: float) -> None:
         """End what the engine does in the background. The queue is being closed, and no call is under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -32,6 +33,20 @@ def with_tries(job: JobRecord, tries: tuple[int, int]) -> JobRecord:
     if tries == (0, 0):
         return job
     return job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1])
+
+
+def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord) -> JobRecord | None:
+    """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left.
+
+    Args:
+        segment: the entry of the segment in the manifest.
+        held: the claims of ranges of the segment.
+        row: the number of the row.
+        job: the job on its line.
+    """
+    if not segment.is_taken(row):
+        return with_tries(job, segment.tries_of(row))
+    return next((in_progress(job, each) for each in held if each.has(row)), None)
 
 
 SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -26,6 +26,9 @@ class Phase(StrEnum):
 
 QUEUED = frozenset({Phase.READY, Phase.SCHEDULED, Phase.EXPIRED})
 """The phases of queued jobs."""
+
+PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
+"""The phases in the order in which their jobs are listed."""
 
 _CLAIMED_OR_ENDED = {
     JobStatus.IN_PROGRESS: Phase.IN_PROGRESS,
@@ -60,6 +63,24 @@ def since(job: AnyJob) -> datetime:
     return job.created_at if begun is None else begun
 
 
+def place_of(job: AnyJob, now: datetime) -> tuple[float, ...]:
+    """Return the place of a job in a list of all: by its phase, and then as it is served, is due, or has come to it."""
+    phase = phase_of(job, now)
+    turn = (job.priority, job.sequence)
+    if phase in (Phase.READY, Phase.EXPIRED):
+        return (PHASES.index(phase), *turn)
+    return (PHASES.index(phase), since(job).timestamp(), *turn)
+
+
+def _status_of(phase: Phase) -> JobStatus:
+    return JobStatus.QUEUED if phase in QUEUED else JobStatus(phase)
+
+
+def phases_of(statuses: Collection[JobStatus]) -> frozenset[Phase]:
+    """Return the phases that jobs of some statuses have."""
+    return frozenset(phase for phase in Phase if _status_of(phase) in statuses)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """A choice of jobs. A job is chosen if it fits all fields that are set; an empty selection chooses every job.
@@ -86,12 +107,12 @@ class Selection:
 
     def __bool__(self) -> bool:
         """True if any field is set."""
-        return self != _EVERY_JOB
+        return self != EVERY_JOB
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
         """The statuses that the chosen jobs have; none if they may have any."""
-        return tuple({JobStatus.QUEUED if phase in QUEUED else JobStatus(phase) for phase in self.phases})
+        return tuple(set(map(_status_of, self.phases)))
 
     def matches(self, job: AnyJob, now: datetime) -> bool:
         """Return True if a job is chosen.
@@ -119,7 +140,7 @@ class Selection:
         )
 
 
-_EVERY_JOB = Selection()
+EVERY_JOB = Selection()
 
 
 def _contains(text: str | None, part: str | None) -> bool:

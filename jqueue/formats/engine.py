@@ -15,11 +15,11 @@ from enum import Enum, auto
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from jqueue.core.lazy_state import LazyState
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, answer, is_empty, sleep_while_awaited
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, read_until
+from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
@@ -330,10 +330,11 @@ class StoreEngine:
         """Return no names: the store has no objects beside the queue."""
         return set()
 
-    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
-        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit.
+    async def view(self, known: str | None, deadline: float) -> QueueView | None:
+        """Read the queue; None if its etag is the known one: the number of the version, as this object has counted it.
 
         Args:
+            known: the etag of a version that was read before; None to read any.
             deadline: maximum seconds.
 
         Raises:
@@ -344,16 +345,13 @@ class StoreEngine:
         now_seen = frozenset((place, *comparable(job)) for job, place in kept)
         if now_seen != self._last_seen:
             self._version, self._last_seen = self._version + 1, now_seen
-        size = sum(len(job.payload) for job in jobs)
         absent = not jobs and await self.is_absent()
-        state = LazyState(QueueState(version=self._version), (), {job.id: job for job in jobs}, absent=absent)
-        return state, size, size
-
-    async def look_if_changed(
-        self, etag: str | None, deadline: float
-    ) -> tuple[str | None, tuple[LazyState, int, int] | None]:
-        """Read the queue: see `look`. There is no etag that would spare a read."""
-        return None, await self.look(deadline)
+        etag = "absent" if absent else str(self._version)
+        if etag == known:
+            return None
+        size = sum(len(job.payload) for job in jobs)
+        state = QueueState(version=self._version)
+        return QueueView(state, {job.id: job for job in jobs}, size=size, taken=size, etag=etag, absent=absent)
 
     def _scan(self, anyway: bool) -> tuple[list[StoredJob], int] | None:
         """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.

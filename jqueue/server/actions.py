@@ -34,7 +34,7 @@ from jqueue.domain.operations import (
     SetLimits,
     Unschedule,
 )
-from jqueue.domain.selection import FirstItems, phase_of, turn_of
+from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, turn_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.dead import pattern_of
 from jqueue.server.jobs import search_of, seen_of
@@ -115,7 +115,7 @@ class Request:
     async def on_job(self, operation: Callable[[str], Operation]) -> Any:
         """Carry out an operation on a job that must still be as the operator saw it, and return its result."""
         job_id = self.text("id")
-        job = await self.view.job(job_id)
+        job = await self.view.queue.find(job_id)
         if job is None:
             raise ChangedMeanwhileError(f"job {job_id!r} has left the queue meanwhile")
         if seen_of(job) != self.body.get("seen"):
@@ -179,8 +179,8 @@ async def _cancel_found(request: Request) -> dict[str, Any]:
         raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
     search, now = search_of(query), request.view.now
     jobs = FirstItems[Job](CHUNK, turn_of)
-    async for job in request.view.queue.jobs(JobStatus.QUEUED, entrypoints=search.selection.entrypoints):
-        if job.created_at <= seen_at and search.matches(job, now):
+    async for job in request.view.queue.jobs(now, search.selection):
+        if job.status is JobStatus.QUEUED and job.created_at <= seen_at and search.has_text(job):
             jobs.add(job)
     return await _on_jobs(request, jobs, lambda job: Guarded(JobAsSeen(job), Cancel(job.id)))
 
@@ -211,7 +211,8 @@ async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> 
     if seen_at is None:
         raise InvalidJobError("the action needs 'seen_at', the time of the page")
     group = FirstItems[Job](CHUNK, turn_of)
-    async for job in request.view.queue.jobs(JobStatus.DEAD, entrypoints=[entrypoint]):
+    dead = Selection(frozenset({Phase.DEAD}), frozenset({entrypoint}))
+    async for job in request.view.queue.jobs(request.view.now, dead):
         if pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at:
             group.add(job)
     return await _on_jobs(request, group, operation)

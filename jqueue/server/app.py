@@ -51,7 +51,7 @@ def dashboard(
     """Return the dashboard of a queue as an ASGI application. An application mounts it below any path.
 
     Args:
-        queue: any queue. The caller opens and closes it.
+        queue: any queue of jqueue. The caller opens and closes it.
         authorize: called with every request for data, a `starlette.requests.Request`. It returns the user's role,
             "viewer" or "operator", or None to refuse the request. It may be a coroutine function.
         hosts: names under which the page may be reached; None accepts every name, which is right behind an application
@@ -175,7 +175,7 @@ class _Dashboard:
     async def _found(self, request: Request) -> Job:
         job_id = request.query_params.get("id", "")
         view = await self._viewers.look()
-        job = await view.job(job_id)
+        job = await view.queue.find(job_id)
         if job is None:
             done = job_id in view.header.finished
             raise HTTPException(404, "this job has finished" if done else "there is no job with this id in the queue")

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job
+from jqueue.domain.selection import Phase, Selection
 from jqueue.server.jobs import ERROR_SHOWN
 from jqueue.server.view import View
 
@@ -36,7 +37,7 @@ async def dead_groups(view: View) -> dict[str, Any]:
     """Return the groups of dead jobs by entrypoint and error, the largest first."""
     groups: dict[tuple[str, str], _Group] = {}
     total = 0
-    async for job in view.queue.jobs(JobStatus.DEAD):
+    async for job in view.queue.jobs(view.now, Selection(frozenset({Phase.DEAD}))):
         total += 1
         at = (job.dead_at or job.created_at).timestamp()
         key = job.entrypoint, pattern_of(job)

@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from heapq import nsmallest
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, since
-from jqueue.runtime.threads import in_a_thread
 from jqueue.server.view import View
-from jqueue.server.waiting import are_few, waiting_jobs
-
-Placed = tuple[Any, str, AnyJob | None]
-"""A job as its key in an order, its id, and itself unless it is in the queue's object."""
 
 PAGE = 50
 """Number of jobs in a page of a list."""
 
 LISTS_KEPT = 8
 """Number of lists that one version of a queue keeps, for other pages and other viewers of the same list."""
+
+FEW = 10_000
+"""Number of jobs in segments up to which all of them are looked at."""
+
+LISTED = 1000
+"""Number of ready jobs that are listed otherwise: the next to be served. As many scheduled jobs are."""
+
+LISTED_BYTES = 8 << 20
+"""Bytes of their payloads at which the list ends before."""
 
 ERROR_SHOWN = 200
 """Characters of an error in a list of jobs."""
@@ -52,9 +55,11 @@ class Search:
 
     def matches(self, job: AnyJob, now: datetime) -> bool:
         """Return True if the filters pick a job."""
-        return self.selection.matches(job, now) and (
-            not self.text or any(self.text.casefold() in text.casefold() for text in _texts(job))
-        )
+        return self.selection.matches(job, now) and self.has_text(job)
+
+    def has_text(self, job: AnyJob) -> bool:
+        """Return True if the text is in a job."""
+        return not self.text or any(self.text.casefold() in text.casefold() for text in _texts(job))
 
 
 def search_of(asked: Mapping[str, str]) -> Search:
@@ -80,7 +85,6 @@ def _texts(job: AnyJob) -> list[str]:
 async def job_page(view: View, search: Search, order: str, start: int) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
-    If very many jobs are not in the queue's object, only the next of them are listed: see `jqueue.server.waiting`.
     `listed` is the number of jobs that pages can show, and `beyond` that of the waiting jobs which were not looked at.
 
     Args:
@@ -94,77 +98,57 @@ async def job_page(view: View, search: Search, order: str, start: int) -> dict[s
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    now, end = view.now, start + PAGE
-    found = await in_a_thread(_found, view, search, order)
-    others, beyond = await _others(view, search, order, end)
-    first = [(key, job_id, None) for key, job_id in nsmallest(end, found)]
-    shown = sorted((*first, *others.found()), key=_place)[start:end]
-    jobs = (view.entries[job_id] if job is None else job for _, job_id, job in shown)
+    asked = search, order, start + PAGE
+    if asked not in view.lists:
+        found = await _found(view, *asked)
+        if len(view.lists) < LISTS_KEPT:
+            view.lists[asked] = found
+    first, beyond = view.lists.get(asked) or found
     return {
-        "now": now.timestamp(),
-        "total": len(found) + others.number + (0 if search.text else beyond),
-        "listed": len(found) + others.number,
+        "now": view.now.timestamp(),
+        "total": first.number + (0 if search.text else beyond),
+        "listed": first.number,
         "beyond": beyond,
         "start": start,
         "page": PAGE,
-        "jobs": [row_of(job, now) for job in jobs],
+        "jobs": [row_of(job, view.now) for job in first.found()[start:]],
     }
 
 
-async def _others(view: View, search: Search, order: str, most: int) -> tuple[FirstItems[Placed], int]:
-    """Return the first jobs that the filters pick of those that are not in the queue's object.
+async def _found(view: View, search: Search, order: str, most: int) -> tuple[FirstItems[Job], int]:
+    """Return the first jobs that the filters pick, and the number of those that may fit and were not looked at.
 
-    Returns:
-        The jobs, and the number of those that may fit and were not looked at.
+    A page is drawn again at each change of the queue, and a look at a million jobs would take longer than that. So if
+    very many jobs are in segments, only the next of them are looked at.
     """
-    kept = search, order, most
-    known: tuple[FirstItems[Placed], int] | None = view.found.get(kept)
-    if known is not None:
-        return known
-    key, first = ORDERS[order], FirstItems[Placed](most, _place)
-    beyond = 0
-    if are_few(view):
-        statuses, names = frozenset(search.selection.statuses), search.selection.entrypoints
+    queue, now, selection, place = view.queue, view.now, search.selection, ORDERS[order]
+    first = FirstItems[Job](most, lambda job: (place(job), job.id))
+    few, known = view.stats.segment_jobs <= FEW, 0
+    try:
+        async for job in queue.jobs(now, selection, hot=not few):
+            known += 1
+            if search.has_text(job):
+                first.add(job)
+    except JobsUnreadableError as error:  # all others are listed
+        view.damage.update(error.segments)
+    if few or selection.holder is not None:  # no waiting job has a holder
+        return first, 0
+    next_jobs: dict[str, Job] = {}
+    for phase in {Phase.READY, Phase.SCHEDULED} & (selection.phases or frozenset(Phase)):
+        found = await queue.first_jobs(LISTED, now, Selection(frozenset({phase}), selection.entrypoints), LISTED_BYTES)
+        next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
+        view.damage.update(found.damage)
+    beyond = max(0, await queue.count(now, selection) - known - len(next_jobs))
+    if search.text and search.text not in queue.records:
         try:
-            async with view.queue.other_jobs(statuses, names) as others:
-                async for job in others:
-                    if search.matches(job, view.now):
-                        first.add((key(job), job.id, job))
-        except JobsUnreadableError as error:  # all others are listed
+            whole = await queue.find(search.text)
+            next_jobs |= {} if whole is None else {whole.id: whole}
+        except JobsUnreadableError as error:  # it may be there: the page says which segment cannot be read
             view.damage.update(error.segments)
-    elif search.selection.holder is None:  # no waiting job has a holder
-        next_jobs, beyond = await waiting_jobs(view, search.selection)
-        whole = None
-        if search.text and search.text not in view.entries:
-            try:
-                whole = await view.job(search.text)
-            except JobsUnreadableError as error:  # it may be there: the page says which segment cannot be read
-                view.damage.update(error.segments)
-        for job in {job.id: job for job in (*next_jobs, *filter(None, (whole,)))}.values():
-            if search.matches(job, view.now):
-                first.add((key(job), job.id, job))
-    if len(view.found) < LISTS_KEPT:
-        view.found[kept] = first, beyond
+    for job in next_jobs.values():
+        if search.matches(job, now):
+            first.add(job)
     return first, beyond
-
-
-def _place(placed: Placed) -> tuple[Any, str]:
-    return placed[0], placed[1]
-
-
-def _found(view: View, search: Search, order: str) -> list[tuple[Any, str]]:
-    """Return the jobs of the queue's object that the filters pick, each as its key in the order and its id."""
-    known: list[tuple[Any, str]] | None = view.found.get((search, order))
-    if known is not None:
-        return known
-    key = ORDERS[order]
-    found: list[tuple[Any, str]] = []
-    for job in view.entries.values():
-        if search.matches(job, view.now):
-            found.append((key(job), job.id))
-    if len(view.found) < LISTS_KEPT:
-        view.found[search, order] = found
-    return found
 
 
 def row_of(job: AnyJob, now: datetime) -> dict[str, Any]:

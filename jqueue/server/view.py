@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from jqueue.adapters.storage.names import describe
-from jqueue.core.blob.follower import Follower
 from jqueue.core.blob.segment_damage import Damage
 from jqueue.core.blob.segment_watch import SegmentWatch
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.lazy_state import LazyState
-from jqueue.core.queue_options import QueueOptions
+from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
-from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job import JobRecord
-from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, QueueState, record_of
+from jqueue.domain.models import QueueState
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
-from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
+from jqueue.ports.storage import SupportsStoreTime
 
 READ_EVERY = 0.5
 """Seconds between two reads of a queue, at least. Viewers that ask earlier get the last one."""
@@ -44,18 +38,16 @@ class View:
         number: grows with every change. Together with the time of the counting, it tells one view from another.
         now: the time by the queue's clock when the figures were counted.
         queue: its jobs.
-        entries: the jobs of the queue's object by id. Do not change it.
         stats: the figures.
-        found: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
+        lists: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
         damage: segments that cannot be read, with the reasons: see `jqueue.core.blob.segment_watch`.
     """
 
     number: int
     now: datetime
     queue: QueueView
-    entries: Mapping[str, JobRecord] = field(repr=False)  # payloads must not appear in a repr or a log
     stats: QueueStats
-    found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    lists: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     damage: Damage = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -63,89 +55,10 @@ class View:
         """The state without its jobs."""
         return self.queue.header
 
-    async def job(self, job_id: str) -> Job | None:
-        """Return the job with an id; None if it is not in the queue.
-
-        Raises:
-            StorageError: the store failed, or a segment that may hold the job is damaged.
-        """
-        return await self.queue.find(job_id)
-
     @property
     def etag(self) -> str:
         """A text that is the same as long as the view is the same, in one process."""
         return f"{self.number}-{int(self.now.timestamp() * 1000)}"
-
-
-class Reader(Protocol):
-    """Reads a queue, and says if it has changed."""
-
-    async def refresh(self) -> bool:
-        """Read the queue. Return True if it has changed since the last call."""
-
-    def now(self) -> datetime:
-        """Return the time by the queue's clock."""
-
-    async def view(self, number: int, now: datetime) -> View:
-        """Return the queue as of the last `refresh`."""
-
-
-class BlobReader:
-    """Reads a queue in one object. Only changed lines are parsed."""
-
-    def __init__(self, storage: ObjectStoragePort, options: QueueOptions) -> None:
-        self._storage = storage
-        self._options = options
-        self._watch = SegmentWatch(storage, options.entropy)
-        call_timeout = to_seconds("call_timeout", options.call_timeout)
-        self._follower = Follower(storage, options.entropy, options.clock, call_timeout=call_timeout)
-
-    async def refresh(self) -> bool:
-        """As in `Reader`."""
-        return await self._follower.refresh(READ_DEADLINE)
-
-    def now(self) -> datetime:
-        """As in `Reader`."""
-        told = self._storage.store_time() if isinstance(self._storage, SupportsStoreTime) else None
-        return told or self._options.clock.now()
-
-    async def view(self, number: int, now: datetime) -> View:
-        """As in `Reader`."""
-        content = self._follower.content(READ_DEADLINE)
-        entries = dict(content.entries)  # the next refresh changes the jobs in place
-        limits, taken, size = self._options.limits, self._follower.taken, self._follower.size
-        queue = QueueView(replace(content, entries=entries), limits, taken, size)
-        if await self._watch.look(queue.header, now):
-            self._follower.forget_damage()
-        return View(number, now, queue, entries, await queue.stats(now), damage=self._watch.damage)
-
-
-class VerbReader:
-    """Reads any queue by its verbs, such as one in the format of another program. Every read is of the whole queue."""
-
-    def __init__(self, queue: JobQueue, clock: Clock) -> None:
-        self._queue = queue
-        self._clock = clock
-        self._state = QueueState()
-        self._stats = QueueStats()
-
-    async def refresh(self) -> bool:
-        """As in `Reader`."""
-        before = self._state
-        self._state = await self._queue.read_state(hot=True, deadline=READ_DEADLINE)
-        self._stats = await self._queue.stats(deadline=READ_DEADLINE)
-        return self._state != before
-
-    def now(self) -> datetime:
-        """As in `Reader`."""
-        return self._clock.now()
-
-    async def view(self, number: int, now: datetime) -> View:
-        """As in `Reader`."""
-        header = self._state.model_copy(update={"jobs": ()})
-        entries = {job.id: record_of(job) for job in self._state.jobs}
-        queue = QueueView(LazyState(header, self._state.set_aside, entries), Limits(), 0, self._stats.size)
-        return View(number, now, queue, entries, self._stats)
 
 
 class Viewers:
@@ -158,9 +71,11 @@ class Viewers:
 
     def __init__(self, queue: JobQueue, clock: Clock) -> None:
         self._clock = clock
-        self._reader: Reader = VerbReader(queue, clock)
-        if isinstance(queue, BlobQueue):
-            self._reader = BlobReader(queue.storage, queue.options)
+        self._queue: Any = queue
+        self._watch: SegmentWatch | None = None
+        if isinstance(queue, BlobQueue):  # what is known of damaged segments is not shared with the queue itself
+            self._queue = DirectQueue(queue.storage, **vars(queue.options))
+            self._watch = SegmentWatch(queue.storage, queue.options.entropy)
         self._reading = asyncio.Lock()
         self._read_at: float | None = None
         self._view: View | None = None
@@ -187,17 +102,26 @@ class Viewers:
         self._read_at = None
 
     async def _read(self) -> None:
-        started = self._clock.monotonic()
+        started, last = self._clock.monotonic(), self._view
         try:
-            changed = await self._reader.refresh()
+            queue: QueueView = await self._queue.view(None if last is None else last.queue, deadline=READ_DEADLINE)
         except JQueueError:
             self._read_at = None
             raise
         # The time at which the read began: what happened during it, and is not in it, counts as later.
-        now, view = self._reader.now() - timedelta(seconds=self._clock.monotonic() - started), self._view
-        if view is None or changed or now - view.now >= timedelta(seconds=COUNT_EVERY):
-            self._view = await self._reader.view(view.number + 1 if view else 1, now)
+        now = self._now() - timedelta(seconds=self._clock.monotonic() - started)
+        if last is None or queue is not last.queue or now - last.now >= timedelta(seconds=COUNT_EVERY):
+            if self._watch is not None and await self._watch.look(queue.header, now):
+                queue.forget_damage()
+            damage = {} if self._watch is None else self._watch.damage
+            self._view = View(last.number + 1 if last else 1, now, queue, await queue.stats(now), damage=damage)
         self._read_at = started
+
+    def _now(self) -> datetime:
+        """Return the time by the queue's clock."""
+        storage = getattr(self._queue, "storage", None)
+        told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+        return told or self._clock.now()
 
 
 def name_of(queue: JobQueue) -> str:

@@ -132,7 +132,7 @@ async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
         view = await queue.view()
         for minutes in (0, random.randrange(60), 90):
             now = clock.now() + timedelta(minutes=minutes)
-            jobs = [job async for job in view.jobs() if job.status is JobStatus.QUEUED]
+            jobs = [job async for job in view.jobs(now) if job.status is JobStatus.QUEUED]
             ready = [job for job in jobs if (job.run_at or now) <= now]
             stats = await view.stats(now)
             assert (len(ready), len(jobs) - len(ready)) == (stats.depth, stats.scheduled)

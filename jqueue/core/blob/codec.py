@@ -41,11 +41,10 @@ from jqueue.core.blob.lines import (
     set_duplicates_aside,
     splitting_lines,
 )
-from jqueue.core.lazy_state import LazyState
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.models import LARGEST, CommitRecord, QueueState, SetAside, record_of
+from jqueue.domain.models import LARGEST, CommitRecord, QueueState, SetAside, job_of, record_of
 from jqueue.domain.rules import HISTORY, LIMITS, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS
 from jqueue.domain.sequence_numbers import number_unnumbered
@@ -156,7 +155,11 @@ def decode(data: bytes) -> QueueState:
     """
     if not data:
         return QueueState()
-    return exhaust(reading_state(parse_blob(data)))
+    parsed = parse_blob(data)
+    read = exhaust(reading_lines(parsed, {}, {}))
+    records = number_unnumbered([*{**{job.id: job for job in parsed.jobs}, **read.jobs}.values()])
+    jobs = tuple(map(job_of, records))
+    return parsed.header.model_copy(update={"jobs": jobs, "set_aside": tuple(read.set_aside)})
 
 
 class TableTexts(Generic[Row]):
@@ -413,13 +416,6 @@ def _last_commit(header: QueueState) -> datetime | None:
         return max((datetime.fromtimestamp(record.at, UTC) for record in header.commits.values()), default=None)
     except (ValueError, OverflowError, OSError):  # a header edited by hand
         return None
-
-
-def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
-    """Return the state of a parsed blob, in slices."""
-    read = yield from reading_lines(parsed, {}, {})
-    entries = {**{job.id: job for job in parsed.jobs}, **read.jobs}
-    return (yield from LazyState(parsed.header, tuple(read.set_aside), entries).to_state())
 
 
 def _parse_whole(data: bytes) -> ParsedBlob:

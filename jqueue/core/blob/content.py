@@ -16,12 +16,12 @@ from jqueue.core.blob.codec import (
     reading_lines,
 )
 from jqueue.core.blob.lines import encode_asides, encode_job
-from jqueue.core.lazy_state import LazyState
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job import JobRecord
-from jqueue.domain.models import QueueState
+from jqueue.domain.models import QueueState, SetAside
 from jqueue.domain.printable import counted
+from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import logger_of
 
@@ -104,13 +104,16 @@ class Blob:
         self._header_bytes = sum(map(len, first))
         return join_blob(first, [*lines.values(), *encode_asides(draft.set_aside)])
 
-    def looking(self, parsed: ParsedBlob) -> Slices[LazyState]:
-        """Return the content of a blob, in slices, and leave the draft as it is. The draft may change meanwhile."""
+    def looking(self, parsed: ParsedBlob) -> Slices[tuple[dict[str, JobRecord], tuple[SetAside, ...]]]:
+        """Return the jobs of a blob and its lines that are set aside, in slices.
+
+        The draft stays as it is, and may change meanwhile.
+        """
         jobs = dict(self.draft.jobs)
         read = yield from self._reading(parsed)
         found = {job.id: job for job in parsed.jobs}
         found |= {job_id: read.jobs.get(job_id) or jobs[job_id] for job_id in read.lines}
-        return LazyState(parsed.header, tuple(read.set_aside), found)
+        return {job.id: job for job in number_unnumbered(list(found.values()))}, tuple(read.set_aside)
 
     def settle(self, header: QueueState, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""

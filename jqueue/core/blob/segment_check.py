@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jqueue.core.blob.segment_jobs import pieces_of
 from jqueue.core.blob.segment_object import decode_chunk
+from jqueue.core.blob.segment_reader import pieces_of
 from jqueue.domain.job import JobRecord
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex

@@ -18,12 +18,16 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.job import JobRecord
+from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, Segment
 from jqueue.ports.storage import SupportsObjects
 
 Rows = list[tuple[int, JobRecord]]
 """The number and the job of each row of a chunk."""
+
+PIECE_BYTES = 1 << 20
+"""Number of bytes of rows that are read at once. A chunk is never cut."""
 
 AT_ONCE = 16
 """Number of runs of chunks that are read at once when rows are looked up. Merges can wait, and read one by one."""
@@ -190,3 +194,29 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
+
+
+def pieces_of(
+    segment: Segment, index: SegmentIndex, ranges: Sequence[Range], *, waiting: bool = True
+) -> list[list[int]]:
+    """Return the numbers of the chunks that have rows of ranges or waiting rows, in pieces that are read at once.
+
+    Args:
+        segment: the entry of the segment in the manifest.
+        index: its index.
+        ranges: the claims of its ranges.
+        waiting: False for the rows of the ranges alone.
+    """
+    in_ranges = set(segment.chunks_of(each.span for each in ranges))
+    pieces: list[list[int]] = []
+    size = PIECE_BYTES
+    for number in range(segment.chunks):
+        if number not in in_ranges and (not waiting or segment.is_chunk_taken(number)):
+            continue
+        start, stop = index.bytes_of(number, number)
+        if size + stop - start > PIECE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(number)
+        size += stop - start
+    return pieces

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import datetime
+from typing import Any, TypeVar
 
-from jqueue.core.blob.segment_jobs import RowSource
 from jqueue.core.blob.segment_loader import SegmentLoader
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.blob.segment_writer import SegmentWriter
@@ -16,6 +17,41 @@ from jqueue.domain.models import QueueState
 from jqueue.domain.segments import FOLDER
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import SupportsObjects
+
+PARTS_KEPT = 64
+"""Number of outlines of segments, of times of chunks, and of jobs found by their ids, that are remembered: a queue may
+be counted, and a page may show a job, every second."""
+
+Part = TypeVar("Part")
+
+
+class SegmentParts:
+    """What was read of a queue's segments lately. All views of the queue share it.
+
+    Args:
+        reader: reads the segments.
+        entropy: draws the pauses between failed reads.
+    """
+
+    def __init__(self, reader: SegmentReader, entropy: Entropy) -> None:
+        self.reader = reader
+        self.entropy = entropy
+        self._parts: dict[str, OrderedDict[Hashable, Any]] = {}
+
+    def get(self, kind: str, key: Hashable) -> Any:
+        """Return a part that is remembered; None if it is not."""
+        parts = self._parts.setdefault(kind, OrderedDict())
+        if key in parts:
+            parts.move_to_end(key)
+        return parts.get(key)
+
+    def keep(self, kind: str, key: Hashable, part: Part) -> Part:
+        """Remember a part, and return it. The one that was needed least lately is forgotten."""
+        parts = self._parts.setdefault(kind, OrderedDict())
+        parts[key] = part
+        if len(parts) > PARTS_KEPT:
+            parts.popitem(last=False)
+        return part
 
 
 class Segments:
@@ -33,7 +69,7 @@ class Segments:
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
-        reader, rows, loader, writer: its parts.
+        reader, parts, loader, writer: its parts.
     """
 
     def __init__(
@@ -50,7 +86,7 @@ class Segments:
         call_timeout: float,
     ) -> None:
         self.reader = SegmentReader(objects, observers, call_timeout=call_timeout)
-        self.rows = RowSource(self.reader, entropy)
+        self.parts = SegmentParts(self.reader, entropy)
         self.loader = SegmentLoader(self.reader, clock, entropy, ask)
         self.writer = SegmentWriter(
             objects, self.reader, clock, now, new_name, observers, spare, call_timeout=call_timeout

@@ -79,7 +79,7 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         timeout = to_seconds("call_timeout", self.options.call_timeout)
 
         async def present() -> QueueState:
-            return (await self._engine.look(seconds))[0].header
+            return (await self._view(seconds)).header
 
         reader = HistoryReader(objects, self.options.entropy, seconds, timeout, present)
         reader.since = since

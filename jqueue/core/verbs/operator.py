@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Unpack
 
 from jqueue.core.queue_base import QueueBase
-from jqueue.core.tasks import in_turns
 from jqueue.core.view import QueueView
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, shown
@@ -39,6 +38,7 @@ from jqueue.domain.operations import (
 )
 from jqueue.domain.operations.dequeue import sought_names
 from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Operator, SupportsPeek
@@ -193,15 +193,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         return await self._view(self._seconds(deadline), known)
 
     async def read_state(self, *, hot: bool = False, deadline: Duration | None = None) -> QueueState:
-        lazy, _, _ = await self._engine.look(self._seconds(deadline))
-        state = await in_turns(lazy.to_state())
-        if hot or lazy.rows is None or not (state.segments or state.ranges):
-            return state
-        jobs = list(state.jobs)
-        async with aclosing(lazy.rows.rows(frozenset(), frozenset(), "")) as others:
-            async for job in others:
-                jobs.append(job_of(job))
-        return state.model_copy(update={"jobs": tuple(jobs), "segments": {}, "ranges": {}, "retired": {}})
+        view = await self._view(self._seconds(deadline))
+        return await view.state(self._engine.now(), hot=hot)
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         seconds, time = self._seconds(deadline), asyncio.get_running_loop().time
@@ -223,13 +216,11 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
             raise InvalidJobError(f"the statuses of jobs are {known}; got {shown(statuses)}") from None
         if not isinstance(id_prefix, str):
             raise InvalidJobError(f"id_prefix must be a str, got {type(id_prefix).__name__}")
-        names = () if entrypoint is None else sought_names(entrypoint)
-        return self._iterate(wanted, names, id_prefix, self._seconds(deadline))
+        names = frozenset(() if entrypoint is None else sought_names(entrypoint))
+        return self._iterate(Selection(phases_of(wanted), names, id_prefix=id_prefix or None), self._seconds(deadline))
 
-    async def _iterate(
-        self, statuses: Sequence[JobStatus], names: Sequence[str], prefix: str, seconds: float
-    ) -> AsyncGenerator[Job, None]:
+    async def _iterate(self, selection: Selection, seconds: float) -> AsyncGenerator[Job, None]:
         view = await self._seen(seconds)
-        async with aclosing(view.jobs(*statuses, entrypoints=names, prefix=prefix)) as jobs:
+        async with aclosing(view.jobs(self._engine.now(), selection)) as jobs:
             async for job in jobs:
                 yield job

@@ -16,10 +16,11 @@ from typing import Any
 
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.queue_options import QueueOptions
+from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError, JobNotFoundError, JQueueError
-from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Nack, Operation, Preparation
 from jqueue.domain.operations.base import JobReference
 from jqueue.ports.queue import Capabilities, JobQueue
@@ -112,10 +113,7 @@ class PartitionQueue(RowQueue):
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:
         """Return the errors of lost claims and cancelled jobs, by a look at the queue. The driver keeps them."""
-        view = await self.__getattr__("view")(deadline=deadline)
-        running = [job async for job in view.jobs(JobStatus.IN_PROGRESS, others=False)]
-        state: QueueState = view.header.model_copy(update={"jobs": tuple(running)})
-        lost, cancelled = found_in(state, self.rows)
+        lost, cancelled = found_in(await self.__getattr__("view")(deadline=deadline), self.rows)
         self.rows.cancelled |= {place for place, job_id in enumerate(self.rows.ids) if job_id in cancelled}
         errors: list[JobNotFoundError] = []
         for job in jobs:
@@ -233,13 +231,13 @@ class PartitionQueue(RowQueue):
         return (job.claim if isinstance(job, Job) else job) in self._ours if isinstance(job, Job | Claim) else False
 
 
-def found_in(state: QueueState, rows: PartitionRows) -> tuple[Callable[[Claim], bool], Collection[str]]:
-    """Return what a state of the queue says of a partition: a test for lost claims, and the cancelled jobs."""
+def found_in(view: QueueView, rows: PartitionRows) -> tuple[Callable[[Claim], bool], Collection[str]]:
+    """Return what a version of the queue says of a partition: a test for lost claims, and the cancelled jobs."""
     if rows.claim is None:
-        jobs = {job.id: job for job in state.jobs if job.status is JobStatus.IN_PROGRESS}
+        jobs = {job.id: job for job in view.records.values() if job.status is JobStatus.IN_PROGRESS}
         cancelled = {job.id for job in jobs.values() if job.cancel_requested}
         return lambda claim: claim.job_id not in jobs or jobs[claim.job_id].claim != claim, cancelled
-    held = state.ranges.get(rows.claim.id)
+    held = view.header.ranges.get(rows.claim.id)
     if held is None or held.claims != rows.claim.attempt:
         return lambda claim: True, ()
     return lambda claim: False, set(held.cancelled)
