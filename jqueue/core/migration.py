@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -130,17 +130,21 @@ class _Mover:
                 if not jobs:
                     break
                 self.claimed.update((job.id, job) for job in jobs)
-                async with AsyncExitStack() as stack:
-                    if self.source.capabilities.heartbeat:
-                        beats = HeartbeatManager(self.source, self.claimed.values(), on_lost="event")
-                        await stack.enter_async_context(beats)
+                beats: Any = nullcontext()
+                if self.source.capabilities.heartbeat:
+                    beats = HeartbeatManager(self.source, self.claimed.values(), on_lost="event")
+                async with beats:
                     await self._transfer(jobs)
-            batch: list[Job] = []
-            async for job in self._unclaimable(self._now()):
-                batch.append(job)
-                if len(batch) == BATCH_JOBS:
-                    await self._transfer(batch)
-                    batch = []
+            now, batch = self._now(), list[Job]()
+            async with aclosing(self._waiting()) as jobs_waiting:
+                async for job in jobs_waiting:
+                    if self.stop.is_set():
+                        break
+                    if job.status is JobStatus.DEAD or (job.run_at is not None and job.run_at > now):
+                        batch.append(job)
+                    if len(batch) == BATCH_JOBS:
+                        await self._transfer(batch)
+                        batch = []
             await self._transfer(batch)
         finally:  # they were refused, or the move failed
             if self.claimed:
@@ -148,7 +152,7 @@ class _Mover:
                 await self.source.nack_many(self.claimed.values(), charge=charge)
 
     async def count(self) -> None:
-        async for job in self._jobs(JobStatus.QUEUED, JobStatus.DEAD):
+        async for job in self._waiting():
             try:
                 self.dest.capabilities.require(*self._arrival(job).needs(0.0))
             except InvalidJobError as error:
@@ -156,16 +160,9 @@ class _Mover:
             else:
                 self.report.moved += 1
 
-    async def _unclaimable(self, now: datetime) -> AsyncGenerator[Job, None]:
-        async for job in self._jobs(JobStatus.QUEUED, JobStatus.DEAD):
-            if self.stop.is_set():
-                return
-            if job.status is JobStatus.DEAD or (job.run_at is not None and job.run_at > now):
-                yield job
-
-    async def _jobs(self, *statuses: JobStatus) -> AsyncGenerator[Job, None]:
+    async def _waiting(self) -> AsyncGenerator[Job, None]:
         try:
-            async with aclosing(self.source.iterate_jobs(*statuses)) as jobs:
+            async with aclosing(self.source.iterate_jobs(JobStatus.QUEUED, JobStatus.DEAD)) as jobs:
                 async for job in jobs:
                     yield job
         except JobsUnreadableError as error:  # it comes after all other jobs
@@ -218,12 +215,11 @@ def _parts(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     part: list[Job] = []
     size = 0
     for job in jobs:
-        taken = len(job.payload)
-        if part and size + taken > BATCH_BYTES:
+        if part and size + len(job.payload) > BATCH_BYTES:
             yield part
             part, size = [], 0
         part.append(job)
-        size += taken
+        size += len(job.payload)
     if part:
         yield part
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from itertools import chain
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from jqueue.core.queue_base import errors_of
 from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
@@ -29,17 +27,15 @@ from jqueue.domain.errors import (
     shown,
 )
 from jqueue.domain.job import Claim
-from jqueue.domain.job_options import check_names, takes_options
+from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, DequeueOptions, JobReference, Nack, Operation
 from jqueue.domain.printable import counted
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.domain.workers import by_name
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import Capabilities, JobQueue, Operator, Producer, SupportsWorkers
+from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 Figures = TypeVar("Figures", bound=EntrypointStats)
 
 logger = logger_of("jqueue")
@@ -57,18 +53,18 @@ OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "staged", "his
 """Capabilities for calls to one queue, which a set lacks."""
 
 
-def of_one_queue(
-    verb: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[QueueSet, Parameters], Coroutine[Any, Any, Result]]:
-    """Return a set's method for a verb that concerns one queue. It takes the same arguments, and refuses."""
-    known = list(inspect.signature(verb).parameters)[1:]
+ONE_QUEUE = (
+    ("enqueue", "enqueue_many", "result", "cancel", "reschedule", "reprioritise", "redrive", "purge", "requeue_stale"),
+    ("pause", "resume", "limit", "configure", "schedule", "unschedule", "schedules", "read_state"),
+)
+"""Verbs that concern one queue, which a set refuses."""
 
-    @functools.wraps(verb)
-    async def refuse(self: QueueSet, /, *given: Parameters.args, **options: Parameters.kwargs) -> Result:
-        check_names(verb.__name__, options, known)
-        raise _one_queue_error(verb.__name__)
 
-    return refuse
+def _refusal_of(verb: str) -> Any:
+    async def refuse(self: QueueSet, *_: Any, **__: Any) -> NoReturn:
+        raise _one_queue_error(verb)
+
+    return functools.wraps(getattr(JobQueue, verb))(refuse)
 
 
 @dataclass(eq=False)
@@ -158,12 +154,11 @@ class QueueSet(JobQueue):
         Raises:
             InvalidJobError: it is not in the set.
         """
-        for member in self._members:
-            if member.queue is queue:
-                self._members.remove(member)
-                self._wake_waiting()
-                return
-        raise InvalidJobError("this queue is not in the set")
+        left = [member for member in self._members if member.queue is not queue]
+        if len(left) == len(self._members):
+            raise InvalidJobError("this queue is not in the set")
+        self._members = left
+        self._wake_waiting()
 
     def _new_member(self, queue: JobQueue) -> _Member:
         if not hasattr(queue, "dequeue"):
@@ -208,20 +203,18 @@ class QueueSet(JobQueue):
         loop = asyncio.get_running_loop()
         end = loop.time() + (0.0 if wait is None else to_seconds("wait", wait))
 
-        def claim(member: _Member, wait: float | None, deadline: float) -> Coroutine[Any, Any, list[Job]]:
-            given: dict[str, Any] = {**options, "deadline": deadline}
-            if wait is not None:
-                given["wait"] = wait
+        def claim(member: _Member, deadline: float, wait: float | None = None) -> Coroutine[Any, Any, list[Job]]:
+            known = dict[str, Any](options)
             if not member.queue.capabilities.holders:
-                given.pop("holder", None)
-            return member.queue.dequeue(entrypoint, **given)
+                known.pop("holder", None)
+            return member.queue.dequeue(entrypoint, wait=wait, deadline=deadline, **known)
 
         while True:
             changed, failed = self._changed, dict[_Member, JQueueError]()
             now = loop.time()
             for member in sorted(self._members, key=lambda each: (each.failed_until > now, each.served)):
                 try:
-                    jobs = await claim(member, None, min(seconds, SLOW) if len(self._members) > 1 else seconds)
+                    jobs = await claim(member, min(seconds, SLOW) if len(self._members) > 1 else seconds)
                 except (InvalidJobError, QueueClosedError):
                     raise
                 except JQueueError as error:
@@ -235,14 +228,15 @@ class QueueSet(JobQueue):
                 if failed:
                     raise next(iter(failed.values()))
                 return []
-            calls = {member: claim(member, left or None, seconds) for member in asked}
+            calls = {member: claim(member, seconds, left or None) for member in asked}
             answer = await self._first_answer(calls, changed, left)
             if isinstance(answer, tuple):
                 return self._handed_out(*answer)
-            if not changed.is_set() or loop.time() >= end:
-                if answer is not None:
-                    raise answer
-                return []
+            if changed.is_set() and loop.time() < end:
+                continue  # with the queues that are in the set now
+            if answer is not None:
+                raise answer
+            return []
 
     async def _first_answer(
         self, calls: dict[_Member, Coroutine[Any, Any, list[Job]]], changed: asyncio.Event, seconds: float
@@ -266,12 +260,13 @@ class QueueSet(JobQueue):
             for task in (*tasks, change):
                 task.cancel()
             await asyncio.wait([*tasks, change])
-            for task, member in tasks.items():
-                if task is not served and not task.cancelled() and task.exception() is None and task.result():
-                    await self._hand_back(member.queue, task.result())
+            ended = [task for task in tasks if not task.cancelled()]
+            for task in ended:
+                if task is not served and task.exception() is None and task.result():
+                    await self._hand_back(tasks[task].queue, task.result())
         if served is not None:
             return tasks[served], served.result()
-        return next((error for task in tasks if not task.cancelled() and (error := task.exception())), None)
+        return next((error for task in ended if (error := task.exception())), None)
 
     async def _hand_back(self, queue: JobQueue, jobs: list[Job]) -> None:
         try:
@@ -302,11 +297,13 @@ class QueueSet(JobQueue):
             raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
         claim = reference.claim if isinstance(reference, Job) else reference
         pairs = self._owners.get(claim if isinstance(claim, str) else claim.job_id, [])
-        if len(pairs) > 1 and not isinstance(claim, str):
-            pairs = [pair for pair in pairs if pair[1].claim == claim] or pairs
-        if len(pairs) > 1 and isinstance(reference, Job):
-            pairs = [pair for pair in pairs if pair[1] == reference.evolve(payload=b"")] or pairs
-        queues = [queue for queue, _ in pairs]
+
+        def fit(job: Job) -> tuple[bool, bool]:
+            is_equal = isinstance(reference, Job) and job == reference.evolve(payload=b"")
+            return job.claim == claim, is_equal
+
+        best = max((fit(job) for _, job in pairs), default=None)
+        queues = [queue for queue, job in pairs if fit(job) == best]
         if not queues and len(self._members) == 1:
             return [self._members[0].queue]
         if not queues:
@@ -328,40 +325,22 @@ class QueueSet(JobQueue):
             raise InvalidJobError("these jobs are in several queues: call apply once for each queue")
         return several[0][0]
 
-    async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
-        await self._owner(job_id).ack(job_id, result=result, deadline=deadline)
+    async def ack(self, job_id: JobReference, **options: Any) -> None:
+        await self._owner(job_id).ack(job_id, **options)
 
-    async def nack(
-        self,
-        job_id: JobReference,
-        *,
-        delay: Duration | None = None,
-        error: BaseException | str | None = None,
-        dead: bool = False,
-        charge: bool = True,
-        deadline: Duration | None = None,
-    ) -> None:
-        said: dict[str, Any] = {"delay": delay, "error": error, "dead": dead, "charge": charge, "deadline": deadline}
-        await self._owner(job_id).nack(job_id, **said)
+    async def nack(self, job_id: JobReference, **options: Any) -> None:
+        await self._owner(job_id).nack(job_id, **options)
 
-    async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
-        await self._owner(job_id).heartbeat(job_id, deadline=deadline)
+    async def heartbeat(self, job_id: JobReference, **options: Any) -> None:
+        await self._owner(job_id).heartbeat(job_id, **options)
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         return errors_of(await self.apply_each(*(Ack(job) for job in jobs), deadline=deadline))
 
     async def nack_many(
-        self,
-        jobs: Iterable[JobReference],
-        *,
-        delay: Duration | None = None,
-        error: BaseException | str | None = None,
-        dead: bool = False,
-        charge: bool = True,
-        deadline: Duration | None = None,
+        self, jobs: Iterable[JobReference], *, deadline: Duration | None = None, **options: Any
     ) -> list[Exception]:
-        operations = [Nack(job, delay, error, dead, charge) for job in jobs]
-        return errors_of(await self.apply_each(*operations, deadline=deadline))
+        return errors_of(await self.apply_each(*(Nack(job, **options) for job in jobs), deadline=deadline))
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
@@ -371,11 +350,11 @@ class QueueSet(JobQueue):
             for queue in self._owners_of(job):  # if a claim is in two queues, both get the heartbeat
                 lots.setdefault(queue, []).append(job)
         calls = [queue.heartbeat_many(lot, deadline=deadline) for queue, lot in lots.items()]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+        answers = await asyncio.gather(*calls, return_exceptions=True)  # each is asked, whatever another answers
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [error for errors in answers if not isinstance(errors, BaseException) for error in errors]
+        return list(chain.from_iterable(answers))  # type: ignore[arg-type]
 
     def claim_age(self, job_id: JobReference) -> float | None:
         """Seconds since the store last confirmed a claim handed out here; None if the queue of the job cannot tell."""
@@ -444,27 +423,12 @@ class QueueSet(JobQueue):
         absent = QueueStats(warnings=tuple(map(str, missing)))
         return _sum_of(QueueStats, [each for each in found if isinstance(each, QueueStats)] + [absent])
 
-    # Calls for one queue
+    (
+        (enqueue, enqueue_many, result, cancel, reschedule, reprioritise, redrive, purge, requeue_stale),
+        (pause, resume, limit, configure, schedule, unschedule, schedules, read_state),
+    ) = (map(_refusal_of, verbs) for verbs in ONE_QUEUE)
 
-    enqueue = of_one_queue(Producer.enqueue)
-    enqueue_many = of_one_queue(Producer.enqueue_many)
-    result = of_one_queue(Producer.result)
-    cancel = of_one_queue(Operator.cancel)
-    reschedule = of_one_queue(Operator.reschedule)
-    reprioritise = of_one_queue(Operator.reprioritise)
-    redrive = of_one_queue(Operator.redrive)
-    purge = of_one_queue(Operator.purge)
-    requeue_stale = of_one_queue(Operator.requeue_stale)
-    pause = of_one_queue(Operator.pause)
-    resume = of_one_queue(Operator.resume)
-    limit = of_one_queue(Operator.limit)
-    configure = of_one_queue(Operator.configure)
-    schedule = of_one_queue(Operator.schedule)
-    unschedule = of_one_queue(Operator.unschedule)
-    schedules = of_one_queue(Operator.schedules)
-    read_state = of_one_queue(Operator.read_state)
-
-    def iterate_jobs(self, *statuses: Any, **which: Any) -> AsyncGenerator[Job, None]:
+    def iterate_jobs(self, *statuses: Any, **which: Any) -> NoReturn:
         raise _one_queue_error("iterate_jobs")
 
     # Workers
@@ -497,9 +461,7 @@ class QueueSet(JobQueue):
             raise
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -536,25 +498,25 @@ def _references(operation: object) -> Sequence[JobReference]:
 def _sum_of(kind: type[Figures], several: Sequence[Figures]) -> Figures:
     """Add up figures: counts are added, ages are the oldest, and a flag holds if it holds for all."""
     total: dict[str, Any] = {}
-    for field in fields(kind):
-        values = [value for each in several if (value := getattr(each, field.name)) is not None]
-        if not values:
-            continue
-        first = values[0]
-        if isinstance(first, bool):
-            total[field.name] = all(values)
-        elif isinstance(first, timedelta):
-            total[field.name] = max(values)
-        elif isinstance(first, tuple):
-            together = tuple(chain.from_iterable(values))
-            total[field.name] = by_name(together) if field.name == "workers" else together
-        elif field.name == "entrypoints":
-            names = sorted(set(chain.from_iterable(values)))
-            total[field.name] = {
-                name: _sum_of(EntrypointStats, [each[name] for each in values if name in each]) for name in names
-            }
-        elif isinstance(first, Mapping):
-            total[field.name] = dict(sum(map(Counter, values), Counter()))
-        else:
-            total[field.name] = sum(values[1:], first)
+    for name in (field.name for field in fields(kind)):
+        values = [value for each in several if (value := getattr(each, name)) is not None]
+        match values:
+            case []:
+                continue
+            case [bool(), *_]:
+                total[name] = all(values)
+            case [timedelta(), *_]:
+                total[name] = max(values)
+            case [tuple(), *_]:
+                together = tuple(chain.from_iterable(values))
+                total[name] = by_name(together) if name == "workers" else together
+            case [Mapping(), *_] if name == "entrypoints":
+                total[name] = {
+                    entrypoint: _sum_of(EntrypointStats, [each[entrypoint] for each in values if entrypoint in each])
+                    for entrypoint in sorted(set(chain.from_iterable(values)))
+                }
+            case [Mapping(), *_]:
+                total[name] = dict(sum(map(Counter, values), Counter()))
+            case [first, *others]:
+                total[name] = sum(others, first)
     return kind(**total)
