@@ -20,7 +20,6 @@ from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import age, lines_of_json, refusal, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
-from jqueue.cli.sorted_rows import SortedRows
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JobsUnreadableError
 from jqueue.domain.models import Job
@@ -241,6 +240,8 @@ async def write_sorted(
         RefusedError: there is no space for a temporary file.
         JobsUnreadableError: at the end, if segments are missing or damaged.
     """
+    from jqueue.cli.sorted_rows import SortedRows  # what it needs is slow to import
+
     place, first, damage = _place_of(sort, now), list[Job](), None
     with closing(SortedRows[Any](reverse=reverse)) as rows:
         try:

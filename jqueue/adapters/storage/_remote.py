@@ -165,6 +165,11 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         self._client = SharedClient(self._open)
         self._clock = StoreClock()
 
+    @property
+    def name(self) -> str:
+        """The name of the object, as users know it."""
+        return self.url
+
     # Methods that a queue calls
 
     async def read(self) -> Found:

@@ -103,6 +103,11 @@ class LocalFileSystemStorage(ObjectFiles):
         """The path of the file, as it was given."""
         return self._path
 
+    @property
+    def name(self) -> str:
+        """The name of the object, as users know it."""
+        return str(self._path.absolute())
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(path={self._path!r})"
 

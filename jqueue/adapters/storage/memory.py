@@ -41,6 +41,11 @@ class InMemoryStorage(NoQueue):
         # A lock of threading, as asyncio's would bind the store to the first event loop that waits for it.
         self._guard = threading.Lock()
 
+    @property
+    def name(self) -> str:
+        """The name of the object, as users know it."""
+        return "memory"
+
     async def read(self) -> tuple[bytes, str | None]:
         """Return (content, etag), or (b"", None) before the first write."""
         await asyncio.sleep(0)
