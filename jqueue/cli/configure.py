@@ -10,7 +10,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.printing import length, refusal, show, show_json, size
 from jqueue.cli.values import duration
 from jqueue.cli.values import size as size_of
-from jqueue.domain.models import QueueSettings
+from jqueue.domain.rules import SETTINGS, QueueSettings
 
 
 def _setting(metavar: str, text: str) -> Any:
@@ -77,7 +77,7 @@ def configure(
 
     settings = on_queue(url, change, as_json=as_json)
     if as_json:
-        show_json({name: getattr(settings, name) for name in QueueSettings.model_fields})
+        show_json({name: getattr(settings, name) for name in SETTINGS})
     else:
         show(*_lines(settings))
 

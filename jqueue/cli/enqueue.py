@@ -11,8 +11,8 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain,
 from jqueue.cli.payload import Payload, PayloadFile, payload_of
 from jqueue.cli.printing import note, show_json
 from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
+from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
-from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue, Find
 from jqueue.domain.printable import printable
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jqueue.cli.printing import brief, instant
 from jqueue.domain.events import HistoryEvent
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.transitions import Verb
 
 PLAIN = frozenset((Verb.ENQUEUE, Verb.CLAIM, Verb.ACK))

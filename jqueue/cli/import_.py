@@ -17,7 +17,8 @@ from jqueue.cli.progress import jobs_counted
 from jqueue.core.blob.job_lines import import_line
 from jqueue.core.migration import arriving
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Find
 from jqueue.domain.operations.enqueue import Arrive
 from jqueue.domain.printable import printable

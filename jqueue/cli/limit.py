@@ -11,8 +11,8 @@ from jqueue.cli.pause import Entrypoint
 from jqueue.cli.printing import length, refusal, show, show_json
 from jqueue.cli.values import duration
 from jqueue.domain.errors import ChangedMeanwhileError
-from jqueue.domain.models import EntrypointRules
 from jqueue.domain.operations import Guarded, LimitsAsSeen, SetLimits
+from jqueue.domain.rules import EntrypointRules
 
 
 def limit(
@@ -56,7 +56,7 @@ def limit(
                 rate=None if no_rate else rate or before.rate,
                 per=None if no_rate else before.per if seconds is None else seconds,
             )
-            rules = before.model_copy(update={"max_running": after.running, "rate": after.rate, "per": after.per})
+            rules = before.evolve(max_running=after.running, rate=after.rate, per=after.per)
             if rules == before:
                 return before, False
             try:

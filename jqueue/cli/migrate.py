@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 from rich.text import Text
 
 from jqueue.adapters.storage.memory import InMemoryStorage
@@ -104,7 +105,7 @@ async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) ->
             raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
         rules = [f"limits of {name}" for name in view.header.entrypoints]
         rules += [f"cron entry {name}" for name in view.header.schedules]
-        rules += [f"setting {name}" for name in view.header.settings.model_dump(exclude_defaults=True)]
+        rules += [f"setting {name}" for name in to_builtins(view.header.settings)]
         with jobs_counted("checking" if dry_run else "moving") as tell:
             return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop), rules
 

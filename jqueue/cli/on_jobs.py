@@ -32,7 +32,8 @@ from jqueue.domain.errors import (
     JQueueError,
     UnknownOutcomeError,
 )
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Guarded, JobMatches, Operation
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Phase, Selection, phase_of

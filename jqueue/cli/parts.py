@@ -8,8 +8,9 @@ from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.documents import Document, Values, duration_of, option_of, payload_given, payload_shown, plain
 from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain
 from jqueue.cli.printing import moment
+from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
-from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueSettings
+from jqueue.domain.models import Job
 from jqueue.domain.operations import (
     AMENDABLE,
     Amend,
@@ -26,6 +27,7 @@ from jqueue.domain.operations import (
     SettingsAsSeen,
 )
 from jqueue.domain.printable import counted
+from jqueue.domain.rules import SETTINGS, EntrypointRules
 
 DURATIONS = ("dead_retention", "history")
 """The settings of a queue that are durations."""
@@ -109,7 +111,7 @@ async def read_settings(opened: OpenedQueue) -> Document:
     """Read the settings of the queue."""
     opened.queue.capabilities.require("limits", "retention")
     settings = await opened.queue.configure()
-    values = {name: plain(getattr(settings, name)) for name in QueueSettings.model_fields}
+    values = {name: plain(getattr(settings, name)) for name in SETTINGS}
 
     async def save(where: OpenedQueue, edited: Values) -> None:
         given = {name: duration_of(name, value) if name in DURATIONS else value for name, value in edited.items()}

@@ -8,7 +8,7 @@ from collections.abc import Set
 from jqueue.cli.on_jobs import ask
 from jqueue.cli.on_queue import OpenedQueue, certain, on_queue
 from jqueue.cli.printing import jobs, show, show_json
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.printable import counted
 
 

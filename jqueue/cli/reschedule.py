@@ -11,7 +11,7 @@ from jqueue.cli.on_jobs import All, ChosenJob, DryRun, JobChange, JobID, Yes, ch
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import instant, moment, refusal, show, show_json
 from jqueue.cli.values import duration, time
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.operations import Operation, Reschedule
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Selection

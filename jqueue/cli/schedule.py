@@ -11,7 +11,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain,
 from jqueue.cli.payload import Payload, PayloadFile, payload_of
 from jqueue.cli.printing import instant, moment, show, show_json
 from jqueue.domain.job_options import ScheduleOptions
-from jqueue.domain.models import Schedule
+from jqueue.domain.rules import Schedule
 
 EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the cron entry.", show_default=False)]
 

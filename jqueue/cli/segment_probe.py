@@ -17,7 +17,7 @@ from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
-from jqueue.domain.models import QueueState
+from jqueue.domain.header import Header
 from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import FOLDER, Segment
@@ -124,7 +124,7 @@ def _failure(damaged: Sequence[Damage]) -> Result:
     )
 
 
-async def _damaged(storage: SupportsObjects, header: QueueState, context: ProbeContext) -> list[Damage]:
+async def _damaged(storage: SupportsObjects, header: Header, context: ProbeContext) -> list[Damage]:
     """Check all segments, and return the damaged ones."""
     reader = SegmentReader(storage, Observers(context.clock), call_timeout=CALL_LIMIT)
     total, seen, found = sum(segment.waiting for segment in header.segments.values()), 0, []
@@ -190,7 +190,7 @@ async def _limited(call: Awaitable[Answer]) -> Answer:
         raise
 
 
-def _waiting(header: QueueState) -> str:
+def _waiting(header: Header) -> str:
     return counted(sum(segment.waiting for segment in header.segments.values()), "waiting job")
 
 
@@ -198,9 +198,9 @@ def _name(listed: Listed) -> str:
     return listed.suffix.removeprefix(FOLDER)
 
 
-async def _header(storage: ObjectStoragePort, entropy: Entropy) -> QueueState:
+async def _header(storage: ObjectStoragePort, entropy: Entropy) -> Header:
     data, etag = await with_retries(lambda: _limited(storage.read()), entropy)
-    return QueueState() if etag is None else parse_blob(data).header
+    return Header() if etag is None else parse_blob(data).header
 
 
 async def _absence(storage: SupportsObjects, segment: Segment, name: str, entropy: Entropy) -> str:

@@ -22,7 +22,8 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Phase, phase_of, since
 

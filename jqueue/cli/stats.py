@@ -13,9 +13,9 @@ from jqueue.cli.printing import count, instant, length, moment, show, show_json,
 from jqueue.core.blob.segment_damage import WARNING, Damage
 from jqueue.core.blob.segment_watch import SegmentWatch, alerts
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import counted, printable
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from datetime import timedelta
 from jqueue.core.values import ValueObjects
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.header import Header
 from jqueue.domain.large_values import NAMED_WITHIN
-from jqueue.domain.models import QueueState
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
 from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, awaits_commit
@@ -63,7 +63,7 @@ class Collector:
         self,
         objects: ValueObjects,
         look: Callable[[], Awaitable[QueueView]],
-        named_in: Callable[[QueueState], Awaitable[set[str]]],
+        named_in: Callable[[Header], Awaitable[set[str]]],
         fence: Callable[[], Awaitable[object]],
         monotonic: Callable[[], float],
     ) -> None:

@@ -44,8 +44,8 @@ from jqueue.domain.errors import (
     StorageThrottledError,
     shown,
 )
+from jqueue.domain.header import Header
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
-from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Operation, Sweep, perform
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
@@ -214,7 +214,7 @@ class Engine:
         """Return True if there was no queue at the last commit, which has read the store."""
         return not self.existed
 
-    async def objects_named_in(self, header: QueueState) -> set[str]:
+    async def objects_named_in(self, header: Header) -> set[str]:
         """Return the suffixes of the objects beside the queue that a header and its segments name.
 
         Raises:
@@ -524,7 +524,7 @@ class Engine:
         if etag is None and (existed or known is not None):
             raise self._gone()
         if etag is None:
-            return QueueView(QueueState(), {}, absent=True)
+            return QueueView(Header(), {}, absent=True)
         parsed = self._parse(data, queue_id)
         records, set_aside = await in_turns(self.blob.looking(parsed))
         return QueueView(

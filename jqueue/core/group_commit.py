@@ -8,7 +8,7 @@ from typing import Any
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.ports.storage import ObjectStoragePort
 
 BATCH_LIMIT = 10_000

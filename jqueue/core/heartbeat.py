@@ -19,8 +19,8 @@ from jqueue.domain.errors import (
     StorageError,
     shown,
 )
-from jqueue.domain.job import Claim
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
+from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of

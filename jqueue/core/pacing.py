@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
-from jqueue.domain.models import CommitRecord
+from jqueue.domain.header import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
 
 PATIENCE = 1.5

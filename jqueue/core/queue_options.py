@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.runtime.system import SystemClock, SystemEntropy
 

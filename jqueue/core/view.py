@@ -17,16 +17,19 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace as replace_fields
 
 from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, pieces_of
 from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import read_until
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
+from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus, objects_of
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, QueueState, SetAside, job_of
+from jqueue.domain.models import Job, QueueState, job_of, state_of
 from jqueue.domain.range_jobs import job_of_row, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import HashTable, SegmentIndex
@@ -82,7 +85,7 @@ class QueueView:
         looked: called with the number of jobs after each read of some of them from a segment.
     """
 
-    header: QueueState
+    header: Header
     records: Mapping[str, JobRecord] = field(repr=False)  # payloads must not appear in a repr or a log
     set_aside: tuple[SetAside, ...] = field(default=(), repr=False)
     size: int = 0
@@ -280,13 +283,13 @@ class QueueView:
         for some in self._slices():
             jobs += map(job_of, some)
             await asyncio.sleep(0)
-        changes: dict[str, Any] = {}
-        if not hot and (self.header.segments or self.header.ranges):
+        header = self.header
+        if not hot and (header.segments or header.ranges):
             damage: dict[str, str] = {}
-            changes = {"segments": {}, "ranges": {}, "retired": {}}
+            header = replace_fields(header, segments={}, ranges={}, retired={})
             jobs += [job_of(job) async for job in self._rows(now, EVERY_JOB, damage)]
             _raise(damage)
-        return self.header.model_copy(update={"jobs": tuple(jobs), "set_aside": self.set_aside, **changes})
+        return state_of(header, tuple(jobs), self.set_aside)
 
     def forget_damage(self) -> None:
         """Forget which segments could not be read: they may have been restored."""

@@ -26,8 +26,8 @@ from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
+from jqueue.domain.header import Header
 from jqueue.domain.job import Claim
-from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Fence, HandBack, Operation
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
@@ -360,7 +360,7 @@ class QueueEngine(Protocol):
     async def is_absent(self) -> bool:
         """Return True if there was no queue at the last commit, which has read the store."""
 
-    async def objects_named_in(self, header: QueueState) -> set[str]:
+    async def objects_named_in(self, header: Header) -> set[str]:
         """Return the suffixes of the objects beside the queue that a header and its segments name."""
 
     async def view(self, known: str | None, deadline: float) -> QueueView | None:

@@ -12,13 +12,15 @@ from datetime import datetime
 from enum import Enum
 from itertools import islice
 
+import msgspec
+
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
-from jqueue.domain.header import Header
+from jqueue.domain.fields import LARGEST
+from jqueue.domain.header import CommitRecord, Header, TransactionRecord
 from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
-from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
 from jqueue.domain.segments import RETENTION, Retention, retired_after
@@ -67,7 +69,7 @@ def next_header(
     new_series: Callable[[], str] = lambda: "first",
     retention: Retention = RETENTION,
     drops_events: bool = False,
-) -> QueueState:
+) -> Header:
     """Return the header of the version that a commit makes: with its record, and without entries that are too old.
 
     Args:
@@ -100,28 +102,23 @@ def next_header(
         surplus = len(finished) - FINISHED_KEPT
         attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
         finished = dict(islice(finished.items(), surplus, None))
-    return QueueState.trusted(
+    return msgspec.structs.replace(
+        header,
         version=commit.base_version + 1,
         queue=queue,
-        critical=header.critical,
         commits=commits,
         evicted_through=evicted_through,
         finished=finished,
         holds={key: hold for key, hold in header.holds.items() if hold.until > at},
         attempt_floor=attempt_floor,
         last_sequence=draft.jobs.last_sequence,
-        settings=header.settings,
-        entrypoints=header.entrypoints,
         recent=_recent(header, at),
-        schedules=header.schedules,
         transactions=_transactions(header, at),
         counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at),
         history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,
-        ranges=header.ranges,
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
-        extra=header.extra,
     )
 
 
@@ -178,7 +175,7 @@ def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]
     return kept
 
 
-def recognise(header: QueueState, commit: CommitId) -> Verdict:
+def recognise(header: Header, commit: CommitId) -> Verdict:
     """Return the fate of a write.
 
     Args:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from jqueue.domain.fields import Bucket, Count, Finite, Seconds
+from msgspec import Meta
+
+from jqueue.domain.fields import Count, Seconds
 
 OTHERS = ""
 """The name under which the counters of idle entrypoints are added up."""
@@ -50,7 +52,7 @@ class Durations(NamedTuple):
 
     seconds: Seconds = 0.0
     """Sum of all durations."""
-    first: Bucket = 0
+    first: Annotated[int, Meta(ge=0, le=1000)] = 0
     """The first bucket that holds any."""
     counts: tuple[Count, ...] = ()
     """Number of durations in each bucket from the first on."""
@@ -78,7 +80,7 @@ class Counters(NamedTuple):
     """The times from claimed to acked or nacked."""
     windows: tuple[Window, ...] = ()
     """One for each of `WINDOWS`."""
-    at: Finite = 0.0
+    at: float = 0.0
     """Time of the last transition, in seconds since 1970."""
 
 

@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
-from jqueue.domain.header import TABLES, Header
+from jqueue.domain.header import Header, SetAside
 from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
-from jqueue.domain.models import QueueState, SetAside, job_of, record_of
+from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.printable import printable
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
@@ -63,7 +63,7 @@ class Draft:
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
         self.jobs = IndexedJobs()
-        self.take_header(state.model_copy(update={name: dict(getattr(state, name)) for name in TABLES}))
+        self.take_header(header_of(state))
         self.set_aside = state.set_aside
         self.base_bytes = 0
         self.added_bytes = 0
@@ -242,7 +242,7 @@ class Draft:
         range_id = self.jobs.rows.range_of(job.id)
         assert range_id is not None
         claim = self.header.ranges[range_id]
-        self.set_range(range_id, claim.model_copy(update={"cancelled": (*claim.cancelled, job.id)}))
+        self.set_range(range_id, claim.evolve(cancelled=(*claim.cancelled, job.id)))
         self._journal.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
 
     def give_back(self, range_id: str, name: str, rows: range) -> None:
@@ -283,7 +283,7 @@ class Draft:
             segment = rows.current(name)
             if segment is None:
                 continue
-            after = segment.model_copy(update={"next": segment.rows, "taken": ()})
+            after = segment.evolve(next=segment.rows, taken=())
             if within is not None:
                 after = rows.advanced(segment, *segment.taking_spans(within), rows.indexes.get(name))
             for claims, spans in segment.waiting_by_claims(within):
@@ -407,9 +407,9 @@ class Draft:
 
     # Opening and closing
 
-    def take_header(self, header: QueueState) -> None:
+    def take_header(self, header: Header) -> None:
         """Take over another header. Its tables become the draft's. Cannot be undone."""
-        self.header = Header(header)
+        self.header = header
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
         self.jobs.rows.adopt(self.header.segments, self.header.ranges)
@@ -439,9 +439,9 @@ class Draft:
     def freeze(self) -> QueueState:
         """Return the draft as a value."""
         rows = self.jobs.rows
-        return QueueState.trusted(
-            jobs=tuple(job_of(job) for job in self.jobs.values() if job.id not in rows.of),
-            last_sequence=self.jobs.last_sequence if self.changed else self.header.committed_sequence,
-            set_aside=self.set_aside,
-            **{**self.header.values(), "segments": dict(rows.manifest())},
-        )
+        header = self.header.copy()
+        header.segments = dict(rows.manifest())
+        if self.changed:
+            header.last_sequence = self.jobs.last_sequence
+        jobs = tuple(job_of(job) for job in self.jobs.values() if job.id not in rows.of)
+        return state_of(header, jobs, self.set_aside)

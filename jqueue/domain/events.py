@@ -5,14 +5,16 @@ The events of one commit are a *batch*: one text, which is encoded once. A commi
 
 from __future__ import annotations
 
-import json
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from jqueue.domain.history import time_text
+import msgspec
+from msgspec import Raw
+
+from jqueue.domain.history import batch_of
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import cut_error
 from jqueue.domain.segments import Span
@@ -31,7 +33,6 @@ MOST_SPANS = 256
 EVENTS_PER_BATCH = 1000
 """Largest number of events in a batch."""
 
-_quote = json.encoder.encode_basestring_ascii
 _NO_COLUMNS: list[Any] = [None] * 8
 _WITH_ERROR = frozenset((Verb.NACK, Verb.REVOKE))
 _ENDS_CLAIM = frozenset((Verb.ACK, Verb.NACK, Verb.HAND_BACK, Verb.REVOKE, Verb.DEPART))
@@ -125,14 +126,14 @@ class EventColumns:
     jobs: Sequence[int | None]
 
 
-def columns_in(batch: str) -> EventColumns:
+def columns_in(batch: Raw) -> EventColumns:
     """Return the events of a batch.
 
     Raises:
         ValueError: the text is not a batch of events.
     """
     try:
-        first, count, at, kinds, rows = json.loads(batch)
+        first, count, at, kinds, rows = msgspec.json.decode(batch)
         time, places = datetime.fromtimestamp(at, UTC), _places_in(kinds)
         known = [Kind(*kind, *_NO_COLUMNS[: 5 - len(kind)]) for kind in kinds if not isinstance(kind, dict)]
         columns: Any = [*zip(*(row + _NO_COLUMNS[len(row) :] for row in rows), strict=True)] or [()] * len(_NO_COLUMNS)
@@ -146,7 +147,7 @@ def columns_in(batch: str) -> EventColumns:
     return found
 
 
-def events_in(batch: str) -> list[HistoryEvent]:
+def events_in(batch: Raw) -> list[HistoryEvent]:
     """Return the events of a batch, in order.
 
     Raises:
@@ -211,8 +212,8 @@ def batches_of(
     *,
     payloads: bool,
     bulk: Sequence[BulkMove] = (),
-) -> list[str]:
-    """Return the events of a commit as the texts of batches. A heartbeat is no event.
+) -> list[Raw]:
+    """Return the events of a commit as batches. A heartbeat is no event.
 
     Args:
         moves: its transitions.
@@ -221,18 +222,18 @@ def batches_of(
         payloads: True if the events of enqueued jobs keep the payload.
         bulk: its transitions of many jobs at once. Each is one event.
     """
-    batches: list[str] = []
+    batches: list[Raw] = []
     if bulk:
         rows = _Batch(now, payloads=payloads)
         for move in bulk:
             rows.add_bulk(move)
-        batches.append(rows.text(number))
+        batches.append(rows.encode(number))
         number += len(rows.rows)
     moves = [move for move in moves if move[0] is not Verb.HEARTBEAT]
     for start in range(0, len(moves), EVENTS_PER_BATCH):
         batch = _Batch(now, payloads=payloads)
         batch.add(moves[start : start + EVENTS_PER_BATCH])
-        batches.append(batch.text(number))
+        batches.append(batch.encode(number))
         number += len(batch.rows)
     return batches
 
@@ -241,38 +242,36 @@ class _Batch:
     """The events of a commit. Those of one kind, such as all claims of a worker, share what they have in common.
 
     Attributes:
-        rows: the texts of the events.
+        rows: the columns of each event.
     """
 
-    __slots__ = ("_age_text", "_created", "_kinds", "_now", "_payloads", "_places", "_seconds_text", "_since", "rows")
+    __slots__ = ("_kinds", "_now", "_payloads", "_places", "rows")
 
     def __init__(self, now: datetime, *, payloads: bool) -> None:
-        self.rows: list[str] = []
+        self.rows: list[tuple[Any, ...]] = []
         self._kinds: dict[tuple[str, Verb, JobStatus | None, JobStatus | None, str | None], int] = {}
         self._now = now
         self._places: dict[int, Sequence[RowsOf]] = {}
         self._payloads = payloads
-        self._since: datetime | None = None
-        self._created: datetime | None = None
-        self._seconds_text = self._age_text = ""
 
     def add_bulk(self, move: BulkMove) -> None:
         """Add the event of a transition of many jobs. Its seconds are the average."""
         after = None if move.after is JobStatus.COMPLETED else move.after
         key = (move.entrypoint, move.verb, move.before, after, move.holder)
         kind = self._kinds.setdefault(key, len(self._kinds))
-        seconds = age = "null"
+        seconds = age = None
         if move.seconds:
-            seconds = f"{sum(each * jobs for each, jobs in move.seconds) / move.jobs:.3f}"
+            seconds = round(sum(each * jobs for each, jobs in move.seconds) / move.jobs, 3)
         if move.created_at is not None:
-            age = repr(round((self._now - move.created_at).total_seconds(), 6))
+            age = self._seconds(move.created_at, 6)
         if move.rows and sum(len(spans) for _, spans in move.rows) <= MOST_SPANS:
             self._places[len(self.rows)] = move.rows
-        self.rows.append(f"[{kind}, null, {move.attempt}, {seconds}, {age}, null, null, {move.jobs}]")
+        self.rows.append((kind, None, move.attempt, seconds, age, None, None, move.jobs))
 
     def add(self, moves: Iterable[Move]) -> None:
         """Add the events of transitions."""
         kinds, rows, rest_of = self._kinds, self.rows, self._rest
+        rest: tuple[Any, ...]
         for verb, before, after in moves:
             job = after or before
             assert job is not None
@@ -280,47 +279,38 @@ class _Batch:
             if before is None:
                 old, holder, rest = None, job.holder, self._payload(verb, after)
             elif verb is Verb.CLAIM:
-                old, holder, rest = before.status, job.holder, f", {self._seconds(ready_since(before))}"
+                old, holder, rest = before.status, job.holder, (self._seconds(ready_since(before)),)
             else:
                 old, holder, rest = before.status, before.holder, rest_of(verb, before, after)
-            key = (job.entrypoint, verb, old, new, holder)
-            kind = kinds.get(key)
-            if kind is None:
-                kind = kinds[key] = len(kinds)
-            rows.append(f"[{kind}, {_quote(job.id)}, {job.attempt}{rest}]")
+            kind = kinds.setdefault((job.entrypoint, verb, old, new, holder), len(kinds))
+            rows.append((kind, job.id, job.attempt, *rest))
 
-    def text(self, number: int) -> str:
+    def encode(self, number: int) -> Raw:
         """Return the batch, given the number of its first event."""
-        kinds = json.dumps([*self._kinds, *([{"rows": self._places}] if self._places else ())])
-        return f"[{number}, {len(self.rows)}, {time_text(self._now)}, {kinds}, [{', '.join(self.rows)}]]"
+        kinds = [*self._kinds, *([{"rows": self._places}] if self._places else ())]
+        return batch_of(number, self._now, kinds, self.rows)
 
-    def _payload(self, verb: Verb, job: JobRecord | None) -> str:
+    def _payload(self, verb: Verb, job: JobRecord | None) -> tuple[Any, ...]:
         """Return the last columns of an event by which a job enters: its payload, if that is kept."""
         if not self._payloads or verb is not Verb.ENQUEUE or job is None or not _is_kept(job):
-            return ""
-        return f', null, null, null, "{b2a_base64(job.payload, newline=False).decode("ascii")}"'
+            return ()
+        return None, None, None, job.payload
 
-    def _rest(self, verb: Verb, before: JobRecord, after: JobRecord | None) -> str:
+    def _rest(self, verb: Verb, before: JobRecord, after: JobRecord | None) -> tuple[Any, ...]:
         """Return the last columns of an event: seconds, age and error. Those at the end without a value are left out.
 
         The seconds are the length of a claim that ends. The age is kept with the event by which a job leaves.
         """
         claimed = before.claimed_at if verb in _ENDS_CLAIM else None
-        seconds = "null" if claimed is None else self._seconds(claimed)
+        seconds = None if claimed is None else self._seconds(claimed)
         if after is None:
-            created = before.created_at
-            if created is not self._created:
-                self._created, self._age_text = created, repr(round((self._now - created).total_seconds(), 6))
-            return f", {seconds}, {self._age_text}"
+            return seconds, self._seconds(before.created_at, 6)
         if verb in _WITH_ERROR and (error := _error(before, after)):
-            return f", {seconds}, null, {_quote(error)}"
-        return "" if claimed is None else f", {seconds}"
+            return seconds, None, error
+        return () if claimed is None else (seconds,)
 
-    def _seconds(self, since: datetime) -> str:
-        """Return the seconds since a moment. Many jobs of a commit share the moment, and its text is made once."""
-        if since is not self._since:
-            self._since, self._seconds_text = since, f"{(self._now - since).total_seconds():.3f}"
-        return self._seconds_text
+    def _seconds(self, since: datetime, digits: int = 3) -> float:
+        return round((self._now - since).total_seconds(), digits)
 
 
 def _is_kept(job: JobRecord) -> bool:

@@ -1,14 +1,12 @@
-"""The field types of a queue's values: rules to read, check and write each, and the largest numbers."""
+"""The field types of records, with the limits that a reader checks, and the largest numbers."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
+import msgspec
+from msgspec import Meta
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 """The range of the priorities that enqueue takes: a signed 32-bit integer. A blob of 1.0.0 may hold larger ones."""
@@ -18,6 +16,33 @@ COUNT_MAX = 2**63 - 1
 
 LARGEST = 2**53
 """The largest version, attempt and number of failures. None grows beyond, so that all can be read back."""
+
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Tries = Annotated[int, Meta(ge=0, le=LARGEST)]
+Priority = Annotated[int, Meta(ge=-COUNT_MAX, le=COUNT_MAX)]
+Seconds = Annotated[float, Meta(ge=0)]
+Moment = Annotated[datetime, Meta(tz=True)]
+JobId = Annotated[str, Meta(min_length=1)]
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, kw_only=True):
+    """A record whose unknown fields are kept.
+
+    Attributes:
+        extra: fields that this version does not know; None if there are none.
+    """
+
+    extra: dict[str, Any] | None = msgspec.field(default=None, name="")
+
+    def evolve(self, **changes: Any) -> Self:
+        """Return the same record with some fields replaced."""
+        return msgspec.structs.replace(self, **changes)
+
+
+def to_utc(moment: datetime) -> datetime:
+    """Return a time in UTC. A time without a zone, as in foreign blobs, is taken as UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 class FrozenHeaders(dict[str, str]):
@@ -37,53 +62,3 @@ class FrozenHeaders(dict[str, str]):
 
 
 NO_HEADERS = FrozenHeaders()
-
-
-def _to_payload(value: object) -> object:
-    """Return a payload as bytes. Text is base64, as in the blob."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, str):
-        try:
-            return base64.b64decode(value.encode("ascii"), validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            raise ValueError("payload as text must be base64") from None
-    raise ValueError(f"payload must be bytes or a base64-encoded str, got {type(value).__name__}")
-
-
-def _to_utc(value: object) -> object:
-    """Return a time in UTC. A time without a zone, as in foreign blobs, is taken as UTC."""
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:  # not passed on: its message shows the value
-            raise ValueError("a time must be an ISO 8601 text") from None
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    raise ValueError("a time must be an ISO 8601 text or a datetime")
-
-
-def _to_headers(value: object) -> FrozenHeaders:
-    if isinstance(value, FrozenHeaders):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError("headers must be a mapping of names to texts")
-    if not all(isinstance(name, str) and isinstance(text, str) for name, text in value.items()):
-        raise ValueError("headers must map text to text")
-    return FrozenHeaders(value)
-
-
-def _encode_payload(payload: bytes) -> str:
-    return base64.b64encode(payload).decode("ascii")
-
-
-Payload = Annotated[bytes, BeforeValidator(_to_payload), PlainSerializer(_encode_payload, return_type=str)]
-Timestamp = Annotated[datetime, BeforeValidator(_to_utc)]
-Headers = Annotated[Mapping[str, str], PlainValidator(_to_headers)]
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
-Bucket = Annotated[int, Field(ge=0, le=1000)]  # a far one would make a histogram of as many numbers
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-JobId = Annotated[str, Field(min_length=1)]

@@ -1,93 +1,123 @@
-"""The header of a queue's object (everything but its jobs), opened for change."""
+"""The header of a queue's object: one record. The draft of the next version changes it in place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from jqueue.domain.models import CommitRecord, KeyHold, QueueState, TransactionRecord
+import msgspec
+from msgspec import Meta
+
+from jqueue.domain.counters import Counters
+from jqueue.domain.fields import LARGEST, Count, Entry, JobId
+from jqueue.domain.history import HistoryHeader
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Segment
+from jqueue.domain.segments import Segment, SegmentId
+from jqueue.domain.workers import WorkerRecord
 
-TABLES = ("finished", "holds", "entrypoints", "ranges", "recent", "schedules", "segments", "transactions")
-"""Names of the tables of a state that are changed in place."""
+FORMAT = 2
 
 
-class Header:
-    """The fields of a `QueueState` except jobs and lines set aside. `last_sequence` is `committed_sequence` here.
+class CommitRecord(Entry, frozen=True, gc=False):
+    """The last commit of one writer, as the blob keeps it. A writer recognises its own commit by it.
 
-    Args:
-        state: the state that it takes them from. Its tables become the draft's, and are changed in place.
+    Attributes:
+        sequence: number of the write that landed, counted by the writer.
+        version: the version that the commit made.
+        at: time of the commit, in seconds since 1970 by the writer's clock.
+        cycle: seconds that the writer takes to read and write the blob once, with rows that it reads between the two.
     """
 
-    __slots__ = (
-        "attempt_floor",
-        "commits",
-        "committed_sequence",
-        "counters",
-        "critical",
-        "entrypoints",
-        "evicted_through",
-        "extra",
-        "finished",
-        "history",
-        "holds",
-        "queue",
-        "ranges",
-        "recent",
-        "retired",
-        "schedules",
-        "segments",
-        "settings",
-        "transactions",
-        "version",
-        "workers",
-    )
+    sequence: Count
+    version: Count
+    at: float
+    cycle: float
 
-    def __init__(self, state: QueueState) -> None:
-        tables: Any = state  # its tables are dicts, and ours from now on
-        self.version = state.version
-        self.queue = state.queue
-        self.critical = state.critical
-        self.commits: Mapping[str, CommitRecord] = state.commits
-        self.evicted_through = state.evicted_through
-        self.finished: dict[str, int] = tables.finished
-        self.holds: dict[str, KeyHold] = tables.holds
-        self.attempt_floor = state.attempt_floor
-        self.committed_sequence = state.last_sequence
-        self.settings: QueueSettings = state.settings
-        self.entrypoints: dict[str, EntrypointRules] = tables.entrypoints
-        self.recent: dict[str, tuple[Usage, ...]] = tables.recent
-        self.schedules: dict[str, Schedule] = tables.schedules
-        self.transactions: dict[str, TransactionRecord] = tables.transactions
-        self.counters = state.counters
-        self.workers = state.workers
-        self.history = state.history
-        self.segments: dict[str, Segment] = tables.segments
-        self.ranges: dict[str, Range] = tables.ranges
-        self.retired = state.retired
-        self.extra = state.extra
+
+class KeyHold(NamedTuple):
+    """A unique key kept after its job was acked."""
+
+    job_id: JobId
+    until: float
+    """Seconds since 1970."""
+
+
+class TransactionRecord(NamedTuple):
+    """The version of an application's last write to the queue. A repeated write is recognised by it."""
+
+    version: Count
+    until: float
+    """Time from which the record may be forgotten, in seconds since 1970."""
+
+
+class SetAside(NamedTuple):
+    """A line of the blob that could not be read as a job. It is kept as it is, and never claimed."""
+
+    key: str
+    line: bytes
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"SetAside(key={self.key!r}, line=<{len(self.line)} bytes>, reason={self.reason!r})"
+
+
+class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format", tag=FORMAT):
+    """The header of one version of a queue.
+
+    A table that any number of operations may change is changed in place. A small one, and each other field, gets a new
+    value. Every change goes through a `Journal`.
+
+    Attributes:
+        version: grows by one with every commit.
+        queue: the queue's random id; empty before its first commit.
+        critical: names of features without which the blob must not be touched.
+        evicted_through: the highest version whose record `commits` has dropped.
+        attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
+        last_sequence: the highest sequence number ever given to a job, so that none is given twice.
+        commits: the last commit of each recent writer.
+        holds: unique keys kept after their job's ack.
+        settings: the settings of the queue as a whole.
+        entrypoints: the limits and pauses of entrypoints, by name.
+        recent: the claims that still count against a rate limit, by entrypoint.
+        schedules: the cron entries, by name.
+        transactions: the last version of each application that enqueues in transactions, by its id.
+        counters: what has happened to the jobs of each entrypoint since the first commit.
+        workers: the workers that have committed lately, by the id of their run.
+        segments: the manifest: the segments that hold further jobs, by id.
+        ranges: the claims of ranges of their rows, by id.
+        retired: the times at which segments left the manifest, in seconds since 1970, by id.
+        history: the latest events of jobs, and where the earlier ones are; None if no history was ever kept.
+        finished: the ids of recently acked jobs, and the attempt that acked each.
+        extra: fields that this version does not know, kept for the versions that do.
+    """
+
+    version: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
+    queue: str = ""
+    critical: tuple[str, ...] = ()
+    evicted_through: Count = 0
+    attempt_floor: Count = 0
+    last_sequence: Count = 0
+    commits: dict[str, CommitRecord] = {}
+    holds: dict[str, KeyHold] = {}
+    settings: QueueSettings = QueueSettings()
+    entrypoints: dict[str, EntrypointRules] = {}
+    recent: dict[str, tuple[Usage, ...]] = {}
+    schedules: dict[str, Schedule] = {}
+    transactions: dict[str, TransactionRecord] = {}
+    counters: dict[str, Counters] = {}
+    workers: dict[str, WorkerRecord] = {}
+    segments: dict[SegmentId, Segment] = {}
+    ranges: dict[JobId, Range] = {}
+    retired: dict[SegmentId, float] = {}
+    history: HistoryHeader | None = None
+    finished: dict[str, Count] = {}
+    extra: dict[str, Any] | None = msgspec.field(default=None, name="")
 
     def restore(self, name: str, old: Any) -> None:
-        """Restore the old value of a field: see `Journal`."""
+        """Put a field back: an undo."""
         setattr(self, name, old)
 
-    def values(self) -> dict[str, Any]:
-        """Return the fields for a state, with copies of the tables; jobs and the last sequence number are left out."""
-        tables = {name: dict(getattr(self, name)) for name in TABLES}
-        return {
-            "version": self.version,
-            "queue": self.queue,
-            "critical": self.critical,
-            "commits": dict(self.commits),
-            "evicted_through": self.evicted_through,
-            "attempt_floor": self.attempt_floor,
-            "settings": self.settings,
-            "counters": self.counters,
-            "workers": self.workers,
-            "history": self.history,
-            "retired": self.retired,
-            "extra": self.extra,
-            **tables,
-        }
+    def copy(self) -> Header:
+        """Return a header with tables of its own."""
+        values = msgspec.structs.asdict(self).items()
+        return msgspec.structs.replace(self, **{name: dict(value) for name, value in values if isinstance(value, dict)})

@@ -4,19 +4,19 @@ Each commit appends its events to the *outbox* in the header of the blob. A writ
 object beside the queue, and a later commit drops the moved events. The numbers are computed from the draft at each try
 and are written with the commit. So they have no gap and no double, even if the answer to a write is lost.
 
-The events of a commit are kept as a *batch*: one JSON text, which is encoded once. A commit joins texts.
+The events of a commit are kept as a *batch*: one JSON text, which is encoded once.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import Meta, Raw
 
-from jqueue.domain.fields import Count
+from jqueue.domain.fields import Count, Entry
 from jqueue.domain.rules import QueueSettings
 
 EVENTS_PER_OBJECT = 1000
@@ -40,6 +40,8 @@ SERIES_KEPT = 64
 START = "start"
 """The verb of the event with which a history begins."""
 
+_encode = msgspec.json.Encoder().encode
+
 
 class Series(NamedTuple):
     """A series of objects that is no longer written to."""
@@ -49,7 +51,7 @@ class Series(NamedTuple):
     """The last number that is valid in it."""
 
 
-class HistoryHeader(BaseModel):
+class HistoryHeader(Entry, frozen=True, omit_defaults=True, gc=False):
     """The part of the history that stands in the header of the blob.
 
     Attributes:
@@ -63,15 +65,13 @@ class HistoryHeader(BaseModel):
         batches: the outbox: the JSON texts of batches of events, in the order of their numbers.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
-    series: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    series: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
     last: Count = 0
     removed: Count = 0
     lost: Count = 0
     stopped: bool = False
     older: tuple[Series, ...] = ()
-    batches: tuple[str, ...] = Field(default=(), repr=False)
+    batches: tuple[Raw, ...] = ()
 
     @property
     def first(self) -> int:
@@ -89,7 +89,7 @@ class Moved(NamedTuple):
     """
 
     series: str
-    batches: Sequence[str]
+    batches: Sequence[Raw]
     removed: int = 0
 
 
@@ -107,14 +107,14 @@ class Span(NamedTuple):
     at: float
 
 
-def span_of(batch: str) -> Span:
+def span_of(batch: Raw) -> Span:
     """Return the numbers and the time of the events in a batch, given its text. The rest is not read.
 
     Raises:
         ValueError: the text is not a batch.
     """
-    first, count, at = batch[1:].split(",", 3)[:3]
-    return Span(int(first), int(first) + int(count) - 1, float(at.rstrip("]")))
+    first, count, at = bytes(batch)[1:].split(b",", 3)[:3]
+    return Span(int(first), int(first) + int(count) - 1, float(at.rstrip(b"]")))
 
 
 def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], str]) -> HistoryHeader:
@@ -128,19 +128,18 @@ def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], s
     if history is not None and not history.stopped:
         return history
     number = 1 if history is None else history.last + 1
-    batch = f'[{number}, 1, {time_text(now)}, [[null, "{START}"]], [[0]]]'
+    batch = batch_of(number, now, [[None, START]], [[0]])
     if history is None:
         return HistoryHeader(series=new_id(), last=1, batches=(batch,))
-    changes = {"stopped": False, "last": number, "batches": (*history.batches, batch)}
-    return _in_new_series(history, new_id()).model_copy(update=changes)
+    return _in_new_series(history, new_id()).evolve(stopped=False, last=number, batches=(*history.batches, batch))
 
 
 def stopped(history: HistoryHeader | None) -> HistoryHeader | None:
     """Return a history that is switched off. Its events are kept."""
-    return history if history is None or history.stopped else history.model_copy(update={"stopped": True})
+    return history if history is None or history.stopped else history.evolve(stopped=True)
 
 
-def with_batches(history: HistoryHeader, batches: Sequence[str], surplus: int = 0) -> HistoryHeader:
+def with_batches(history: HistoryHeader, batches: Sequence[Raw], surplus: int = 0) -> HistoryHeader:
     """Return the history with more events.
 
     Args:
@@ -150,18 +149,14 @@ def with_batches(history: HistoryHeader, batches: Sequence[str], surplus: int = 
     """
     if not batches:
         return history
-    changes: dict[str, object] = {
-        "batches": (*history.batches[surplus:], *batches),
-        "last": span_of(batches[-1]).last,
-    }
-    if surplus:
-        changes["lost"] = history.lost + span_of(history.batches[surplus]).first - history.first
-    return history.model_copy(update=changes)
+    left = history.batches[surplus:]
+    lost = history.lost + (span_of(left[0]).first - history.first if surplus else 0)
+    return history.evolve(batches=(*left, *batches), last=span_of(batches[-1]).last, lost=lost)
 
 
 def _in_new_series(history: HistoryHeader, series: str) -> HistoryHeader:
     older = (*history.older, Series(history.series, history.first - 1))[-SERIES_KEPT:]
-    return history.model_copy(update={"series": series, "older": older})
+    return history.evolve(series=series, older=older)
 
 
 def surplus_of(history: HistoryHeader, settings: QueueSettings) -> int:
@@ -185,7 +180,7 @@ def trimmed(history: HistoryHeader, moved: Moved, new_id: Callable[[], str]) -> 
     was restored. Then nothing is dropped, and the outbox will be moved to a new series.
     """
     if moved.removed > history.removed:
-        history = history.model_copy(update={"removed": min(moved.removed, history.first - 1)})
+        history = history.evolve(removed=min(moved.removed, history.first - 1))
     ours = history.batches
     if moved.series != history.series or not ours or not moved.batches:
         return history
@@ -196,13 +191,13 @@ def trimmed(history: HistoryHeader, moved: Moved, new_id: Callable[[], str]) -> 
     pairs = zip(ours, theirs, strict=False)
     if last > history.last or not all(one == other or _is_same(one, other) for one, other in pairs):
         return _in_new_series(history, new_id())
-    return history.model_copy(update={"batches": ours[len(theirs) :]})
+    return history.evolve(batches=ours[len(theirs) :])
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(one: Raw, other: Raw) -> bool:
     """Return True if two texts are the same batch. A person may have changed the layout of one."""
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
     except ValueError:
         return False
 
@@ -227,6 +222,13 @@ def is_due(history: HistoryHeader, settings: QueueSettings, now: float, most: in
     return now - oldest.at > OUTBOX_SECONDS
 
 
-def time_text(now: datetime) -> str:
-    """Return a time as an event has it, in seconds since 1970."""
-    return repr(round(now.timestamp(), 6))
+def batch_of(number: int, now: datetime, kinds: Sequence[Any], rows: Sequence[Any]) -> Raw:
+    """Return a batch of events.
+
+    Args:
+        number: the number of the first event.
+        now: the time of the events.
+        kinds: what several events have in common.
+        rows: the events.
+    """
+    return Raw(_encode((number, len(rows), round(now.timestamp(), 6), kinds, rows)))

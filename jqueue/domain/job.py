@@ -7,13 +7,11 @@ of a segment. `jqueue.domain.models.Job`, a pydantic model with the same fields,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from jqueue.domain.fields import COUNT_MAX, LARGEST, Count, Timestamp
+from jqueue.domain.fields import Count, Entry, Moment, Positive, Priority, Seconds, Tries
 from jqueue.domain.stored_object import StoredObject, is_apart
 
 
@@ -35,6 +33,10 @@ class JobStatus(StrEnum):
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = JobStatus  # Python 3.11 takes 0.2 µs to find a member in its class
 
 
+DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
+"""Default time that a claim lasts without a heartbeat."""
+
+
 class Claim(NamedTuple):
     """The right to work on a job. The attempt is the fencing token: it grows at every claim and never shrinks."""
 
@@ -42,67 +44,30 @@ class Claim(NamedTuple):
     attempt: int
 
 
-Whole = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
-Some = Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
-Tries = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-Length = Annotated[float, msgspec.Meta(ge=0)]
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-
-
 class AttemptError(NamedTuple):
     """The error that ended one attempt of a job."""
 
-    attempt: Annotated[Count, msgspec.Meta(ge=0, le=COUNT_MAX)]
+    attempt: Count
     """The attempt, as in the claim."""
-    at: Annotated[Timestamp, msgspec.Meta(tz=True)]
+    at: Moment
     """Time of the nack, or of the sweep that found the claim stale."""
     text: str
     """The error, cut at 256 bytes. It begins with the class of the exception if it was given as an exception."""
 
 
-class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One job, as one version of the queue has it. The fields are those of `jqueue.domain.models.Job`.
+class JobFacts:
+    """What follows from the fields of a job, in either shape."""
 
-    Attributes:
-        extra: fields that this version does not know; None if there are none.
-    """
+    __slots__ = ()
 
-    id: str
-    entrypoint: str
-    payload: bytes
-    status: JobStatus
-    sequence: Whole
-    created_at: Moment
-    priority: Annotated[int, msgspec.Meta(ge=-COUNT_MAX, le=COUNT_MAX)] = 0
-    attempt: Tries = 0
-    attempts_before: Whole = 0
-    failures: Tries = 0
-    max_attempts: Some | None = None
-    run_at: Moment | None = None
-    expires_at: Moment | None = None
-    headers: dict[str, str] | None = None
-    unique_key: str | None = None
-    unique_for: Length | None = None
-    heartbeat_at: Moment | None = None
-    claim_timeout: Length | None = None
-    dead_at: Moment | None = None
-    error: str | None = None
-    error_dropped: Whole = 0
-    errors: tuple[AttemptError, ...] = ()
-    concurrency_key: str | None = None
-    concurrency_limit: Some | None = None
-    keep_result: Length | None = None
-    result: Any = None
-    result_dropped: Whole = 0
-    finished_at: Moment | None = None
-    cancel_requested: bool = False
-    holder: str | None = None
-    claimed_at: Moment | None = None
-    queued_at: Moment | None = None
-    payload_object: StoredObject | None = None
-    result_object: StoredObject | None = None
-    traceback: str | None = None
-    extra: dict[str, Any] | None = msgspec.field(default=None, name="")
+    if TYPE_CHECKING:
+        id: str
+        payload: bytes
+        status: JobStatus
+        attempt: int
+        attempts_before: int
+        failures: int
+        payload_object: StoredObject | None
 
     @property
     def claim(self) -> Claim:
@@ -111,7 +76,10 @@ class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def payload_apart(self) -> bool:
-        """True if the payload is not in `payload`, but only in its object."""
+        """True if the payload is not in `payload`, but only in its object: `queue.open_payload(job)` reads it.
+
+        A dequeue loads payloads of up to `Limits(payload_bytes=...)`. Other verbs load none.
+        """
         return is_apart(self.payload, self.payload_object)
 
     @property
@@ -124,9 +92,45 @@ class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Number of tries that failed. `failures` also counts the current claim, and the try that completed the job."""
         return max(0, self.failures - (self.status in (IN_PROGRESS, COMPLETED)))
 
-    def evolve(self, **changes: Any) -> JobRecord:
-        """Return the same job with some fields replaced. The values are not checked: they come from the domain."""
-        return msgspec.structs.replace(self, **changes)
+
+class JobRecord(JobFacts, Entry, frozen=True, omit_defaults=True, gc=False):
+    """One job, as one version of the queue has it. The fields are those of `jqueue.domain.models.Job`."""
+
+    id: str
+    entrypoint: str
+    payload: bytes
+    status: JobStatus
+    sequence: Count
+    created_at: Moment
+    priority: Priority = 0
+    attempt: Tries = 0
+    attempts_before: Count = 0
+    failures: Tries = 0
+    max_attempts: Positive | None = None
+    run_at: Moment | None = None
+    expires_at: Moment | None = None
+    headers: dict[str, str] | None = None
+    unique_key: str | None = None
+    unique_for: Seconds | None = None
+    heartbeat_at: Moment | None = None
+    claim_timeout: Seconds | None = None
+    dead_at: Moment | None = None
+    error: str | None = None
+    error_dropped: Count = 0
+    errors: tuple[AttemptError, ...] = ()
+    concurrency_key: str | None = None
+    concurrency_limit: Positive | None = None
+    keep_result: Seconds | None = None
+    result: Any = None
+    result_dropped: Count = 0
+    finished_at: Moment | None = None
+    cancel_requested: bool = False
+    holder: str | None = None
+    claimed_at: Moment | None = None
+    queued_at: Moment | None = None
+    payload_object: StoredObject | None = None
+    result_object: StoredObject | None = None
+    traceback: str | None = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log

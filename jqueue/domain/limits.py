@@ -11,7 +11,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
+from jqueue.domain.fields import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
+from jqueue.domain.header import KeyHold
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048

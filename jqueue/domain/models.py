@@ -6,38 +6,38 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Self
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
 
+import msgspec
 from msgspec.structs import asdict
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+)
+from pydantic_core import core_schema
 
 from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
-from jqueue.domain.fields import (
-    COUNT_MAX,
-    LARGEST,
-    NO_HEADERS,
-    PRIORITY_MAX,
-    PRIORITY_MIN,
-    Count,
-    Finite,
-    FrozenHeaders,
-    Headers,
-    JobId,
-    Payload,
-    Seconds,
-    Timestamp,
-)
+from jqueue.domain.fields import COUNT_MAX, LARGEST, NO_HEADERS, PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, to_utc
+from jqueue.domain.header import CommitRecord, Header, KeyHold, SetAside, TransactionRecord
 from jqueue.domain.history import HistoryHeader
-from jqueue.domain.job import NO_CLAIM, AttemptError, Claim, JobRecord, JobStatus
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, NO_CLAIM, AttemptError, Claim, JobFacts, JobRecord, JobStatus
 from jqueue.domain.ranges import Range
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Segment, SegmentId
-from jqueue.domain.stored_object import StoredObject, is_apart
+from jqueue.domain.segments import Segment
+from jqueue.domain.stored_object import StoredObject
 from jqueue.domain.workers import WorkerRecord
 
 __all__ = [
@@ -66,16 +66,82 @@ __all__ = [
     "TransactionRecord",
     "Usage",
     "for_callers",
+    "header_of",
     "job_of",
     "record_of",
+    "state_of",
 ]
 
-DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
-"""Default time that a claim lasts without a heartbeat."""
+
+class _AsRecord:
+    """Lets pydantic check and dump a field of records, as msgspec reads and writes their JSON."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def read(value: Any) -> Any:
+            return msgspec.json.decode(msgspec.json.encode(value), type=source)
+
+        def dump(value: Any) -> Any:
+            return msgspec.json.decode(msgspec.json.encode(value))
+
+        written = core_schema.plain_serializer_function_ser_schema(dump)
+        return core_schema.no_info_plain_validator_function(read, serialization=written)
+
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {}
 
 
-def _to_commit_record(value: object) -> object:
-    return (*value[:4], tuple(value[4:])) if isinstance(value, list) else value
+def _to_payload(value: object) -> object:
+    """Return a payload as bytes. Text is base64, as in the blob."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        try:
+            return base64.b64decode(value.encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise ValueError("payload as text must be base64") from None
+    raise ValueError(f"payload must be bytes or a base64-encoded str, got {type(value).__name__}")
+
+
+def _to_time(value: object) -> object:
+    """Return a time in UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:  # not passed on: its message shows the value
+            raise ValueError("a time must be an ISO 8601 text") from None
+    if isinstance(value, datetime):
+        return to_utc(value)
+    raise ValueError("a time must be an ISO 8601 text or a datetime")
+
+
+def _to_headers(value: object) -> FrozenHeaders:
+    if isinstance(value, FrozenHeaders):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("headers must be a mapping of names to texts")
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in value.items()):
+        raise ValueError("headers must map text to text")
+    return FrozenHeaders(value)
+
+
+def _check_errors(errors: tuple[AttemptError, ...]) -> tuple[AttemptError, ...]:
+    dated = [error._replace(at=to_utc(error.at)) for error in errors]
+    return msgspec.convert(dated, tuple[AttemptError, ...])
+
+
+_Payload = Annotated[
+    bytes,
+    BeforeValidator(_to_payload),
+    PlainSerializer(lambda payload: base64.b64encode(payload).decode("ascii"), return_type=str),
+]
+_Time = Annotated[datetime, BeforeValidator(_to_time)]
+_Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+_Positive = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _new_id() -> str:
@@ -92,7 +158,7 @@ class NotLoaded(bytes):
     __slots__ = ()
 
 
-class Job(BaseModel):
+class Job(JobFacts, BaseModel):
     """One piece of work, as one version of the queue has it. Frozen; times are aware and in UTC.
 
     Attributes:
@@ -139,69 +205,46 @@ class Job(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
-    id: JobId = Field(default_factory=_new_id)
+    id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
     entrypoint: str
-    payload: Payload
+    payload: _Payload
     status: JobStatus = JobStatus.QUEUED
     priority: Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)] = 0
-    created_at: Timestamp = Field(default_factory=_utc_now)
-    sequence: Count = 0
-    attempt: Count = 0
-    attempts_before: Count = 0
-    failures: Count = 0
-    max_attempts: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
-    run_at: Timestamp | None = None
-    expires_at: Timestamp | None = None
-    headers: Headers = NO_HEADERS
+    created_at: _Time = Field(default_factory=_utc_now)
+    sequence: _Count = 0
+    attempt: _Count = 0
+    attempts_before: _Count = 0
+    failures: _Count = 0
+    max_attempts: _Positive | None = None
+    run_at: _Time | None = None
+    expires_at: _Time | None = None
+    headers: Annotated[Mapping[str, str], PlainValidator(_to_headers)] = NO_HEADERS
     unique_key: str | None = None
-    unique_for: Seconds | None = None
-    heartbeat_at: Timestamp | None = None
-    claim_timeout: Seconds | None = None
-    dead_at: Timestamp | None = None
+    unique_for: _Seconds | None = None
+    heartbeat_at: _Time | None = None
+    claim_timeout: _Seconds | None = None
+    dead_at: _Time | None = None
     error: str | None = None
-    error_dropped: Count = 0
-    errors: tuple[AttemptError, ...] = ()
+    error_dropped: _Count = 0
+    errors: Annotated[tuple[AttemptError, ...], AfterValidator(_check_errors)] = ()
     concurrency_key: str | None = None
-    concurrency_limit: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
-    keep_result: Seconds | None = None
+    concurrency_limit: _Positive | None = None
+    keep_result: _Seconds | None = None
     result: Any = Field(default=None, repr=False)
-    result_dropped: Count = 0
-    finished_at: Timestamp | None = None
+    result_dropped: _Count = 0
+    finished_at: _Time | None = None
     cancel_requested: bool = False
     holder: str | None = None
-    claimed_at: Timestamp | None = None
-    queued_at: Timestamp | None = None
-    payload_object: StoredObject | None = None
-    result_object: StoredObject | None = None
+    claimed_at: _Time | None = None
+    queued_at: _Time | None = None
+    payload_object: Annotated[StoredObject | None, _AsRecord] = None
+    result_object: Annotated[StoredObject | None, _AsRecord] = None
     traceback: str | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:
         """Return a queued job with a new id, created now."""
         return cls(entrypoint=entrypoint, payload=payload, priority=priority)
-
-    @property
-    def claim(self) -> Claim:
-        """The claim that this value of the job stands for."""
-        return Claim(self.id, self.attempt)
-
-    @property
-    def payload_apart(self) -> bool:
-        """True if the payload is not in `payload`, but only in its object: `queue.open_payload(job)` reads it.
-
-        A dequeue loads payloads of up to `Limits(payload_bytes=...)`. Other verbs load none.
-        """
-        return is_apart(self.payload, self.payload_object)
-
-    @property
-    def tries(self) -> int:
-        """Number of times that this job was claimed to be worked on, the current claim included."""
-        return max(0, self.attempt - self.attempts_before)
-
-    @property
-    def failed_tries(self) -> int:
-        """Number of tries that failed. `failures` also counts the current claim, and the try that completed the job."""
-        return max(0, self.failures - (self.status in (JobStatus.IN_PROGRESS, JobStatus.COMPLETED)))
 
     def with_status(self, status: JobStatus) -> Job:
         """Return the same job with another status."""
@@ -264,48 +307,6 @@ def for_callers(result: Any) -> Any:
     return result
 
 
-class CommitRecord(NamedTuple):
-    """The last commit of one writer, as the blob keeps it. A writer recognises its own commit by it."""
-
-    sequence: Count
-    """The number of the write that landed, counted by the writer."""
-    version: Count
-    """The version that the commit made."""
-    at: Finite
-    """Time of the commit, in seconds since 1970 by the writer's clock."""
-    cycle: Finite
-    """Seconds that the writer takes to read and write the blob once, with rows that it reads between the two."""
-    more: tuple[Any, ...] = ()
-    """Values that a later version of jqueue has added, kept as they are."""
-
-
-class KeyHold(NamedTuple):
-    """A unique key kept after its job was acked."""
-
-    job_id: JobId
-    until: Finite
-    """Seconds since 1970."""
-
-
-class TransactionRecord(NamedTuple):
-    """The version of an application's last write to the queue. A repeated write is recognised by it."""
-
-    version: Count
-    until: Finite
-    """Time from which the record may be forgotten, in seconds since 1970."""
-
-
-class SetAside(NamedTuple):
-    """A line of the blob that could not be read as a job. It is kept as it is, and never claimed."""
-
-    key: str
-    line: bytes
-    reason: str
-
-    def __repr__(self) -> str:
-        return f"SetAside(key={self.key!r}, line=<{len(self.line)} bytes>, reason={self.reason!r})"
-
-
 class QueueState(BaseModel):
     """One version of a whole queue: a value that can be read, compared, encoded and shared.
 
@@ -338,38 +339,28 @@ class QueueState(BaseModel):
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     jobs: tuple[Job, ...] = ()
-    version: Count = 0
+    version: _Count = 0
     queue: str = ""
     critical: tuple[str, ...] = ()
-    commits: Mapping[str, Annotated[CommitRecord, BeforeValidator(_to_commit_record)]] = Field(default_factory=dict)
-    evicted_through: Count = 0
-    finished: Mapping[str, Count] = Field(default_factory=dict)
-    holds: Mapping[str, KeyHold] = Field(default_factory=dict)
-    attempt_floor: Count = 0
-    last_sequence: Count = 0
-    settings: QueueSettings = QueueSettings()
-    entrypoints: Mapping[str, EntrypointRules] = Field(default_factory=dict)
-    recent: Mapping[str, tuple[Usage, ...]] = Field(default_factory=dict)
-    schedules: Mapping[str, Schedule] = Field(default_factory=dict, repr=False)
-    transactions: Mapping[str, TransactionRecord] = Field(default_factory=dict)
-    counters: Mapping[str, Counters] = Field(default_factory=dict, repr=False)
-    workers: Mapping[str, WorkerRecord] = Field(default_factory=dict, repr=False)
-    history: HistoryHeader | None = Field(default=None, repr=False)
-    segments: Mapping[SegmentId, Segment] = Field(default_factory=dict, repr=False)
-    ranges: Mapping[JobId, Range] = Field(default_factory=dict, repr=False)
-    retired: Mapping[SegmentId, Finite] = Field(default_factory=dict, repr=False)
+    commits: Annotated[Mapping[str, CommitRecord], _AsRecord] = Field(default_factory=dict)
+    evicted_through: _Count = 0
+    finished: Mapping[str, _Count] = Field(default_factory=dict)
+    holds: Annotated[Mapping[str, KeyHold], _AsRecord] = Field(default_factory=dict)
+    attempt_floor: _Count = 0
+    last_sequence: _Count = 0
+    settings: Annotated[QueueSettings, _AsRecord] = QueueSettings()
+    entrypoints: Annotated[Mapping[str, EntrypointRules], _AsRecord] = Field(default_factory=dict)
+    recent: Annotated[Mapping[str, tuple[Usage, ...]], _AsRecord] = Field(default_factory=dict)
+    schedules: Annotated[Mapping[str, Schedule], _AsRecord] = Field(default_factory=dict, repr=False)
+    transactions: Annotated[Mapping[str, TransactionRecord], _AsRecord] = Field(default_factory=dict)
+    counters: Annotated[Mapping[str, Counters], _AsRecord] = Field(default_factory=dict, repr=False)
+    workers: Annotated[Mapping[str, WorkerRecord], _AsRecord] = Field(default_factory=dict, repr=False)
+    history: Annotated[HistoryHeader | None, _AsRecord] = Field(default=None, repr=False)
+    segments: Annotated[Mapping[str, Segment], _AsRecord] = Field(default_factory=dict, repr=False)
+    ranges: Annotated[Mapping[str, Range], _AsRecord] = Field(default_factory=dict, repr=False)
+    retired: Mapping[str, float] = Field(default_factory=dict, repr=False)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
-
-    @classmethod
-    def trusted(cls, **values: Any) -> Self:
-        """Make a state from checked values: like `model_construct`, much faster. Unnamed fields have their defaults."""
-        state = cls.__new__(cls)
-        _set_values(state, {**_STATE, **values})
-        _set_names(state, _STATE_FIELDS)
-        _set_extra(state, None)
-        _set_private(state, None)
-        return state
 
     def queued_jobs(self, entrypoint: str | None = None) -> tuple[Job, ...]:
         """Return the queued jobs, scheduled ones included, in the order in which they are served."""
@@ -432,5 +423,21 @@ class QueueState(BaseModel):
         return self.model_copy(update={"version": self.version + 1, **changes})
 
 
-_STATE: Mapping[str, Any] = MappingProxyType(QueueState().__dict__)
 _STATE_FIELDS = set(QueueState.model_fields)
+
+
+def state_of(header: Header, jobs: tuple[Job, ...] = (), set_aside: tuple[SetAside, ...] = ()) -> QueueState:
+    """Return a version of a queue as callers get it, without a check of its values."""
+    values = {name: getattr(header, name) for name in Header.__struct_fields__}
+    state = QueueState.__new__(QueueState)
+    _set_values(state, {**values, "jobs": jobs, "set_aside": set_aside, "extra": header.extra or {}})
+    _set_names(state, _STATE_FIELDS)
+    _set_extra(state, None)
+    _set_private(state, None)
+    return state
+
+
+def header_of(state: QueueState) -> Header:
+    """Return the header of a version of a queue, with tables of its own."""
+    values = {name: getattr(state, name) for name in Header.__struct_fields__}
+    return Header(**{**values, "extra": state.extra or None}).copy()

@@ -70,7 +70,7 @@ def is_pending(schedule: Schedule, now: datetime) -> bool:
 
 def with_clock(schedule: Schedule, now: datetime) -> Schedule:
     """Return the entry with a span for a clock behind all its spans: occurrences until `now` count as passed."""
-    return schedule.model_copy(update={"fired": _merged([passed_by(now), *schedule.fired])})
+    return schedule.evolve(fired=_merged([passed_by(now), *schedule.fired]))
 
 
 def with_fired(schedule: Schedule, occurrence: datetime, now: datetime) -> Schedule:
@@ -93,7 +93,7 @@ def with_fired(schedule: Schedule, occurrence: datetime, now: datetime) -> Sched
     if not is_last and spans[place + 1].first <= following:
         spans[place : place + 2] = [Span(spans[place].first, spans[place + 1].last)]
     next_at = following if is_last else schedule.next_at
-    return schedule.model_copy(update={"fired": _merged(spans), "next_at": next_at})
+    return schedule.evolve(fired=_merged(spans), next_at=next_at)
 
 
 def time_shown(schedule: Schedule, now: datetime) -> datetime:
@@ -106,7 +106,7 @@ def time_shown(schedule: Schedule, now: datetime) -> datetime:
 
 def as_shown(schedule: Schedule, now: datetime) -> Schedule:
     """Return the entry as callers see it: its next time by a clock that shows `now`, and no spans."""
-    return schedule.model_copy(update={"next_at": time_shown(schedule, now), "fired": ()})
+    return schedule.evolve(next_at=time_shown(schedule, now), fired=())
 
 
 def _place(spans: tuple[Span, ...] | list[Span], now: datetime) -> int:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
-from jqueue.domain.models import LARGEST
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -101,8 +101,8 @@ class Order:
         rows: the rows of segments; rows that are not loaded are not in the table.
 
     Attributes:
-        settings, recent, schedules: see `QueueState`.
-        rules: the `entrypoints` of a `QueueState`. Each change in place must be followed by a call of `rules_changed`.
+        settings, recent, schedules: see `Header`.
+        rules: the `entrypoints` of a `Header`. Each change in place must be followed by a call of `rules_changed`.
         queued: number of queued jobs in the table.
         running: number of jobs in progress, by entrypoint.
         running_keys: number of jobs in progress, by concurrency key.

@@ -7,18 +7,18 @@ keeps the numbers of their claims and failures.
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec.structs import force_setattr
 
-from jqueue.domain.fields import COUNT_MAX, Count, Finite, JobId, Seconds, Timestamp
+from jqueue.domain.fields import Count, Entry, JobId, Positive, Seconds, to_utc
 from jqueue.domain.segments import RowKey, SegmentId, Span
 
 RANGES_KEPT = 256
 """Maximum number of ranges that are claimed at once. At this number, jobs are claimed one by one."""
 
 
-class Range(BaseModel):
+class Range(Entry, frozen=True, omit_defaults=True, gc=False):
     """The current claim of a range, as the header keeps it.
 
     Attributes:
@@ -37,21 +37,23 @@ class Range(BaseModel):
         cancelled: ids of jobs in the range that were cancelled while they are in progress.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
     segment: SegmentId
     entrypoint: str
     first: Count
     last: Count
-    claims: Annotated[int, Field(ge=1, le=COUNT_MAX)]
+    claims: Positive
     failures: Count
     head: RowKey
-    oldest: Finite = 0.0
-    heartbeat_at: Timestamp
+    heartbeat_at: datetime
     claim_timeout: Seconds
+    claimed_at: datetime
+    oldest: float = 0.0
     holder: str | None = None
-    claimed_at: Timestamp
     cancelled: tuple[JobId, ...] = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "heartbeat_at", to_utc(self.heartbeat_at))
+        force_setattr(self, "claimed_at", to_utc(self.claimed_at))
 
     @property
     def span(self) -> Span:

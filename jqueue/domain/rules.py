@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple, Self
+from datetime import datetime
+from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta, field
+from msgspec.structs import force_setattr
 
 from jqueue.domain.fields import (
     COUNT_MAX,
-    NO_HEADERS,
     PRIORITY_MAX,
     PRIORITY_MIN,
     Count,
-    Finite,
-    Headers,
+    Entry,
     JobId,
-    Payload,
+    Positive,
     Seconds,
-    Timestamp,
+    to_utc,
 )
 
 LIMITS = "limits"
@@ -28,7 +27,7 @@ HISTORY = "history"
 """The critical feature of a blob with a history. A program that does not know it would leave gaps."""
 
 
-class EntrypointRules(BaseModel):
+class EntrypointRules(Entry, frozen=True, omit_defaults=True, gc=False):
     """The limits and the pause of one entrypoint.
 
     Attributes:
@@ -38,29 +37,25 @@ class EntrypointRules(BaseModel):
         per: the window of `rate`, in seconds.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
     paused: bool = False
-    max_running: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
-    rate: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
-    per: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_running: Positive | None = None
+    rate: Positive | None = None
+    per: Annotated[float, Meta(gt=0)] | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.rate is None) != (self.per is None):
             raise ValueError("rate and per belong together")
-        return self
 
 
 class Usage(NamedTuple):
     """Claims made between two moments, both in seconds since 1970."""
 
-    first: Finite
-    last: Finite
+    first: float
+    last: float
     claims: Count
 
 
-class QueueSettings(BaseModel):
+class QueueSettings(Entry, frozen=True, omit_defaults=True, gc=False):
     """The settings of a queue as a whole.
 
     Attributes:
@@ -71,27 +66,25 @@ class QueueSettings(BaseModel):
         history_payloads: True if the history keeps the payloads of enqueued jobs.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
     dead_retention: Seconds | None = None
-    blob_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
-    history: Annotated[float, Field(gt=0, le=COUNT_MAX, allow_inf_nan=False)] | None = None
-    history_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    blob_bytes: Positive | None = None
+    history: Annotated[float, Meta(gt=0, le=COUNT_MAX)] | None = None
+    history_bytes: Positive | None = None
     history_payloads: bool = False
+
+
+SETTINGS = tuple(name for name in QueueSettings.__struct_fields__ if name != "extra")
+"""The names of the settings."""
 
 
 class Span(NamedTuple):
     """A span of time, both ends included, in which every occurrence of a cron entry is done: fired, or passed."""
 
-    first: Timestamp
-    last: Timestamp
+    first: datetime
+    last: datetime
 
 
-def _in_order(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    return tuple(sorted(spans))
-
-
-class Schedule(BaseModel):
+class Schedule(Entry, frozen=True, omit_defaults=True, gc=False):
     """A cron entry: a job to enqueue at regular times. Frozen; times are aware and in UTC.
 
     Attributes:
@@ -105,23 +98,24 @@ class Schedule(BaseModel):
             version wrote the entry; then nothing before `next_at` will be fired.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
     name: JobId
     cron: str
-    timezone: str = "UTC"
     entrypoint: str
-    payload: Payload = b""
-    priority: Annotated[int, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
-    max_attempts: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
-    headers: Headers = NO_HEADERS
+    next_at: datetime
+    timezone: str = "UTC"
+    payload: bytes = b""
+    priority: Annotated[int, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
+    max_attempts: Positive | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     unique_key: str | None = None
     concurrency_key: str | None = None
-    concurrency_limit: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    concurrency_limit: Positive | None = None
     keep_result: Seconds | None = None
-    next_at: Timestamp
-    fired: Annotated[tuple[Span, ...], AfterValidator(_in_order)] = ()
+    fired: tuple[Span, ...] = ()
 
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        for name, value in super().__repr_args__():
-            yield (name, f"<{len(self.payload)} bytes>") if name == "payload" else (name, value)
+    def __post_init__(self) -> None:
+        force_setattr(self, "next_at", to_utc(self.next_at))
+        force_setattr(self, "fired", tuple(sorted(Span(to_utc(first), to_utc(last)) for first, last in self.fired)))
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.name!r}: {self.cron!r} ({self.timezone}), {self.entrypoint!r}, next {self.next_at}>"

@@ -166,7 +166,7 @@ class SegmentRows:
         if index is not None and chunk != segment.chunk_of(segment.next):
             changes["head"] = index.chunks[chunk].first.moved(segment.offset)
             changes["oldest"] = index.oldest[chunk]
-        return segment.model_copy(update=changes)
+        return segment.evolve(**changes)
 
     def manifest(self) -> Mapping[str, Segment]:
         """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""

@@ -14,9 +14,9 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Annotated, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta
 
-from jqueue.domain.fields import COUNT_MAX, Count, Finite
+from jqueue.domain.fields import Count, Entry, Positive, Priority
 
 SEGMENTS = "segments"
 """The critical feature of a queue with segments: an older reader would not see the jobs in them."""
@@ -40,7 +40,7 @@ STAGED_NAMED_WITHIN, STAGED_KEPT = timedelta(days=6), timedelta(days=7)
 """Longest time from the creation of a staged segment to the commit that names it, and time for which it is kept if that
 commit has not come."""
 
-SegmentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
+SegmentId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
 """The name of a segment: its suffix is `FOLDER` with this name."""
 
 Span = tuple[Count, Count]
@@ -50,9 +50,9 @@ Span = tuple[Count, Count]
 class RowKey(NamedTuple):
     """The place of a row among the jobs of its entrypoint."""
 
-    priority: Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)]
+    priority: Priority
     sequence: Count
-    since: Finite
+    since: float
     """Its `run_at`, or its `created_at` if it has none, in seconds since 1970."""
 
     def place(self, *, scheduled: bool) -> tuple[float, ...]:
@@ -77,7 +77,7 @@ class Retention(NamedTuple):
 RETENTION = Retention()
 
 
-class Segment(BaseModel):
+class Segment(Entry, frozen=True, omit_defaults=True, gc=False):
     """One entry of the manifest.
 
     Attributes:
@@ -107,32 +107,29 @@ class Segment(BaseModel):
             time of the call, as the commit may come much later than the object.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
     entrypoint: str
-    rows: Annotated[int, Field(ge=1, le=COUNT_MAX)]
+    rows: Positive
     bytes: Count
     index: Count
     crc: Count
     head: RowKey
-    chunk_rows: Annotated[int, Field(ge=1, le=COUNT_MAX)] = CHUNK_ROWS
+    chunk_rows: Positive = CHUNK_ROWS
     next: Count = 0
     taken: tuple[Span, ...] = ()
     offset: Count = 0
     least: Count = 0
     largest: Count = 0
     scheduled: bool = False
-    oldest: Finite = 0.0
+    oldest: float = 0.0
     tried: tuple[tuple[Count, Count, Count, Count], ...] = ()
     attempts: Count = 0
     spare: Count | None = None
     keys: Count = 0
     objects: Count = 0
     own_ids: bool = False
-    at: Finite = 0.0
+    at: float = 0.0
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def __post_init__(self) -> None:
         edge = self.next - 1  # spans begin behind `next`, and do not touch each other
         for first, last in self.taken:
             if not edge < first < last <= self.rows:
@@ -140,7 +137,6 @@ class Segment(BaseModel):
             edge = last
         if self.next > self.rows:
             raise ValueError("next is behind the last row")
-        return self
 
     @property
     def waiting(self) -> int:
@@ -216,8 +212,8 @@ class Segment(BaseModel):
         start, taken = _cut(without([(0, self.next), *self.taken], [(first, last)]))
         gone = [(0, start), *taken, (first, last)]
         tried = [(*left, each[2], each[3]) for each in self.tried for left in without([(each[0], each[1])], gone)]
-        changes = {"next": start, "taken": taken, "tried": tuple(sorted([*tried, (first, last, claims, failures)]))}
-        return self.model_copy(update=changes)
+        tried = sorted([*tried, (first, last, claims, failures)])
+        return self.evolve(next=start, taken=taken, tried=tuple(tried))
 
 
 _first_of: Callable[[Sequence[int]], int] = itemgetter(0)

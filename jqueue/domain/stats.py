@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jqueue.domain.counters import OTHERS
+from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits, enqueue_share
-from jqueue.domain.models import EntrypointRules, QueueState, SetAside
 from jqueue.domain.printable import counted
 from jqueue.domain.ranges import Range
 from jqueue.domain.rates import claims_left
+from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.totals import Totals, totals_of
 from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord, by_name
@@ -154,7 +155,7 @@ class Census:
         return tally
 
     def figures(
-        self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
+        self, header: Header, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
     ) -> QueueStats:
         """Return the statistics of the queue whose jobs were counted.
 
@@ -211,9 +212,7 @@ class Census:
             },
             holders=dict(sorted(self._holders.items())),
             workers=by_name(
-                record.model_copy(
-                    update={"busy": self._holders[record.holder], "lost": record.is_lost(now.timestamp())}
-                )
+                record.evolve(busy=self._holders[record.holder], lost=record.is_lost(now.timestamp()))
                 for record in header.workers.values()
             ),
             warnings=tuple(warnings),
@@ -223,7 +222,7 @@ class Census:
         )
 
 
-def why_waiting(header: QueueState, stats: QueueStats, now: datetime) -> dict[str, str]:
+def why_waiting(header: Header, stats: QueueStats, now: datetime) -> dict[str, str]:
     """Return the reasons why ready jobs are not claimed, by entrypoint, as far as they are known.
 
     Args:
@@ -236,9 +235,7 @@ def why_waiting(header: QueueState, stats: QueueStats, now: datetime) -> dict[st
     return {name: reason for name, reason in reasons if reason is not None}
 
 
-def _why_waiting(
-    name: str, figures: EntrypointStats, header: QueueState, stats: QueueStats, now: datetime
-) -> str | None:
+def _why_waiting(name: str, figures: EntrypointStats, header: Header, stats: QueueStats, now: datetime) -> str | None:
     rules = header.entrypoints.get(name, EntrypointRules())
     if rules.paused:
         return "paused"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-import msgspec
-from pydantic import Field
+from msgspec import Meta
 
-from jqueue.domain.fields import COUNT_MAX, Count
+from jqueue.domain.fields import Count
 
 OBJECTS = "objects"
 """The critical feature of a queue with such objects: an older reader would hand an empty payload to a handler."""
@@ -19,17 +18,14 @@ OBJECT_BYTES = 240
 """About how many bytes the name of an object takes in the blob, with its size and its digest."""
 
 
-_SUFFIX, _DIGEST = r"^\.(payloads|results)/[A-Za-z0-9_-]{1,200}", "^[0-9a-f]{64}"
-
-
 class StoredObject(NamedTuple):
     """The object of a payload or a result."""
 
-    suffix: Annotated[str, Field(pattern=_SUFFIX + "$"), msgspec.Meta(pattern=_SUFFIX + r"\Z")]
+    suffix: Annotated[str, Meta(pattern=r"^\.(payloads|results)/[A-Za-z0-9_-]{1,200}\Z")]
     """The end of its name, after the name of the queue's object."""
-    size: Annotated[Count, msgspec.Meta(ge=0, le=COUNT_MAX)]
+    size: Count
     """Number of its bytes."""
-    sha256: Annotated[str, Field(pattern=_DIGEST + "$"), msgspec.Meta(pattern=_DIGEST + r"\Z")]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """The SHA-256 digest of its bytes, in hexadecimal."""
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 
-from jqueue.domain.fields import Count, Finite
+from jqueue.domain.fields import Count, Entry
 
 WORKERS_KEPT = 256
 """Maximum number of workers with a record. Above it, the least recently seen are dropped."""
@@ -23,7 +23,7 @@ ENTRYPOINTS_SHOWN = 32
 """Number of entrypoints in the record of a worker."""
 
 
-class WorkerRecord(BaseModel):
+class WorkerRecord(Entry, frozen=True, omit_defaults=True, gc=False):
     """A worker, as it was at its last commit. An idle worker commits once a minute.
 
     Attributes:
@@ -40,17 +40,15 @@ class WorkerRecord(BaseModel):
         version: version of jqueue.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
     name: str
     host: str = ""
     pid: Count = 0
-    started: Finite = 0.0
-    at: Finite = 0.0
+    started: float = 0.0
+    at: float = 0.0
     slots: Count = 0
     busy: Count = 0
     lost: bool = False
-    entrypoints: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    entrypoints: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
     version: str = ""
 
     @property
@@ -76,7 +74,7 @@ def by_name(records: Iterable[WorkerRecord]) -> tuple[WorkerRecord, ...]:
         known = runs.get(run)
         if known is not None:
             changes = {"busy": known.busy + record.busy, "lost": known.lost and record.lost}
-            record = record.model_copy(update={"at": max(known.at, record.at), **changes})
+            record = record.evolve(at=max(known.at, record.at), **changes)
         runs[run] = record
     return tuple(runs[run] for run in sorted(runs))
 

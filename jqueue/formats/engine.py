@@ -24,8 +24,8 @@ from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError, StorageThrottledError
+from jqueue.domain.header import Header
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Sweep, perform
 from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import (
@@ -326,7 +326,7 @@ class StoreEngine:
         """Return True if there is no queue."""
         return not await self._call(self.store.exists)
 
-    async def objects_named_in(self, header: QueueState) -> set[str]:
+    async def objects_named_in(self, header: Header) -> set[str]:
         """Return no names: the store has no objects beside the queue."""
         return set()
 
@@ -350,7 +350,7 @@ class StoreEngine:
         if etag == known:
             return None
         size = sum(len(job.payload) for job in jobs)
-        state = QueueState(version=self._version)
+        state = Header(version=self._version)
         return QueueView(state, {job.id: job for job in jobs}, size=size, taken=size, etag=etag, absent=absent)
 
     def _scan(self, anyway: bool) -> tuple[list[StoredJob], int] | None:

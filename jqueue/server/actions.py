@@ -15,7 +15,8 @@ from jqueue.domain.errors import (
     JQueueError,
     UnknownOutcomeError,
 )
-from jqueue.domain.models import EntrypointRules, Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import (
     Cancel,
     Guard,
@@ -34,6 +35,7 @@ from jqueue.domain.operations import (
     SetLimits,
     Unschedule,
 )
+from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, turn_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.dead import pattern_of

@@ -8,11 +8,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec.structs import asdict
+
 from jqueue.core.blob.segment_damage import WARNING
 from jqueue.core.blob.segment_watch import alerts
 from jqueue.domain.counters import OTHERS
-from jqueue.domain.models import EntrypointRules, QueueState
+from jqueue.domain.header import Header
 from jqueue.domain.occurrences import as_shown
+from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 from jqueue.domain.totals import Histogram, Rates, Totals, totals_of
 from jqueue.server.view import View
@@ -33,7 +36,7 @@ def overview(view: View) -> dict[str, Any]:
         "version": header.version,
         "figures": _figures(stats, view.now),
         "entrypoints": _entrypoints(stats, header, view.now),
-        "workers": [record.model_dump(mode="json") | {"holder": record.holder} for record in stats.workers],
+        "workers": [asdict(record) | {"holder": record.holder} for record in stats.workers],
         "holders": dict(stats.holders or {}),
         "why_waiting": why_waiting(header, stats, view.now),
         "schedules": _schedules(header, view.now),
@@ -81,7 +84,7 @@ def _rates(rates: Rates) -> dict[str, float]:
     return {name: getattr(rates, name) for name in ("enqueued", "claimed", "done", "failed")}
 
 
-def _entrypoints(stats: QueueStats, header: QueueState, now: datetime) -> list[dict[str, Any]]:
+def _entrypoints(stats: QueueStats, header: Header, now: datetime) -> list[dict[str, Any]]:
     known = stats.entrypoints or {}
     rows = []
     for name in sorted({*known, *header.entrypoints}):
@@ -94,7 +97,7 @@ def _entrypoints(stats: QueueStats, header: QueueState, now: datetime) -> list[d
     return rows
 
 
-def _schedules(header: QueueState, now: datetime) -> list[dict[str, Any]]:
+def _schedules(header: Header, now: datetime) -> list[dict[str, Any]]:
     shown = [as_shown(schedule, now) for schedule in list(header.schedules.values())[:SCHEDULES_SHOWN]]
     return [
         {
@@ -109,7 +112,7 @@ def _schedules(header: QueueState, now: datetime) -> list[dict[str, Any]]:
     ]
 
 
-def _store(header: QueueState, stats: QueueStats) -> dict[str, Any]:
+def _store(header: Header, stats: QueueStats) -> dict[str, Any]:
     """Return the facts about the object and the commits to it."""
     settings, history = header.settings, header.history
     return {

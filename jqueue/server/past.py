@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.events import HistoryEvent
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.stats import EntrypointStats
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.server.view import View

@@ -14,7 +14,7 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.models import QueueState
+from jqueue.domain.header import Header
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
@@ -51,7 +51,7 @@ class View:
     damage: Damage = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def header(self) -> QueueState:
+    def header(self) -> Header:
         """The state without its jobs."""
         return self.queue.header
 

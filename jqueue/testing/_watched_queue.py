@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.occurrences import time_shown
 from jqueue.domain.operations import Ack, JobReference, Nack, Operation
 from jqueue.domain.rates import opens_at

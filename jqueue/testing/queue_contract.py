@@ -47,7 +47,8 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import EVENTS_PER_OBJECT
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import (
     Ack,
     Cancel,

@@ -13,7 +13,8 @@ from typing import Any, overload
 
 from jqueue.core.verbs.large_values import payload_of
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from jqueue.core.queue_options import options_of
 from jqueue.domain.errors import JobCancelledError, JobNotFoundError
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of

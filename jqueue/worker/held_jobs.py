@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack, Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from jqueue.core.queue_options import options_of
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.models import Job
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer, SupportsRanges

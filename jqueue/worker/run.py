@@ -309,7 +309,7 @@ class Run:
         """Return the record of this worker at a time, in seconds since 1970."""
         config = self._config
         host, _, pid = process_name().rpartition(":")
-        return WorkerRecord.model_construct(
+        return WorkerRecord(
             name=config.name,
             host=host,
             pid=int(pid),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.fuzz.choices import Choices
 
-VALUE = re.compile(rb'(?<=: )("(?:[^"\\]|\\.)*"|-?[\d.e+]+|null|true|false|\[[^\[\]]*\]|\{[^{}]*\})')
+VALUE = re.compile(rb'(?:(?<=:)|(?<=: ))("(?:[^"\\]|\\.)*"|-?[\d.e+]+|null|true|false|\[[^\[\]]*\]|\{[^{}]*\})')
 NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"(?=: ?)')
 TIME = re.compile(rb'"\d{4}-\d\d-\d\dT[^"]*"')
 TEXT = re.compile(rb'"((?:[^"\\]|\\.)*)"')

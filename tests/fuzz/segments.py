@@ -24,7 +24,7 @@ from tests.fuzz.edits import COUNTS, NUMBERS, OTHERS, TEXTS, VALUE, edit
 from tests.simulation.workload import SeededEntropy
 from tests.tiny_segments import in_segments
 
-ENTRY = re.compile(rb'"(segments|ranges)": \{.*?\}\}')
+ENTRY = re.compile(rb'"(segments|ranges)":\{.*?\}\}')
 """The manifest, or the claims of ranges, in a header."""
 
 NAMES = ("given 0", "given 3", "hot", "nothing")
@@ -94,12 +94,12 @@ def _in_the_header(content: bytes, choices: Choices) -> bytes:
 def _believed(content: bytes, suffix: str, data: bytes) -> bytes:
     """Return the blob with the size, the index and the checksum of a changed segment in its manifest."""
     at = data.find(b"\n{") + 1
-    entry = b'"%b": {' % suffix.removeprefix(FOLDER).encode()
+    entry = b'"%b":{' % suffix.removeprefix(FOLDER).encode()
     start = content.find(entry)
     facts = {b"bytes": len(data), b"index": at, b"crc": zlib.crc32(data[at:])}
     head, rest = content[:start], content[start:]
     for name, value in facts.items():
-        rest = re.sub(rb'"%b": \d+' % name, b'"%b": %d' % (name, value), rest, count=1)
+        rest = re.sub(rb'"%b":\d+' % name, b'"%b":%d' % (name, value), rest, count=1)
     return head + rest
 
 

@@ -4,6 +4,7 @@ import json
 from base64 import b64encode
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -166,7 +167,7 @@ workers = st.builds(
     entrypoints=st.lists(names, max_size=3).map(tuple),
     version=names,
 )
-batches = st.tuples(counts, counts, seconds, texts).map(json.dumps)
+batches = st.tuples(counts, counts, seconds, texts).map(json.dumps).map(msgspec.Raw)
 histories = st.builds(
     HistoryHeader,
     series=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
@@ -203,7 +204,7 @@ decisions = st.fixed_dictionaries(
 dead = st.builds(lambda job, at: job.evolve(status=JobStatus.DEAD, dead_at=at), jobs, times)
 any_jobs = jobs | claimed | dead | completed
 unknown = st.dictionaries(names.map("from the future: {}".format), values, max_size=3)
-writers = st.builds(CommitRecord, counts, counts, seconds, seconds, st.lists(values, max_size=2).map(tuple))
+writers = st.builds(CommitRecord, counts, counts, seconds, seconds, extra=st.none() | unknown.filter(bool))
 headers = st.fixed_dictionaries(
     {
         "version": counts,

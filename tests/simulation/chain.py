@@ -192,7 +192,7 @@ class _ChainReader:
     def read(self, index: int, landing: Landing) -> Version:
         """Return one version."""
         header, _, body = landing.content.partition(b"\n")
-        if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
+        if header.endswith(b'"jobs":{') and body.endswith(b"}}\n"):
             content = from_json(header + b"}}")
             jobs = [self._read_line(line.removesuffix(b",")) for line in body[:-3].split(b"\n") if line]
         else:
@@ -335,11 +335,11 @@ def _read_header(version: Version, content: Fields) -> None:
     for name, attribute in HEADER.items():
         if name in content:
             setattr(version, attribute, content[name])
-    made = [(writer, record[0]) for writer, record in content.get("commits", {}).items() if record[1] == version.number]
-    version.commit = made[0] if len(made) == 1 else None
-    records = content.get("commits", {}).values()
-    version.clock = max((record[2] for record in records if record[1] == version.number), default=0.0)
-    version.last_clock = max((record[2] for record in records), default=0.0)
+    records = content.get("commits", {})
+    made = {writer: record for writer, record in records.items() if record["version"] == version.number}
+    version.commit = next((writer, record["sequence"]) for writer, record in made.items()) if len(made) == 1 else None
+    version.clock = max((record["at"] for record in made.values()), default=0.0)
+    version.last_clock = max((record["at"] for record in records.values()), default=0.0)
     known = HEADER.keys() | {"format", "version", "critical", "commits", "jobs"}
     version.notes = {name: value for name, value in content.items() if name not in known}
 

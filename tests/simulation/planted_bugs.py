@@ -119,7 +119,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "Lines that cannot be read as a job are not written back": Bug(
             "core/blob/content.py", ", *encode_asides(draft.set_aside)]", "]"
         ),
-        "Unknown fields of the header are not written back": Bug("domain/commits.py", "extra=header.extra", "extra={}"),
+        "Unknown fields of the header are not written back": Bug(
+            "core/blob/codec.py", 'row |= row.pop("", {})', 'row.pop("", {})'
+        ),
         "The newest job is served first": Bug(
             "domain/order.py", "heapq.heappop(self.entries)", "entry = self.entries.pop()"
         ),

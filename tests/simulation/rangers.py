@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec.structs import asdict
+
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.models import Claim
 from jqueue.domain.operations.ranges import EndRange
@@ -72,7 +74,7 @@ class Ranger(Actor):
         if found is None:
             return []
         self.held = found
-        return [Claim(*each) for each in jobs_of_range(found.held.model_dump(), self.world.network.created)]
+        return [Claim(*each) for each in jobs_of_range(asdict(found.held), self.world.network.created)]
 
     async def _is_readable(self) -> bool:
         """Read the jobs of the claimed range, if its segment was ever damaged. Return False if they cannot be read."""

@@ -84,8 +84,8 @@ async def test_rules_are_changed_if_they_are_as_seen_and_left_alone_otherwise(qu
 
 async def test_a_cron_entry_is_compared_without_its_times(queue):
     seen = await queue.schedule("nightly", "0 2 * * *", "clean")
-    later = seen.model_copy(update={"next_at": seen.next_at.replace(year=2040)})
-    other = seen.model_copy(update={"cron": "0 3 * * *"})
+    later = seen.evolve(next_at=seen.next_at.replace(year=2040))
+    other = seen.evolve(cron="0 3 * * *")
     with pytest.raises(ChangedMeanwhileError):
         await queue.apply(Guarded(ScheduleAsSeen(other), Unschedule("nightly")))
     assert [True] == await queue.apply(Guarded(ScheduleAsSeen(later), Unschedule("nightly")))

@@ -85,8 +85,8 @@ def test_a_package_has_no_other_names_and_a_module_that_cannot_be_imported_is_no
     domain: Any = jqueue.domain
     with pytest.raises(AttributeError, match=r"module 'jqueue.domain' has no attribute 'nothing'"):
         domain.nothing  # noqa: B018
-    monkeypatch.setitem(sys.modules, "pydantic", None)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
     monkeypatch.delitem(sys.modules, "jqueue.domain.fields")
     monkeypatch.delattr(importlib.import_module("jqueue.domain"), "fields")
-    with pytest.raises(ModuleNotFoundError, match="pydantic"):
+    with pytest.raises(ModuleNotFoundError, match="msgspec"):
         jqueue.domain.fields  # noqa: B018

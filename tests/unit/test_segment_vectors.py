@@ -135,13 +135,13 @@ async def test_a_damaged_chunk_sets_its_segment_aside_until_its_rows_are_dropped
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        (b'"next": 1, "taken": [[3, 5]]', b'"next": 4, "taken": [[3, 5]]'),
-        (b'"taken": [[3, 5]]', b'"taken": [[3, 5], [5, 5]]'),
-        (b'"rows": 5', b'"rows": 0'),
-        (b'"crc": 1831592058, ', b""),
-        (b'"ready": {"entry', b'"../ready": {"entry'),
-        (b'"first": 4, "last": 5', b'"first": 4, "last": 4'),
-        (b'["objects", "segments"]', b'["objects", "segments", "tapes"]'),
+        (b'"next":1,"taken":[[3,5]]', b'"next":4,"taken":[[3,5]]'),
+        (b'"taken":[[3,5]]', b'"taken":[[3,5],[5,5]]'),
+        (b'"rows":5', b'"rows":0'),
+        (b'"crc":1831592058,', b""),
+        (b'"ready":{"entry', b'"../ready":{"entry'),
+        (b'"first":4,"last":5', b'"first":4,"last":4'),
+        (b'["objects","segments"]', b'["objects","segments","tapes"]'),
     ],
 )
 async def test_a_manifest_that_cannot_be_true_is_refused(right, wrong):
@@ -153,7 +153,7 @@ async def test_a_manifest_that_cannot_be_true_is_refused(right, wrong):
 
 async def test_a_range_of_a_segment_that_was_given_up_is_dropped_with_it():
     blob = (VECTORS / "deep.json").read_bytes()
-    start, end = blob.index(b'"ready": {'), blob.index(b'"later": {')
+    start, end = blob.index(b'"ready":{'), blob.index(b'"later":{')
     queue = tiny_queue(InMemoryStorage(blob[:start] + blob[end:]), hot_bytes=None)
     assert 1 == await queue.requeue_stale(0)
     assert ["new", "kept"] == [job.id for job in await queue.dequeue(batch_size=5)]

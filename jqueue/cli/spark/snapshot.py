@@ -17,7 +17,7 @@ from jqueue.cli.printing import count, instant, jobs, length, refusal, show, sho
 from jqueue.cli.spark.files import format_of
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, queues_here, spark_session
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.printable import printable
 from jqueue.runtime.system import SystemClock
 

@@ -15,16 +15,14 @@ The content of a blob depends on its bytes alone, and on nothing that its reader
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
+import msgspec
 
-from jqueue.core.blob.history_text import history_pieces, with_batch_texts
 from jqueue.core.blob.lines import (
     EDGES,
     NO_MEMBER,
@@ -34,32 +32,30 @@ from jqueue.core.blob.lines import (
     encode_asides,
     encode_job,
     encode_json,
-    first_of,
     load_json,
     raw_line,
     read_line,
     set_duplicates_aside,
     splitting_lines,
 )
-from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.header import FORMAT, CommitRecord, Header, SetAside
+from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.models import LARGEST, CommitRecord, QueueState, SetAside, job_of, record_of
-from jqueue.domain.rules import HISTORY, LIMITS, QueueSettings, Schedule
-from jqueue.domain.segments import SEGMENTS
+from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
+from jqueue.domain.ranges import Range
+from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.workers import WorkerRecord
 
-Row = TypeVar("Row")
-
-FORMAT = 2
 KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 """The critical features that this version knows. It refuses a blob that names another."""
 
 SEPARATOR = b",\n"
-JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
+JOBS_OPEN, JOBS_CLOSE = b'"jobs":{', b"}}"
 NEWLINE = ord("\n")
 JOBS_HERE = "jobs, one on each line"
 """Replaces the key of the jobs while a header is read: no other member of it may be called "jobs"."""
@@ -67,22 +63,24 @@ JOBS_HERE = "jobs, one on each line"
 CREATED = b'"created_at"'
 """The name of the time of an enqueue, as it stands in the line of nearly every job."""
 
-_quote_ascii = json.encoder.encode_basestring_ascii
-_TABLES = (
-    *(
-        "version",
-        "queue",
-        "critical",
-        "commits",
-        "evicted_through",
-        "finished",
-        "holds",
-        "attempt_floor",
-        "last_sequence",
-    ),
-    *("settings", "entrypoints", "recent", "schedules", "transactions", "counters", "workers", "history"),
-    *("segments", "retired", "ranges"),
-)
+_OPENS_JOBS = re.compile(rb',?\s*"jobs"\s*:\s*\{\Z')
+_ROWS: Mapping[str, type[msgspec.Struct]] = {
+    "commits": CommitRecord,
+    "entrypoints": EntrypointRules,
+    "schedules": Schedule,
+    "workers": WorkerRecord,
+    "segments": Segment,
+    "ranges": Range,
+}
+"""The tables whose rows keep fields that this version does not know."""
+
+_FIELDS: Mapping[str, type[msgspec.Struct]] = {"settings": QueueSettings, "history": HistoryHeader}
+"""The fields of the header that do."""
+
+_MAY_BE_EXTRA = b'"":{'
+"""Stands in the encoded record of a header if it has such fields. The name of an entrypoint may be empty, too."""
+
+_decode = msgspec.json.Decoder(Header).decode
 
 
 @dataclass(slots=True)
@@ -102,7 +100,7 @@ class ParsedBlob:
         raw_lines: the lines, if the blob was read as a whole.
     """
 
-    header: QueueState
+    header: Header
     jobs: list[JobRecord] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
     legacy: bool = False
@@ -144,7 +142,7 @@ class Contents:
 def encode(state: QueueState) -> bytes:
     """Encode a state as the bytes of a blob."""
     lines = [encode_job(record_of(job)) for job in state.jobs]
-    return join_blob(encode_header(state), [*lines, *encode_asides(state.set_aside)])
+    return join_blob(encode_header(header_of(state)), [*lines, *encode_asides(state.set_aside)])
 
 
 def decode(data: bytes) -> QueueState:
@@ -159,148 +157,28 @@ def decode(data: bytes) -> QueueState:
     read = exhaust(reading_lines(parsed, {}, {}))
     records = number_unnumbered([*{**{job.id: job for job in parsed.jobs}, **read.jobs}.values()])
     jobs = tuple(map(job_of, records))
-    return parsed.header.model_copy(update={"jobs": jobs, "set_aside": tuple(read.set_aside)})
+    return state_of(parsed.header, jobs, tuple(read.set_aside))
 
 
-class TableTexts(Generic[Row]):
-    """A table of the header as text. It encodes a row only if it is another object than at the last time.
-
-    Args:
-        encode_row: encodes a row as JSON.
-    """
-
-    def __init__(self, encode_row: Callable[[Row], str]) -> None:
-        self._encode_row = encode_row
-        self._texts: dict[str, tuple[Row, str]] = {}
-
-    def encode(self, table: Mapping[str, Row]) -> str:
-        """Return the table as a JSON object."""
-        known = self._texts
-        texts: dict[str, tuple[Row, str]] = {}
-        for name, row in table.items():
-            found = known.get(name)
-            if found is None or found[0] is not row:
-                found = row, f"{_quote_ascii(name)}: {self._encode_row(row)}"
-            texts[name] = found
-        self._texts = texts
-        return f"{{{', '.join([text for _, text in texts.values()])}}}"
+def encode_header(header: Header) -> bytes:
+    """Encode a header as the blob's first line, which is open at its end."""
+    text = encode_json(header)
+    if _MAY_BE_EXTRA in text:
+        text = encode_json(_with_extra(msgspec.json.decode(text)))
+    return b"%b,%b" % (text[:-1], JOBS_OPEN)
 
 
-class HeaderTexts:
-    """The parts of the header that most commits leave as they are, or change a little, as text."""
-
-    def __init__(self) -> None:
-        self.commits = TableTexts(_commit_text)
-        self.entrypoints = TableTexts(_row_text)
-        self.schedules = TableTexts(_schedule_text)
-        self.counters = TableTexts(_counters_text)
-        self.workers = TableTexts(_worker_text)
-        self.segments = TableTexts(_row_text)
-        self.ranges = TableTexts(_row_text)
-        self._settings: QueueSettings | None = None
-        self._settings_text = ""
-
-    def settings(self, settings: QueueSettings) -> str:
-        """Return the settings of the queue as text. They are encoded only if they are another object."""
-        if settings is not self._settings:
-            self._settings, self._settings_text = settings, _row_text(settings)
-        return self._settings_text
+def _with_extra(header: dict[str, Any]) -> dict[str, Any]:
+    """Put unknown fields where they came from."""
+    rows = [row for name in _ROWS for row in header.get(name, {}).values()]
+    for row in (*rows, *(header[name] for name in _FIELDS if name in header), header):
+        row |= row.pop("", {})
+    return header
 
 
-def _commit_text(record: CommitRecord) -> str:
-    sequence, version, at, cycle, more = record
-    return dump_ascii([*record[:4], *more]) if more else f"[{sequence}, {version}, {at!r}, {cycle!r}]"
-
-
-def _counters_text(counters: Counters) -> str:
-    totals, waits, runs, windows, at = counters
-    return f"[{list(totals)}, {_durations_text(waits)}, {_durations_text(runs)}, {_windows_text(windows)}, {at!r}]"
-
-
-def _durations_text(durations: Durations) -> str:
-    seconds, first, counts = durations
-    return f"[{seconds!r}, {first}, {list(counts)}]"
-
-
-@lru_cache(maxsize=256)
-def _windows_text(windows: tuple[Window, ...]) -> str:
-    return repr([[window.number, list(window.start), list(window.earlier)] for window in windows])
-
-
-def _worker_text(worker: WorkerRecord) -> str:
-    fields = {**worker.__dict__, **(worker.__pydantic_extra__ or {})}
-    del fields["busy"], fields["lost"]
-    return dump_ascii(fields)
-
-
-def _row_text(row: BaseModel, *but: str) -> str:
-    """Encode the fields of a row that differ from their defaults, without the named ones."""
-    return dump_ascii(row.model_dump(mode="json", exclude_defaults=True, exclude=set(but)))
-
-
-def _schedule_text(schedule: Schedule) -> str:
-    return _row_text(schedule, "name")
-
-
-def _short(table: Collection[Any], empty: str) -> str:
-    """Encode a table that is empty in most queues."""
-    return dump_ascii(table) if table else empty
-
-
-def encode_header(state: QueueState, texts: HeaderTexts | None = None) -> list[bytes]:
-    """Encode everything but the jobs as the blob's first line, which is open at its end. Return it in pieces.
-
-    Args:
-        state: its jobs are ignored.
-        texts: the texts kept from the last header.
-    """
-    texts = HeaderTexts() if texts is None else texts
-    fields = [
-        f'{{"format": {FORMAT}, "version": {state.version}, "queue": {_quote_ascii(state.queue)}, '
-        f'"critical": {_short(state.critical, "[]")}, "evicted_through": {state.evicted_through}, '
-        f'"attempt_floor": {state.attempt_floor}, "last_sequence": {state.last_sequence}, '
-        f'"commits": {texts.commits.encode(state.commits)}, "holds": {_short(state.holds, "{}")}'
-    ]
-    settings = texts.settings(state.settings)
-    if settings != "{}":  # they are not all the defaults
-        fields.append(f'"settings": {settings}')
-    if state.entrypoints:
-        fields.append(f'"entrypoints": {texts.entrypoints.encode(state.entrypoints)}')
-    if state.recent:
-        fields.append(f'"recent": {dump_ascii(state.recent)}')
-    if state.schedules:
-        fields.append(f'"schedules": {texts.schedules.encode(state.schedules)}')
-    if state.transactions:
-        fields.append(f'"transactions": {dump_ascii(state.transactions)}')
-    if state.retired:
-        fields.append(f'"retired": {dump_ascii(state.retired)}')
-    if state.extra:
-        fields.append(dump_ascii(state.extra)[1:-1])
-    if state.counters:
-        fields.append(f'"counters": {texts.counters.encode(state.counters)}')
-    if state.workers:
-        fields.append(f'"workers": {texts.workers.encode(state.workers)}')
-    if state.segments:
-        fields.append(f'"segments": {texts.segments.encode(state.segments)}')
-    if state.ranges:
-        fields.append(f'"ranges": {texts.ranges.encode(state.ranges)}')
-    pieces = [", ".join(fields).encode()]
-    if state.history is not None:
-        opening, events, closing = history_pieces(state.history)
-        pieces += (f', "history": {opening}'.encode(), events.encode(), closing.encode())
-    pieces += (b', "finished": ', encode_json(state.finished), b", ", JOBS_OPEN)
-    return pieces
-
-
-def join_blob(header: Iterable[bytes], lines: Iterable[bytes]) -> bytes:
-    """Join a whole blob from the pieces of its header and its lines, or from runs of lines that are joined already."""
-    pieces = [*header, b"\n"]
-    before = b""
-    for line in lines:
-        pieces += (before, line)
-        before = SEPARATOR
-    pieces += (b"\n", JOBS_CLOSE, b"\n")
-    return b"".join(pieces)  # in one step, as the runs and the table of finished jobs are long
+def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
+    """Join a whole blob from its header and its lines."""
+    return b"%b\n%b\n%b\n" % (header, SEPARATOR.join(lines), JOBS_CLOSE)
 
 
 def parse_blob(data: bytes) -> ParsedBlob:
@@ -309,23 +187,36 @@ def parse_blob(data: bytes) -> ParsedBlob:
     Raises:
         InvalidBlobError: the bytes are not a queue that this version can read.
     """
-    end_of_header = data.find(b"\n")
-    head = data[:end_of_header].rstrip()
-    end = _end_of_lines(data, end_of_header + 1)
-    if end_of_header < 0 or not head.endswith(JOBS_OPEN) or end < 0:
+    first = data.find(b"\n") + 1
+    head = data[:first].rstrip()
+    opening, end = _OPENS_JOBS.search(head), _end_of_lines(data, first)
+    if opening is None or end < 0:
         return _parse_whole(data)
+    header = _read_ours(head)
+    parsed = ParsedBlob(header or Header(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
+    if header is not None and header.queue:
+        return parsed
     try:
-        header = from_json(head.removesuffix(JOBS_OPEN) + f'"{JOBS_HERE}": {{}}}}'.encode(), allow_inf_nan=False)
-    except ValueError:
+        content = load_json(b'%b,"%b":{}}' % (head[: opening.start()], JOBS_HERE.encode()))
+    except (ValueError, RecursionError):
         return _parse_whole(data)
-    if header.pop(JOBS_HERE, None) != {} or "jobs" in header:
+    if content.pop(JOBS_HERE, None) != {} or "jobs" in content:
         return _parse_whole(data)
-    first = end_of_header + 1
-    parsed = ParsedBlob(QueueState(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
-    written_by_us = "queue" in header  # otherwise the rest of the header may follow the jobs
-    if written_by_us or not any(take_whole(parsed, read_line(line)) for line in parsed.lines):
-        parsed.header = _read_header(header, head)
+    # without "queue", the rest of the header may follow the jobs
+    if "queue" in content or not any(take_whole(parsed, read_line(line)) for line in parsed.lines):
+        parsed.header = _read_header(content)
     return parsed
+
+
+def _read_ours(head: bytes) -> Header | None:
+    """Return the header of a first line that this version would write; None for any other line."""
+    if not head.endswith(JOBS_OPEN):
+        return None
+    try:
+        header = _decode(head[: -len(JOBS_OPEN) - 1] + b"}")
+        return header if encode_header(header) == head and _fault(header) is None else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _end_of_lines(data: bytes, first: int) -> int:
@@ -358,7 +249,7 @@ def take_whole(parsed: ParsedBlob, found: JobRecord | SetAside) -> bool:
     if not parsed.may_be_whole or isinstance(found, JobRecord) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.may_be_whole = parsed.data, False
-    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # by `encode_asides`: a line, and so the whole, is not JSON
+    if b",\n," in data or b"{\n," in data:  # by `encode_asides`: a line, and so the whole, is not JSON
         return False
     try:
         whole = _parse_content(load_json(data), data)
@@ -407,7 +298,7 @@ def reading_lines(
     return read
 
 
-def _last_commit(header: QueueState) -> datetime | None:
+def _last_commit(header: Header) -> datetime | None:
     """Return the time of the last commit; None if there is none.
 
     A line without `created_at` was added by hand after it. All readers of these bytes give its job this time.
@@ -434,11 +325,6 @@ def _parse_content(content: Any, data: bytes) -> ParsedBlob:
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), dict | list):
         raise InvalidBlobError(_unreadable(data, 'it is JSON, but has no "jobs"'))
     jobs = content.pop("jobs")
-    try:
-        content = from_json(dump_ascii(content), allow_inf_nan=False)  # refuses values that other parsers cannot read
-    except ValueError:
-        what = "its header holds a number or a text that JSON cannot hold, or is nested too deep"
-        raise InvalidBlobError(_unreadable(data, what)) from None
     if isinstance(jobs, list):
         return _parse_legacy(content, jobs)
     return ParsedBlob(_read_header(content), raw_lines=[raw_line(key, fields) for key, fields in jobs.items()])
@@ -475,46 +361,78 @@ def _same_work(one: JobRecord, other: JobRecord) -> bool:
     return (one.entrypoint, one.payload) == (other.entrypoint, other.payload)
 
 
-def _read_header(content: Mapping[str, Any], head: bytes = b"") -> QueueState:
+def _read_header(content: Mapping[str, Any]) -> Header:
+    """Read a header that this version would write otherwise: it keeps unknown fields, and says what is wrong."""
     if content.get("format") != FORMAT or isinstance(content.get("format"), bool):
         raise InvalidBlobError(
             f"the queue's object has format {shown(content.get('format'))}, and this version of jqueue reads only "
             f"format {FORMAT} and that of jqueue 1.0.0: upgrade jqueue, or check that this is the right object"
         )
-    tables = {name: content[name] for name in _TABLES if name in content}
-    if isinstance(schedules := tables.get("schedules"), dict):
+    fields = {name: value for name, value in content.items() if name not in ("format", "jobs")}
+    for name, record in _FIELDS.items():
+        if name in fields:
+            fields[name] = _apart(fields[name], record)
+    for name, record in _ROWS.items():
+        if isinstance(rows := fields.get(name), dict):
+            fields[name] = {key: _apart(row, record) for key, row in rows.items()}
+    if isinstance(schedules := fields.get("schedules"), dict):
         named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
-        tables["schedules"] = named
-    if "history" in tables:
-        tables["history"] = with_batch_texts(tables["history"], head)
-    extra = {name: value for name, value in content.items() if name not in _TABLES and name not in ("format", "jobs")}
+        fields["schedules"] = named
     try:
-        state = QueueState.model_validate({**tables, "extra": extra})
-    except ValidationError as error:
-        raise InvalidBlobError(f"the queue's object has a field that cannot be read: {first_of(error)}") from None
-    if state.version > LARGEST:
-        raise InvalidBlobError(f"the queue's object has version {state.version}; the largest is {LARGEST}: restore it")
-    if extra or any(record.more for record in state.commits.values()):
-        try:
-            dump_ascii(content)
-        except ValueError:
-            raise InvalidBlobError("the queue's object has a number in its header that is out of range") from None
-    unknown = sorted(set(state.critical) - KNOWN_CRITICAL)
-    if unknown:
+        header = _decode(dump_ascii({"format": FORMAT, **_apart(fields, Header)}))
+    except msgspec.ValidationError as error:
+        where = _place_of(fields, f"{error}")
+        raise InvalidBlobError(f"the queue's object has a field that cannot be read: {where}") from None
+    except (ValueError, RecursionError):
         raise InvalidBlobError(
-            "the queue uses features that this version of jqueue does not know "
-            f"({shown(', '.join(unknown))}): upgrade jqueue"
-        )
-    return _without_lost_ranges(state) if state.ranges else state
+            "the queue's object has a header with a number or a text that JSON cannot hold, or that is nested too deep"
+        ) from None
+    # an operator may have given up a segment with ranges
+    header.ranges = {name: each for name, each in header.ranges.items() if each.segment in header.segments}
+    if fault := _fault(header):
+        raise InvalidBlobError(fault)
+    return header
 
 
-def _without_lost_ranges(state: QueueState) -> QueueState:
-    """Return a state without the ranges of segments that an operator has given up."""
-    kept = {name: each for name, each in state.ranges.items() if each.segment in state.segments}
-    for name, each in kept.items():
-        if not each.first < each.last <= state.segments[each.segment].rows:
-            raise InvalidBlobError(f"the queue's object has a range {shown(name)} with rows that its segment lacks")
-    return state.model_copy(update={"ranges": kept})
+def _place_of(fields: Mapping[str, Any], error: str) -> str:
+    """Return what is wrong with a header, with the name of the row that has it."""
+    found = re.search(r"\$\.(\w+)\[\.\.\.\]", error)
+    name = "" if found is None else found[1]
+    for key, row in fields[name].items() if name else ():
+        try:
+            _decode(dump_ascii({"format": FORMAT, name: {key: row}}))
+        except msgspec.ValidationError as one:
+            return f"{one}".replace("[...]", f"[{shown(key)}]", 1)
+    return error
+
+
+def _apart(fields: Any, record: type[msgspec.Struct]) -> Any:
+    """Return the JSON of a record with its unknown fields apart, where the record keeps them."""
+    if not isinstance(fields, dict):
+        return fields
+    known = [name for name in record.__struct_encode_fields__ if name]
+    extra = {name: value for name, value in fields.items() if name not in known}
+    return {**{name: fields[name] for name in fields if name in known}, "": extra} if extra else fields
+
+
+def _fault(header: Header) -> str | None:
+    """Return what is wrong with a header whose fields are right; None if nothing is."""
+    if unknown := sorted(set(header.critical) - KNOWN_CRITICAL):
+        names = shown(", ".join(unknown))
+        return f"the queue uses features that this version of jqueue does not know ({names}): upgrade jqueue"
+    for name, each in header.ranges.items():
+        segment = header.segments.get(each.segment)
+        if segment is None or not each.first < each.last <= segment.rows:
+            return f"the queue's object has a range {shown(name)} with rows that its segment lacks"
+    for name, schedule in header.schedules.items():
+        if schedule.name != name:
+            return f"the queue's object has a cron entry {shown(name)} with another name"
+    try:
+        for batch in () if header.history is None else header.history.batches:
+            span_of(batch)
+    except ValueError:
+        return "the queue's object has a history with a batch that cannot be read"
+    return None
 
 
 def _unreadable(data: bytes, what: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Container
 
 from jqueue.core.blob.codec import (
     Contents,
-    HeaderTexts,
     ParsedBlob,
     encode_header,
     join_blob,
@@ -18,8 +17,8 @@ from jqueue.core.blob.codec import (
 from jqueue.core.blob.lines import encode_asides, encode_job
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
+from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord
-from jqueue.domain.models import QueueState, SetAside
 from jqueue.domain.printable import counted
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
@@ -48,7 +47,6 @@ class Blob:
         self.lines: dict[str, bytes] = {}
         self.lines_parsed = 0
         self.lines_encoded = 0
-        self._texts = HeaderTexts()
         self._header_bytes = 0
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
@@ -83,11 +81,11 @@ class Blob:
         draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)} | dict.fromkeys(read.undated)
         self._warn(unreadable)
 
-    def encode(self, header: QueueState) -> bytes:
+    def encode(self, header: Header) -> bytes:
         """Return the bytes of the draft under a new header."""
         return exhaust(self.encoding(header))
 
-    def encoding(self, header: QueueState) -> Slices[bytes]:
+    def encoding(self, header: Header) -> Slices[bytes]:
         """Run `encode` in slices."""
         draft, lines, jobs, rows = self.draft, self.lines, self.draft.jobs, self.draft.jobs.rows.of
         for number, job_id in enumerate(jobs.dirty, 1):
@@ -100,8 +98,8 @@ class Blob:
             if number % LINES_PER_SLICE == 0:
                 yield
         jobs.dirty.clear()
-        first = encode_header(header, self._texts)
-        self._header_bytes = sum(map(len, first))
+        first = encode_header(header)
+        self._header_bytes = len(first)
         return join_blob(first, [*lines.values(), *encode_asides(draft.set_aside)])
 
     def looking(self, parsed: ParsedBlob) -> Slices[tuple[dict[str, JobRecord], tuple[SetAside, ...]]]:
@@ -115,7 +113,7 @@ class Blob:
         found |= {job_id: read.jobs.get(job_id) or jobs[job_id] for job_id in read.lines}
         return {job.id: job for job in number_unnumbered(list(found.values()))}, tuple(read.set_aside)
 
-    def settle(self, header: QueueState, size: int) -> None:
+    def settle(self, header: Header, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""
         self.draft.take_header(header)
         self.draft.settle()

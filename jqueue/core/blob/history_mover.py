@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from math import inf
 
+from msgspec import Raw
+
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, encode_object, place_of
 from jqueue.core.observers import Observers
 from jqueue.domain.errors import CASConflictError, InvalidBlobError
 from jqueue.domain.header import Header
 from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of, surplus_of
-from jqueue.domain.models import QueueState
 from jqueue.domain.rules import QueueSettings
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
@@ -89,7 +90,7 @@ class HistoryMover:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
         self._begin()
 
-    def landed(self, before: HistoryHeader | None, header: QueueState) -> None:
+    def landed(self, before: HistoryHeader | None, header: Header) -> None:
         """Note a commit that has landed, and start to move the outbox if that is due.
 
         Args:
@@ -123,7 +124,7 @@ class HistoryMover:
             self._moves_until_listing = 0
         self._version = version
 
-    def _start(self, header: QueueState | Header) -> None:
+    def _start(self, header: Header) -> None:
         """Start to move the outbox, if no move has just failed or awaits its commit."""
         objects, history = self._objects, header.history
         busy = self.moved is not None or self._task is not None or self._clock.monotonic() < self._not_before
@@ -221,7 +222,7 @@ def _is_in(history: HistoryHeader, moved: Moved) -> bool:
 
 def _of_others(history: HistoryHeader) -> Moved:
     """Return a move after which the outbox gets a new series: it fits none of the events."""
-    return Moved(history.series, (f"[{history.first}, 1, 0]",))
+    return Moved(history.series, (Raw(f"[{history.first},1,0]"),))
 
 
 def has_others(listed: Sequence[Listed], history: HistoryHeader) -> bool:

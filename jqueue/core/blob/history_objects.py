@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pydantic_core import from_json
+import msgspec
+from msgspec import Raw
 
-from jqueue.core.blob.lines import dump_ascii
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.history import span_of
 
@@ -41,12 +41,12 @@ def place_of(suffix: str) -> Place | None:
     return None if found is None else Place(found[1], int(found[2]))
 
 
-def encode_object(queue: str, batches: Sequence[str]) -> bytes:
+def encode_object(queue: str, batches: Sequence[Raw]) -> bytes:
     """Return the content of an object with these batches of events, of which there is at least one."""
-    rest = "\n".join((*batches, "")).encode()
+    rest = b"\n".join((*batches, b""))
     first, last = span_of(batches[0]).first, span_of(batches[-1]).last
     said = {"history": FORMAT, "queue": queue, "first": first, "last": last, "crc": zlib.crc32(rest)}
-    return b"%b\n%b" % (dump_ascii(said).encode(), rest)
+    return b"%b\n%b" % (msgspec.json.encode(said), rest)
 
 
 def last_number(content: bytes) -> int | None:
@@ -58,13 +58,13 @@ def last_number(content: bytes) -> int | None:
 
 def _first_line(content: bytes) -> Any:
     try:
-        return from_json(content.partition(b"\n")[0])
+        return msgspec.json.decode(content.partition(b"\n")[0])
     except ValueError:
         return None
 
 
-def decode_object(content: bytes, queue: str, first: int) -> list[str]:
-    """Return the texts of the batches in an object.
+def decode_object(content: bytes, queue: str, first: int) -> list[Raw]:
+    """Return the batches in an object.
 
     Args:
         content: its bytes.
@@ -83,7 +83,7 @@ def decode_object(content: bytes, queue: str, first: int) -> list[str]:
         raise InvalidBlobError("its checksum does not match: it is cut off, or was changed")
     if (said.get("queue"), said.get("first")) != (queue, first):
         raise InvalidBlobError("it belongs to another queue, or has another object's name")
-    batches = rest.decode().split("\n")[:-1]
+    batches = [Raw(line) for line in rest.split(b"\n")[:-1]]
     try:
         list(map(span_of, batches))
     except ValueError:

@@ -9,6 +9,8 @@ from datetime import datetime
 from math import inf
 from typing import TypeVar
 
+from msgspec import Raw
+
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, last_number, place_of
 from jqueue.core.tasks import read_until
 from jqueue.domain.errors import (
@@ -17,8 +19,8 @@ from jqueue.domain.errors import (
     ObjectMissingError,
 )
 from jqueue.domain.events import HistoryEvent, events_in
+from jqueue.domain.header import Header
 from jqueue.domain.history import HistoryHeader, span_of
-from jqueue.domain.models import QueueState
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed, SupportsObjects
 
@@ -42,7 +44,7 @@ class HistoryReader:
         call_timeout: maximum seconds for one try.
         present: reads the present header of the queue, to learn which events were removed meanwhile.
         since: events before this time are not needed; None: all are.
-        wanted: a text that the batch of every wanted event contains, so that the others need not be read; "" if there
+        wanted: a text that the batch of every wanted event contains, so that the others need not be read; b"" if there
             is none.
         damaged: objects that are missing or cannot be read, each with its events and the reason.
         gaps: first and last number of each range of events that is missing for another reason.
@@ -52,16 +54,16 @@ class HistoryReader:
     entropy: Entropy
     deadline: float
     call_timeout: float
-    present: Callable[[], Awaitable[QueueState]]
+    present: Callable[[], Awaitable[Header]]
     since: datetime | None = None
-    wanted: str = ""
+    wanted: bytes = b""
     damaged: list[str] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     _holes: list[tuple[int, int]] = field(default_factory=list)
     _below: int = 0
     _at: float = inf
 
-    async def events(self, header: QueueState) -> AsyncGenerator[HistoryEvent, None]:
+    async def events(self, header: Header) -> AsyncGenerator[HistoryEvent, None]:
         """Iterate over the events up to a version of the queue, the newest first.
 
         Args:
@@ -124,7 +126,7 @@ class HistoryReader:
         """True if all earlier events are too old to be wanted."""
         return self.since is not None and self._at + CLOCKS_DIFFER < self.since.timestamp()
 
-    def _taken(self, batches: Iterable[str], through: int) -> Iterator[HistoryEvent]:
+    def _taken(self, batches: Iterable[Raw], through: int) -> Iterator[HistoryEvent]:
         """Yield the wanted events among these, the newest first. Those that were there before are left out."""
         for batch in reversed(list(batches)):
             first, last, at = span_of(batch)
@@ -134,7 +136,7 @@ class HistoryReader:
             if last < above - 1:
                 self._holes.append((last + 1, above - 1))
             self._below, self._at = first, at
-            if self.wanted not in batch or (self.since is not None and at < self.since.timestamp()):
+            if self.wanted not in bytes(batch) or (self.since is not None and at < self.since.timestamp()):
                 continue
             try:
                 events = events_in(batch)

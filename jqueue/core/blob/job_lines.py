@@ -13,7 +13,8 @@ from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, encode_job, raw_line, read_line
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.models import Job, SetAside, job_of, record_of
+from jqueue.domain.header import SetAside
+from jqueue.domain.models import Job, job_of, record_of
 
 
 def export_line(job: Job, result: Any = None) -> str:

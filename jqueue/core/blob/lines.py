@@ -23,8 +23,10 @@ from pydantic_core import from_json
 
 from jqueue.domain.enqueued_jobs import SCATTER
 from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.fields import LARGEST
+from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.models import LARGEST, Job, SetAside, record_of
+from jqueue.domain.models import Job, record_of
 
 WHITESPACE = b" \t\r\n\v\f"
 EDGES = WHITESPACE + b","

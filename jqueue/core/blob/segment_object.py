@@ -32,8 +32,8 @@ from jqueue.core.blob.lines import dump_ascii, read_line
 from jqueue.core.blob.segment_columns import SegmentColumns
 from jqueue.core.blob.shared_texts import shortened, texts_of
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.models import SetAside
 from jqueue.domain.segment_index import MARKS, Chunk, HashTable, SegmentIndex, is_shared_text
 from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
 from jqueue.domain.slices import Slices

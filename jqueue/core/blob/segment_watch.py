@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from jqueue.core.blob.segment_damage import CUT_OFF, MISSING, WARNING, Damage, warning
 from jqueue.core.tasks import read_until
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.models import QueueState
+from jqueue.domain.header import Header
 from jqueue.domain.segments import FOLDER
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Entropy
@@ -42,7 +42,7 @@ class SegmentWatch:
         self._entropy = entropy
         self._listed_at: datetime | None = None
 
-    async def look(self, header: QueueState, now: datetime) -> bool:
+    async def look(self, header: Header, now: datetime) -> bool:
         """List the segments if that is due, and forget what was known before. Return True if they were listed."""
         due = self._listed_at is None or now - self._listed_at >= LIST_EVERY
         storage = self._storage
@@ -63,7 +63,7 @@ class SegmentWatch:
         return False
 
 
-def alerts(header: QueueState, stats: QueueStats, damage: Damage) -> list[str]:
+def alerts(header: Header, stats: QueueStats, damage: Damage) -> list[str]:
     """Return a line for each damaged segment: its entrypoint, the number of its jobs, and what to do."""
     found = []
     for name, segment in header.segments.items():

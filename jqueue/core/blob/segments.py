@@ -13,7 +13,7 @@ from jqueue.core.blob.segment_writer import SegmentWriter
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import SpareTurns
 from jqueue.domain.draft import Draft
-from jqueue.domain.models import QueueState
+from jqueue.domain.header import Header
 from jqueue.domain.segments import FOLDER
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import SupportsObjects
@@ -97,7 +97,7 @@ class Segments:
         self.loader.forget()
         self.writer.forget()
 
-    async def objects_named_in(self, header: QueueState) -> set[str]:
+    async def objects_named_in(self, header: Header) -> set[str]:
         """Return the suffixes of the segments of a header, and of the objects that their rows name.
 
         Raises:

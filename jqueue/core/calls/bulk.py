@@ -20,9 +20,10 @@ from jqueue.core.engine import Engine
 from jqueue.core.values import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
-from jqueue.domain.models import Job, SetAside, job_of
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,

@@ -21,8 +21,8 @@ from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.engine import Engine
 from jqueue.core.values import ValueObjects
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
+from jqueue.domain.header import Header
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.models import QueueState
 from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,
@@ -169,7 +169,7 @@ class StagedCommit(SegmentCommit):
         """
         await self._remove(self._there - {FOLDER + each.name for each in operation.segments})
 
-    async def remove_own(self, header: QueueState) -> None:
+    async def remove_own(self, header: Header) -> None:
         """Remove these segments, unless the queue names them: their transaction was done before.
 
         Args:

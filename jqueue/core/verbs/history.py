@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from datetime import datetime
+
+import msgspec
 
 from jqueue.core.blob.history_reader import HistoryReader
 from jqueue.core.queue_base import QueueBase
 from jqueue.core.view import QueueView
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.events import HistoryEvent
+from jqueue.domain.header import Header
 from jqueue.domain.limits import check_name
-from jqueue.domain.models import QueueState
 from jqueue.ports.queue import SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 
@@ -66,7 +67,7 @@ class HistoryVerbs(QueueBase, SupportsHistory):
 
     async def _history(
         self,
-        header: QueueState | None,
+        header: Header | None,
         job_id: str | None,
         entrypoint: str | None,
         since: datetime | None,
@@ -78,12 +79,12 @@ class HistoryVerbs(QueueBase, SupportsHistory):
         objects = self.storage if isinstance(self.storage, SupportsObjects) else None
         timeout = to_seconds("call_timeout", self.options.call_timeout)
 
-        async def present() -> QueueState:
+        async def present() -> Header:
             return (await self._view(seconds)).header
 
         reader = HistoryReader(objects, self.options.entropy, seconds, timeout, present)
         reader.since = since
-        reader.wanted = "" if job_id is None else json.dumps(job_id)
+        reader.wanted = b"" if job_id is None else msgspec.json.encode(job_id)
         async for event in reader.events(header):
             if (
                 job_id in (None, event.job_id)

@@ -18,10 +18,10 @@ from itertools import islice, product
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import CONFLICTS, OnConflict
 from jqueue.domain.large_values import check_named_in_time
-from jqueue.domain.models import LARGEST
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.enqueue import FLOOR_AT_END, NewJob, drop_outlived
 from jqueue.domain.operations.transactions import Given, StagedReceipt, is_repeated, last_version, remember
@@ -241,7 +241,7 @@ class EnqueueSegments(Operation):
             "largest": segment.largest and segment.largest + offset,
             "at": round(min(new.created_at or self.created_at, now).timestamp(), 3),
         }
-        draft.name_segment(new.name, segment.model_copy(update=changes))
+        draft.name_segment(new.name, segment.evolve(**changes))
 
     def _conflicts(self, draft: Draft, now: datetime) -> Iterator[Row]:
         """Yield the rows that have an id or a key which is in the queue, by its hash.

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.header import KeyHold
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, NO_CLAIM, QUEUED, AttemptError, Claim, JobRecord, JobStatus
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
-from jqueue.domain.models import Job, KeyHold
+from jqueue.domain.models import Job
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Span, size_of
@@ -65,7 +66,7 @@ def give_range_back(
     draft.move_rows(move._replace(cancelled=size_of(cancelled)))
     back = draft.header.segments[held.segment].giving_back(first, held.last, held.claims, failures)
     head = min(back.head, held.head)
-    back = back.model_copy(update={"head": head, "oldest": min(back.oldest, held.oldest)})
+    back = back.evolve(head=head, oldest=min(back.oldest, held.oldest))
     draft.name_segment(held.segment, back)
     draft.give_back(range_id, held.segment, range(first, held.last))
     if cancelled:
@@ -378,7 +379,7 @@ class Heartbeat(Operation):
                 if lost and not self.tolerant:
                     raise lost[0]
                 later = now if held.heartbeat_at != now else now + SAME_MOMENT
-                draft.set_range(claim.job_id, held.model_copy(update={"heartbeat_at": later}))
+                draft.set_range(claim.job_id, held.evolve(heartbeat_at=later))
                 continue
             try:
                 job = draft.held(claim)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.job import COMPLETED, NO_CLAIM, QUEUED, JobRecord, JobStatus
+from jqueue.domain.fields import LARGEST
+from jqueue.domain.job import COMPLETED, DEFAULT_CLAIM_TIMEOUT, NO_CLAIM, QUEUED, JobRecord, JobStatus
 from jqueue.domain.job_options import (
     OPTIONS,
     STORED,
@@ -27,7 +28,7 @@ from jqueue.domain.job_options import (
 )
 from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_headers, check_name, check_priority, written_bytes
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, AnyJob, record_of
+from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space

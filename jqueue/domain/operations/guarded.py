@@ -128,7 +128,7 @@ class ScheduleAsSeen(Guard):
 
 
 def _without_times(schedule: Schedule) -> Schedule:
-    return schedule.model_copy(update={"next_at": datetime.min, "fired": ()})
+    return schedule.evolve(next_at=datetime.min, fired=())
 
 
 @dataclass(frozen=True, slots=True)

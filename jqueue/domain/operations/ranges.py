@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
+from jqueue.domain.fields import COUNT_MAX, LARGEST
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name
-from jqueue.domain.models import COUNT_MAX, LARGEST
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue, count_claims
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_range_back

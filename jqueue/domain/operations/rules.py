@@ -16,15 +16,14 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
-from jqueue.domain.fields import FrozenHeaders
+from jqueue.domain.fields import COUNT_MAX
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
-from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.enqueue import UNPLACED, NewJob, new_job
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Span
+from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings, Schedule, Span
 from jqueue.domain.size_limit import check_rules_fit, take_space
 
 _NEEDS = {
@@ -73,7 +72,7 @@ class Pause(Operation):
             QueueFullError: too many entrypoints have limits or pauses.
         """
         check_rules_fit(draft, self.entrypoint)
-        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": True}))
+        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(paused=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Resume(Operation):
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Lift the pause."""
-        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": False}))
+        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(paused=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ class SetLimits(Operation):
             check_rules_fit(draft, self.entrypoint)
         per = None if self.per is None else to_seconds("per", self.per)
         limits = {"max_running": self.running, "rate": self.rate, "per": per}
-        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update=limits))
+        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(**limits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +183,11 @@ class Configure(Operation):
 
     def change(self, draft: Draft, now: datetime) -> QueueSettings:
         """Change the given settings."""
-        draft.set_settings(draft.header.settings.model_copy(update=self._given()))
+        draft.set_settings(draft.header.settings.evolve(**self._given()))
         return draft.header.settings
 
     def _given(self) -> dict[str, Any]:
-        settings = {name: getattr(self, name) for name in QueueSettings.model_fields}
+        settings = {name: getattr(self, name) for name in SETTINGS}
         return {name: value for name, value in settings.items() if not isinstance(value, Unchanged)}
 
 
@@ -315,8 +314,8 @@ class SetSchedule(Operation):
         Raises:
             QueueFullError: there is no room.
         """
-        values = {name: getattr(self, name) for name in Schedule.model_fields if name not in OF_TIME}
-        values["headers"] = FrozenHeaders(self.headers or {})
+        values = {name: getattr(self, name) for name in Schedule.__struct_fields__ if name not in (*OF_TIME, "extra")}
+        values["headers"] = dict(self.headers or {})
         known = draft.header.schedules.get(self.name)
         next_at = next_after(self.cron, self.timezone, now)
         fired: tuple[Span, ...] = (passed_by(now),)

@@ -21,7 +21,7 @@ def _named(draft: Draft, name: str, segment: Segment, taken: Sequence[int], now:
     first, spans = segment.taking(taken)
     if first >= segment.rows:
         return False
-    named = segment.model_copy(update={"next": first, "taken": spans, "at": round(now.timestamp(), 3)})
+    named = segment.evolve(next=first, taken=spans, at=round(now.timestamp(), 3))
     draft.name_segment(name, named)
     return True
 

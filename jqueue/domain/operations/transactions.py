@@ -13,8 +13,9 @@ from typing import NamedTuple
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.fields import LARGEST
+from jqueue.domain.header import TransactionRecord
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import LARGEST, TransactionRecord
 
 TRANSACTION_KEPT = timedelta(days=30)
 """Default time for which the version of an application's last write is remembered."""

@@ -231,7 +231,7 @@ export class Queue {
       size: this.bytes, size_limit: limit, unreadable: this.unreadable, warnings, queue: content.queue || "",
       critical: content.critical || [], settings: { dead_retention, blob_bytes, history: kept },
       history_events: history?.last || 0, history_lost: history?.lost || 0,
-      commits: Object.entries(fields(content.commits)).map(([writer, [sequence, version, at, cycle]]) =>
+      commits: Object.entries(fields(content.commits)).map(([writer, { sequence, version, at, cycle }]) =>
         ({ writer, sequence, version, at, cycle })).sort((a, b) => b.version - a.version),
       finished: Object.keys(fields(content.finished)).length, holds: Object.keys(fields(content.holds)).length,
     };

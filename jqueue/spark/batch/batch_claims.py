@@ -22,8 +22,9 @@ from jqueue.domain.errors import (
     StorageFatalError,
     UnknownOutcomeError,
 )
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.ranges import ClaimRange
 from jqueue.domain.printable import counted

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.job import Claim
 from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
-from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
 from jqueue.spark.batch.all_or_nothing import AllOrNothing
 from jqueue.worker.retries import CANCELLED

@@ -20,7 +20,8 @@ from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError, JobNotFoundError, JQueueError
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack, Operation, Preparation
 from jqueue.domain.operations.base import JobReference
 from jqueue.ports.queue import Capabilities, JobQueue

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AnySet
 
-from jqueue.domain.models import Job, JobRecord, job_of
+from jqueue.domain.job import JobRecord
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.range_jobs import RangeClaim, in_progress
 from jqueue.worker.rows import Marks, Rows
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from jqueue.core.blob.lines import encode_job, read_line
 from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
-from jqueue.domain.models import Job, JobRecord, job_of, record_of
+from jqueue.domain.job import JobRecord
+from jqueue.domain.models import Job, job_of, record_of
 from jqueue.domain.operations import Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure

@@ -19,7 +19,9 @@ from jqueue.connect import connect
 from jqueue.core.blob.lines import read_line
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
-from jqueue.domain.models import Job, JobRecord, SetAside, job_of
+from jqueue.domain.header import SetAside
+from jqueue.domain.job import JobRecord
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.ports.log import logger_of

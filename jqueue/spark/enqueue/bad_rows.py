@@ -10,9 +10,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, DayTimeIntervalType, StringType
 
 from jqueue.domain.durations import LONGEST
+from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

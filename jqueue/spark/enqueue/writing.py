@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.limits import Limits, check_name
-from jqueue.domain.models import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import StagedReceipt, Transaction
 from jqueue.domain.operations.transactions import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of

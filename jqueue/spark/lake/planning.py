@@ -17,8 +17,8 @@ from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.history_objects import FOLDER, place_of
 from jqueue.core.tasks import read_until
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError, StorageFatalError
+from jqueue.domain.header import Header
 from jqueue.domain.history import HistoryHeader
-from jqueue.domain.models import QueueState
 from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
@@ -134,7 +134,7 @@ async def _plan(queue: FleetQueue, marker: Marker) -> QueuePlan | None:
     return plan_of(source, before, history, listed)
 
 
-async def _header(queue: FleetQueue) -> QueueState:
+async def _header(queue: FleetQueue) -> Header:
     data, etag = await read_until(DEADLINE, queue.storage.read, SystemEntropy(), queue.name)
     if etag is None:
         raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
@@ -173,7 +173,7 @@ def plan_of(source: Source, before: QueueMark | None, history: HistoryHeader, li
         through = min(before.through, ends[before.series])
         cut = through if through < before.through else None
     windows = list(_windows(chain, listed, through))
-    texts = history.batches
+    texts = [bytes(batch).decode() for batch in history.batches]
     tail = Tail(history.first, history.last, zlib.crc32("\n".join(texts).encode())) if texts else None
     missing = final - through - sum(each.high - each.low + 1 for each in windows)
     missing += 0 if before is None else before.missing

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Raw
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.history_objects import Place, decode_object
@@ -102,7 +103,7 @@ class LakeTask:
             elif "outbox" in unit:
                 source = self.sources[unit["source"]]
                 for text in unit["outbox"]:
-                    events = _events(text, source.name)
+                    events = _events(Raw(text), source.name)
                     await writer.add(source, events, range(len(events.kind)), source.queue)
             else:
                 await writer.merge(unit["merge"], unit.get("cut", {}))
@@ -136,16 +137,16 @@ class _Writer:
         self._held: dict[tuple[Folder, str], FolderRows] = {}
         self._rows = 0
 
-    async def add_window(self, source: Source, low: int, high: int, texts: Sequence[str]) -> None:
+    async def add_window(self, source: Source, low: int, high: int, batches: Sequence[Raw]) -> None:
         """Add the events with these numbers. Count the events that are not there."""
         found = 0
-        for text in texts:
-            first, last, _ = span_of(text)
+        for batch in batches:
+            first, last, _ = span_of(batch)
             if last < low or first > high:
                 continue
             places = range(max(low, first) - first, min(high, last) - first + 1)
             found += len(places)
-            await self.add(source, _events(text, source.name), places)
+            await self.add(source, _events(batch, source.name), places)
         if lacking := high - low + 1 - found:
             missing = self._written.missing
             missing[source.queue] = missing.get(source.queue, 0) + lacking
@@ -197,15 +198,15 @@ class _Writer:
         self._written.files.append((name, table.num_rows, len(content), tail))
 
 
-def _events(text: str, queue: str) -> EventColumns:
+def _events(batch: Raw, queue: str) -> EventColumns:
     try:
-        return columns_in(text)
+        return columns_in(batch)
     except ValueError as error:
         raise StorageFatalError(f"{queue}: events of its history cannot be read: {error}") from None
 
 
-async def _batches(storage: SupportsObjects, source: Source, window: Sequence[Any]) -> list[str]:
-    """Return the texts in an object; none if it was removed because of its age."""
+async def _batches(storage: SupportsObjects, source: Source, window: Sequence[Any]) -> list[Raw]:
+    """Return the batches in an object; none if it was removed because of its age."""
     place = Place(window[0], window[1])
     try:
         content = await read_until(

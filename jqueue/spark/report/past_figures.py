@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.transitions import Verb
 from jqueue.spark.report.figures import STALE_CLAIM, error_class, from_zero
 

@@ -17,7 +17,8 @@ from jqueue.core.blob.codec import parse_blob, reading_lines
 from jqueue.core.blob.lines import encode_job
 from jqueue.core.tasks import ask_until
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError
-from jqueue.domain.models import JobRecord, JobStatus, QueueState
+from jqueue.domain.header import Header
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import exhaust
 from jqueue.ports.storage import SupportsObjects
@@ -116,7 +117,7 @@ def _content(queue: FleetQueue, data: bytes, job_filter: JobFilter) -> Content:
     return Content(queue.name, lines, len(read.set_aside), _rows_of(queue, parsed.header, job_filter))
 
 
-def _rows_of(queue: FleetQueue, header: QueueState, job_filter: JobFilter) -> list[SegmentRows]:
+def _rows_of(queue: FleetQueue, header: Header, job_filter: JobFilter) -> list[SegmentRows]:
     """Return the rows of the wanted segments, as the manifest of the queue has them.
 
     Raises:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.spark.rows import QUEUE, batch_of
 
 COLUMNS = frozenset({"entrypoint", "status", QUEUE})

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from jqueue.core.blob.lines import decode_line
-from jqueue.domain.models import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several

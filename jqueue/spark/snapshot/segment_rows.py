@@ -20,7 +20,7 @@ from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import read_until
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
-from jqueue.domain.models import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.range_jobs import job_of_row
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex

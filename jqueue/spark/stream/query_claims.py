@@ -26,7 +26,8 @@ from typing import Any
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobCancelledError, JQueueError, SegmentDamagedError
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.lookups import Backlog, HeldBy, JobsInRanges, LastSequence, LookAtBacklog, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.spark.snapshot.segment_rows import NotesUnread, SegmentRows
 
@@ -71,7 +71,7 @@ def rows_of_claim(queue: str, url: str, claim: RangeClaim, notes: NotesUnread | 
         notes: takes note of rows that a task cannot read.
     """
     entry, held = claim.entry, claim.held
-    nothing_waits = entry.model_copy(update={"next": entry.rows, "taken": (), "tried": ()})
+    nothing_waits = entry.evolve(next=entry.rows, taken=(), tried=())
     chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
     statuses = frozenset([JobStatus.IN_PROGRESS])
     return SegmentRows(queue, url, claim.segment, nothing_waits, (held,), statuses, chunks, notes)

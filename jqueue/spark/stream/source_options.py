@@ -8,7 +8,7 @@ from typing import Any
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, shown
-from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 
