@@ -19,16 +19,17 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from jqueue.adapters.storage._remote import ABSENT, WHOLE, ErrorMeaning, Found, RemoteStorage, Span, Upload
+from jqueue.adapters.storage._client import Answer
+from jqueue.adapters.storage._remote import WHOLE, ErrorMeaning, Found, RemoteStorage, Span, Upload
 from jqueue.adapters.storage._shared import RawListed
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, shown
+from jqueue.domain.errors import StorageError, StorageFatalError, shown
 from jqueue.runtime.threads import in_a_network_thread
 
 try:
@@ -62,6 +63,10 @@ PERMISSIONS = {
 }
 
 
+class _AbsentError(google_errors.NotFound):
+    """A 404 that is about the object, and not about its bucket."""
+
+
 class GCSStorage(RemoteStorage[Any]):
     """One object in a bucket.
 
@@ -79,7 +84,7 @@ class GCSStorage(RemoteStorage[Any]):
     """
 
     authority_variable = "REQUESTS_CA_BUNDLE"
-    hints, permissions = HINTS, PERMISSIONS
+    meanings, hints, permissions = {"absent": ErrorMeaning.MISSING}, HINTS, PERMISSIONS
 
     def __init__(
         self,
@@ -131,6 +136,21 @@ class GCSStorage(RemoteStorage[Any]):
             options["client_options"] = {"api_endpoint": self.endpoint_url}
         return storage.Client(**({"project": self.project} | options))
 
+    async def _ask(self, client: Any, call: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
+        """Return the answer to a call about the object, tried once.
+
+        Raises:
+            _AbsentError: there is no such object.
+            StorageFatalError: the bucket is missing.
+        """
+        try:
+            return await in_a_network_thread(call, *arguments, retry=None, timeout=self._timeouts(), **options)
+        except google_errors.NotFound as error:
+            if await self._is_absent(client, error):
+                failure = _AbsentError(str(error), response=error.response)  # type: ignore[no-untyped-call]
+                raise failure from error
+            raise
+
     async def _get(self, client: Any, unless: str | None, span: Span = WHOLE) -> Found | None:
         blob, (start, stop) = self._blob(client), span
         options = {"if_generation_not_match": int(unless)} if unless is not None and unless.isdecimal() else {}
@@ -138,14 +158,7 @@ class GCSStorage(RemoteStorage[Any]):
             options["start"] = start
         if stop is not None:
             options["end"] = stop - 1
-        try:
-            content = await in_a_network_thread(
-                blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **options
-            )
-        except google_errors.NotFound as error:
-            if await self._is_absent(client, error):
-                return ABSENT
-            raise
+        content = await self._ask(client, blob.download_as_bytes, raw_download=False, **options)
         if blob.generation is None or blob.crc32c is None:
             raise StorageError(f"{self.url}: the answer to the read was cut off")
         return content, str(blob.generation)
@@ -153,35 +166,16 @@ class GCSStorage(RemoteStorage[Any]):
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
         blob = self._blob(client)
         generation = 0 if if_match is None else int(if_match) if if_match.isdecimal() else 1
-        try:
-            await in_a_network_thread(
-                blob.upload_from_string,
-                content,
-                content_type=self.content_type,
-                if_generation_match=generation,
-                checksum=None,
-                retry=None,
-                timeout=self._timeouts(),
-            )
-        except google_errors.NotFound as error:
-            if await self._is_absent(client, error):
-                raise CASConflictError(f"{self.url}: {ErrorMeaning.CONFLICT.value}") from error
-            raise
+        upload, kind = blob.upload_from_string, self.content_type
+        await self._ask(client, upload, content, content_type=kind, if_generation_match=generation, checksum=None)
         return str(blob.generation)
 
     async def _begin(self, client: Any) -> str:
+        begin, kind = self._blob(client).create_resumable_upload_session, self.content_type
         try:
-            url: str = await in_a_network_thread(
-                self._blob(client).create_resumable_upload_session,
-                content_type=self.content_type,
-                if_generation_match=0,
-                checksum=None,
-                retry=None,
-                timeout=self._timeouts(),
-            )
-        except google_errors.NotFound as error:
-            await self._is_absent(client, error)  # raises another error if there is no bucket
-            raise
+            url: str = await self._ask(client, begin, content_type=kind, if_generation_match=0, checksum=None)
+        except _AbsentError as error:  # it need not exist, so the answer is not Google's
+            raise error.__cause__ or error from None
         return url
 
     async def _send(self, client: Any, *, upload: Upload, part: bytearray, is_last: bool) -> str:
@@ -215,11 +209,7 @@ class GCSStorage(RemoteStorage[Any]):
         return url
 
     async def _delete(self, client: Any) -> None:
-        try:
-            await in_a_network_thread(self._blob(client).delete, retry=None, timeout=self._timeouts())
-        except google_errors.NotFound as error:
-            if not await self._is_absent(client, error):
-                raise
+        await self._ask(client, self._blob(client).delete)
 
     async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[RawListed], str | None]:
         blobs = client.list_blobs(
@@ -277,7 +267,7 @@ class GCSStorage(RemoteStorage[Any]):
     def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         name = type(error).__name__
         if isinstance(error, google_errors.GoogleAPICallError) and error.code is not None:
-            return self._by_code(int(error.code), "", doing)
+            return self._by_code(int(error.code), "absent" if isinstance(error, _AbsentError) else "", doing)
         if isinstance(error, auth_errors.DefaultCredentialsError):
             return ErrorMeaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
         cut_off = isinstance(error.__cause__, auth_errors.TransportError)
