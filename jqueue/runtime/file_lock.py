@@ -126,14 +126,11 @@ class FileLock:
             StorageFatalError: the sidecar is another program's file, or not a regular file.
             OSError: the system refused.
         """
-        held = self._retry_until_timeout(lambda: self._try_to_acquire(mode))
-        if held is None:
-            raise StorageError(
-                f"Could not lock {self._path!r} within {self._timeout:g} s: another process or thread holds it. "
-                "A writer holds it for milliseconds, so look for one that hangs or is stopped (`fuser` or `lsof` "
-                "on that file names it), or raise lock_timeout. Nothing was written"
-            )
-        return held
+        return self._retry_until_timeout(
+            lambda: self._try_to_acquire(mode),
+            f"{self._path!r} within {self._timeout:g} s: another process or thread holds it. A writer holds it for "
+            "milliseconds, so look for one that hangs or is stopped (`fuser` or `lsof` on that file names it)",
+        )
 
     @contextmanager
     def folder(self, descriptor: int) -> Iterator[None]:
@@ -146,38 +143,44 @@ class FileLock:
             StorageError: another process or thread held the lock until the timeout.
             OSError: the system refused.
         """
-        if self._retry_until_timeout(lambda: _lock_folder(descriptor)) is None:
-            raise StorageError(
-                f"Could not lock the folder {os.path.dirname(self._path)!r} within {self._timeout:g} s: another "
-                "process or thread holds a lock on it. A writer holds it for less than a millisecond, so look for a "
-                "program that hangs or locks folders (`lsof` names it), or raise lock_timeout. Nothing was written"
-            )
+        self._retry_until_timeout(
+            lambda: _lock_folder(descriptor),
+            f"the folder {os.path.dirname(self._path)!r} within {self._timeout:g} s: another process or thread holds a "
+            "lock on it. A writer holds it for less than a millisecond, so look for a program that hangs or locks "
+            "folders (`lsof` names it)",
+        )
         try:
             yield
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
-    def _retry_until_timeout(self, try_once: Callable[[], Lock | None]) -> Lock | None:
-        """Call `try_once` until it returns something other than None, and return that; None after the timeout."""
+    def _retry_until_timeout(self, try_once: Callable[[], Lock | None], what: str) -> Lock:
+        """Call `try_once` until it returns something other than None, and return that.
+
+        Raises:
+            StorageError: the timeout has passed.
+        """
         if (held := try_once()) is not None:
             return held
-        clock = SystemClock()
+        clock, pause = SystemClock(), _FIRST_PAUSE
         deadline = clock.monotonic() + self._timeout
-        pause = _FIRST_PAUSE
-        while (left := deadline - clock.monotonic()) > 0:
+        while held is None:
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                raise StorageError(f"Could not lock {what}, or raise lock_timeout. Nothing was written")
             time.sleep(min(left, pause / 2 + self._entropy.jitter(pause / 2)))
             pause = min(pause * 2, _LONGEST_PAUSE)
-            if (held := try_once()) is not None:
-                return held
-        return None
+            held = try_once()
+        return held
 
     def _try_to_acquire(self, mode: int) -> HeldLock | None:
         try:
             descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
         except PermissionError:
-            if self._is_being_made():
-                return None
-            raise
+            found = file_status(self._path)
+            if found is None or found.st_size:
+                raise
+            return None  # it is empty: its creator is about to open it to the users of the data file
         held = HeldLock(self._path, descriptor, status)
         try:
             if not status.st_size and stat.S_IMODE(status.st_mode) != mode:
@@ -191,11 +194,6 @@ class FileLock:
             raise
         _unlock(held)
         return None
-
-    def _is_being_made(self) -> bool:
-        """True if the sidecar is still empty: its creator is about to open it to the users of the data file."""
-        status = file_status(self._path)
-        return status is not None and not status.st_size
 
 
 class Turn:

@@ -69,7 +69,8 @@ def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
     where = where if isinstance(where, str) else path
     number = error.errno or 0
     if number in _REFUSALS:
-        reason = _REFUSALS[number].format(user=_user(), folder=os.path.dirname(path))
+        user = f" (user id {os.geteuid()})" if hasattr(os, "geteuid") else ""
+        reason = _REFUSALS[number].format(user=f"this process{user}", folder=os.path.dirname(path))
         return StorageFatalError(f"Could not {doing}: {where!r}: {reason}", error)
     advice = f": {_ADVICE[number]}" if number in _ADVICE else ""
     return StorageError(f"Could not {doing}: {where!r}{advice}", error)
@@ -273,8 +274,11 @@ def share_alike(like: os.stat_result, descriptor: int, status: os.stat_result | 
     mode = readers_and_writers(like)
     if own.st_uid != like.st_uid:
         give_to_owner_of(like, descriptor)
-    if own.st_gid != like.st_gid and not _give_to_group(like.st_gid, descriptor):
-        mode &= 0o606 | (mode & 0o006) << 3
+    if own.st_gid != like.st_gid:
+        try:
+            os.fchown(descriptor, -1, like.st_gid)
+        except PermissionError:  # this process is not a member of the group
+            mode &= 0o606 | (mode & 0o006) << 3
     with suppress(PermissionError):  # a file of another user; that user's next write sets it
         set_mode(descriptor, mode, own)
 
@@ -292,16 +296,3 @@ def set_mode(descriptor: int, mode: int, status: os.stat_result | None = None) -
         mode |= (mode & 0o444) >> 2 | own.st_mode & 0o7000
     if stat.S_IMODE(own.st_mode) != mode:
         os.fchmod(descriptor, mode)
-
-
-def _give_to_group(group: int, descriptor: int) -> bool:
-    """Give a file to a group. Return False if this process may not, as it is not a member."""
-    try:
-        os.fchown(descriptor, -1, group)
-    except PermissionError:
-        return False
-    return True
-
-
-def _user() -> str:
-    return f"this process (user id {os.geteuid()})" if hasattr(os, "geteuid") else "this process"

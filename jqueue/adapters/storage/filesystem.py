@@ -259,14 +259,14 @@ class LocalFileSystemStorage(ObjectFiles):
         with closing(open_folder(self._base)) as folder:
             with self._lock.acquire(self._mode if found is None else readers_and_writers(found)) as lock:
                 self._remove_leftovers()
-                try:
+                status: os.stat_result | None = None
+                with suppress(FileNotFoundError):
                     # For writing: a process that may not write the file must not replace it either.
                     descriptor, status = open_file(self._file, os.O_RDWR)
+                if status is not None:
                     attempt.replaced.append(descriptor)
                     lock.share_alike(status)
                     self._share_objects(status)
-                except FileNotFoundError:
-                    status = None
                 current = None if status is None else _etag(lock.token, status)
                 if current != if_match:
                     raise CASConflictError(self._describe_conflict(if_match))
@@ -399,12 +399,7 @@ class _WriteAttempt:
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:
     """True if both are the same unchanged file, so that a token makes the same etag with both."""
-    return (one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) == (
-        other.st_ino,
-        other.st_size,
-        other.st_mtime_ns,
-        other.st_ctime_ns,
-    )
+    return _etag("", one) == _etag("", other)
 
 
 def _etag(token: str, status: os.stat_result) -> str:

@@ -14,7 +14,6 @@ Opening a client takes 150 ms, mostly to read two megabytes of models. A thread 
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 import math
 from collections.abc import AsyncIterator, Callable
@@ -142,14 +141,11 @@ MODELS_OF_S3 = ("service-2", "endpoint-rule-set-1")
 class InterruptibleModelLoader(JSONFileLoader):  # type: ignore[misc]
     """Reads the models of botocore into plain dicts, object by object, so that other threads can run in between."""
 
-    def load_file(self, file_path: str) -> Any:
-        """Return the content of a file, plain or compressed; None if there is no such file."""
-        endings: dict[str, Callable[[str, str], Any]] = {".json": open, ".json.gz": gzip.open}
-        for ending, opened in endings.items():
-            if isfile(file_path + ending):
-                with opened(file_path + ending, "rb") as file:
-                    return json.loads(file.read().decode(), object_pairs_hook=lambda pairs: dict(pairs))
-        return None
+    def _load_file(self, full_path: str, open_method: Callable[[str, str], Any]) -> Any:
+        if not isfile(full_path):
+            return None
+        with open_method(full_path, "rb") as file:
+            return json.loads(file.read().decode(), object_pairs_hook=lambda pairs: dict(pairs))
 
 
 @cache
