@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from jqueue import DirectQueue
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.domain.enqueued_jobs import UUID_HEAD
 from jqueue.domain.limits import Limits
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.tuning import Numbers, tune
@@ -51,8 +50,7 @@ async def change_row(storage: Any, name: str, job_id: str) -> bytes:
     """Change the case of the row of a job in a segment, and return the segment as it was."""
     segment = storage.beside(f".segments/{name}")
     whole, etag = await segment.read()
-    ids = [b'"%b\1' % text.encode() for text in (job_id, job_id[:UUID_HEAD])]  # the rest of an id may be a shared text
-    row = next(row for row in whole.split(b"\n") if row.startswith(tuple(ids)))
+    row = next(row for row in whole.split(b"\n") if row.startswith(b'{"id":"%b"' % job_id.encode()))
     await segment.write(whole.replace(row, row.swapcase()), etag)
     assert isinstance(whole, bytes)
     return whole

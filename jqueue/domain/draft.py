@@ -220,8 +220,9 @@ class Draft:
         if move.after not in TRANSITIONS.get((move.before, move.verb), ()):
             raise AssertionError(f"illegal transition: {move.before} --{move.verb}--> {move.after}")
         if move.jobs:
+            floor = self.header.segments[move.rows[0][0]].floor
             self._journal.changed = True
-            self._journal.bulk.append(move)
+            self._journal.bulk.append(move._replace(attempt=move.attempt + floor) if floor else move)
 
     def admit(self, job: JobRecord) -> None:
         """Put a job that is in progress in a range into the blob, before it is moved by itself."""

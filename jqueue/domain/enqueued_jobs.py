@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime
 from typing import overload
@@ -11,11 +9,9 @@ from typing import overload
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.bulk import BulkAdded
-from jqueue.domain.segment_index import id_hashes, uuid_hash
 
 SCATTER = 0x9E3779B1
 """An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
-
 
 UUID_LENGTH, UUID_HEAD = 36, 8
 """Number of characters of a UUID, and of the part before its first hyphen."""
@@ -40,52 +36,6 @@ def bulk_id(number: int, rest: str) -> str:
     return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
 
 
-def bulk_hash_base(rest: str) -> int | None:
-    """Return the number whose XOR with the first 32 bits of an id, shifted by 32, is the hash of the id as an own one.
-
-    It is None if the ids are not UUIDs.
-
-    Args:
-        rest: the end of the ids: see `bulk_id`.
-    """
-    return uuid_hash(bulk_id(0, rest))
-
-
-def bulk_hashes(numbers: Sequence[int], rest: str) -> array[int]:
-    """Return the hashes of the ids of some jobs in a bulk enqueue, as a segment with `own_ids` has them.
-
-    Args:
-        numbers: of the jobs.
-        rest: the end of the ids of all its jobs.
-    """
-    base = bulk_hash_base(rest)
-    if base is None:
-        return id_hashes([bulk_id(number, rest) for number in numbers], own=True)
-    return array("Q", [base ^ (number * SCATTER & 0xFFFFFFFF) << 32 for number in numbers])
-
-
-class NumberedTexts:
-    """Texts by number, without an object for each."""
-
-    def __init__(self) -> None:
-        self._numbers = array("I")
-        self._ends = array("Q")
-        self._content = bytearray()
-
-    def add(self, number: int, text: str) -> None:
-        """Add the text of a number above all others."""
-        self._numbers.append(number)
-        self._content += text.encode()
-        self._ends.append(len(self._content))
-
-    def get(self, number: int) -> str | None:
-        """Return the text of a number; None if it has none."""
-        place = bisect_left(self._numbers, number)
-        if place == len(self._numbers) or self._numbers[place] != number:
-            return None
-        return self._content[self._ends[place - 1] if place else 0 : self._ends[place]].decode()
-
-
 class GivenJobs:
     """Facts about the jobs of a bulk enqueue that is under way, in a few bytes for each. They are numbered from 1 on.
 
@@ -95,33 +45,28 @@ class GivenJobs:
     """
 
     def __init__(self, rest: str, created_at: datetime) -> None:
-        self.rest = rest
-        self.created_at = created_at
-        self._ids = NumberedTexts()
-        self._entrypoints: dict[str, int] = {}
-        self._names: list[str] = []
-        self._entrypoint_of = array("I")
-        self._priorities = array("i")
+        self._rest = rest
+        self._created_at = created_at
+        self._ids: dict[int, str] = {}
+        self._kinds: list[tuple[str, int]] = []
+        self._known_kinds: dict[tuple[str, int], tuple[str, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._entrypoint_of)
+        return len(self._kinds)
 
-    def add(self, entrypoint: str, priority: int = 0, job_id: str | None = None) -> int:
-        """Add a job, and return its number."""
-        self.extend([entrypoint])
-        number = len(self)
-        self._priorities[number - 1] = priority
-        if job_id is not None:
-            self._ids.add(number, job_id)
-        return number
+    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool]) -> range:
+        """Add jobs, and return their numbers.
 
-    def extend(self, entrypoints: Sequence[str]) -> None:
-        """Add jobs of priority 0, none of which has an id of its caller's."""
-        for entrypoint in {*entrypoints} - self._entrypoints.keys():
-            self._entrypoints[entrypoint] = len(self._names)
-            self._names.append(entrypoint)
-        self._entrypoint_of.extend(map(self._entrypoints.__getitem__, entrypoints))
-        self._priorities.frombytes(bytes(self._priorities.itemsize * len(entrypoints)))
+        Args:
+            jobs: the jobs.
+            given: for each, True if the caller has chosen its id.
+        """
+        numbers = range(len(self) + 1, len(self) + 1 + len(jobs))
+        kinds, known = [(job.entrypoint, job.priority) for job in jobs], self._known_kinds
+        self._kinds += [known.setdefault(kind, kind) for kind in kinds]
+        if any(given):
+            self._ids.update((number, job.id) for number, job, own in zip(numbers, jobs, given, strict=True) if own)
+        return numbers
 
     def job(self, number: int, outcome: BulkAdded) -> Job:
         """Return a job as it was added, without its payload and its other options.
@@ -130,19 +75,18 @@ class GivenJobs:
             number: of the job.
             outcome: of its commit.
         """
-        place, given = number - 1, self._ids.get(number)
-        attempt = 0 if given is None else outcome.attempt
+        job_id, (entrypoint, priority) = self._ids.get(number), self._kinds[number - 1]
         return job_of(
             JobRecord(
-                bulk_id(number, self.rest) if given is None else given,
-                self._names[self._entrypoint_of[place]],
+                bulk_id(number, self._rest) if job_id is None else job_id,
+                entrypoint,
                 b"",
                 JobStatus.QUEUED,
                 outcome.offset + number,
-                self.created_at,
-                self._priorities[place],
-                attempt,
-                attempt,
+                self._created_at,
+                priority,
+                attempt=0 if job_id is None else outcome.attempt,
+                attempts_before=0 if job_id is None else outcome.attempt,
             )
         )
 

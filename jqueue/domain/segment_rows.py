@@ -17,7 +17,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.journal import Journal
 from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
-from jqueue.domain.segment_index import SegmentIndex, hash_of, id_hash
+from jqueue.domain.segment_index import SegmentIndex, hash_of
 from jqueue.domain.segments import FOLDER, Segment, Span, joined, without
 
 NEVER = -float("inf")
@@ -29,8 +29,6 @@ class Wanted(NamedTuple):
     segment: str
     chunk: int | None
     """The number of the chunk; None is the index."""
-    row: int | None = None
-    """The number of a row of the chunk; None is the whole chunk."""
 
 
 class RowsMissingError(Exception):
@@ -96,7 +94,6 @@ class SegmentRows:
         self._taken: dict[str, set[int]] = {}
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
         self._loaded: dict[str, set[int]] = {}
-        self._alone: dict[str, set[int]] = {}  # rows that were loaded without the others of their chunks
         self._damaged: dict[str, tuple[str, bool]] = {}  # why segments cannot be read, and True if that lasts
         self._head_of: dict[str, _Head | None] = {}
         self._first_due: dict[str, tuple[float, _Head]] = {}  # until the next chunk is due
@@ -133,7 +130,7 @@ class SegmentRows:
             for name in claimed:
                 self.reload(name)  # its rows were loaded as rows that wait
             for name in moved - segments.keys():
-                for table in (self.indexes, self._loaded, self._alone, self._damaged, self._entrypoints):
+                for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)
             self._changed(moved)
         self._ready = None
@@ -190,14 +187,13 @@ class SegmentRows:
 
     # Loading
 
-    def load(self, name: str, chunk: int, rows: Collection[tuple[int, JobRecord]], *, is_whole: bool = True) -> None:
-        """Add rows of a chunk to the table of jobs. The draft must have no changes.
+    def load(self, name: str, chunk: int, rows: Collection[tuple[int, JobRecord]]) -> None:
+        """Add the rows of a chunk to the table of jobs. The draft must have no changes.
 
         Args:
             name: the segment.
             chunk: the number of the chunk.
             rows: the number and the job of each row.
-            is_whole: True if these are all rows of the chunk.
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -216,9 +212,6 @@ class SegmentRows:
                 self._jobs.put_row(with_tries(entry, segment.tries_of(row)) if tried else entry)
                 of[job_id] = name, row
         self._left[segment.entrypoint] += len(of) - before
-        if not is_whole:
-            self._alone.setdefault(name, set()).update(row for row, _ in rows)
-            return
         self._loaded.setdefault(name, set()).add(chunk)
         self._changed([name])
 
@@ -239,13 +232,11 @@ class SegmentRows:
             self._forget(job_id)
         self._claimed.clear()
         self._loaded.clear()
-        self._alone.clear()
         self.changed()
 
     def reload(self, name: str) -> None:
         """Note that rows of a segment are no longer known: it is read again when they are needed."""
         self._loaded.pop(name, None)
-        self._alone.pop(name, None)
         self._changed([name])
 
     def give_back(self, range_id: str, name: str, rows: range, journal: Journal) -> None:
@@ -296,7 +287,7 @@ class SegmentRows:
             return True
         if wanted.chunk is None:
             return wanted.segment in self.indexes
-        return wanted.chunk in self._loaded.get(wanted.segment, ()) or wanted.row in self._alone.get(wanted.segment, ())
+        return wanted.chunk in self._loaded.get(wanted.segment, ())
 
     def index_of(self, name: str) -> SegmentIndex:
         """Return the index of a segment.
@@ -402,16 +393,15 @@ class SegmentRows:
 
     def _find(self, text: str, *, keys: bool) -> None:
         wanted, damaged = list[Wanted](), None
-        hashed, hashed_as_own = hash_of(text), 0 if keys else id_hash(text, own=True)
+        hashed = hash_of(text)
         for name, segment in self.segments.items():
             if keys and not segment.keys:
                 continue
             index = self.indexes.get(name)
             parts = [Wanted(name, None)]
             if index is not None:
-                table = index.keys if keys else index.ids
-                rows = table.find_hash(hashed_as_own if table.own else hashed)
-                parts = [Wanted(name, segment.chunk_of(row), row) for row in rows if self.is_there(name, segment, row)]
+                rows = (index.keys if keys else index.ids).find_hash(hashed)
+                parts = [Wanted(name, segment.chunk_of(row)) for row in rows if self.is_there(name, segment, row)]
             if parts:
                 damaged = self.damage_of(name) or damaged
             wanted += [each for each in parts if not self.is_loaded(each)]
@@ -574,14 +564,14 @@ class SegmentRows:
         """
         name = due.segment
         index, segment = self.indexes.get(name), self.segments[name]
-        if index is None or not index.best:  # nothing is known of the rows: all that are due must be loaded
+        if index is None:  # nothing is known of the rows: all that are due must be loaded
             return due._replace(rank=NEVER, sequence=0)
         until, first = self._first_due.get(name, (NEVER, due))
         if until > at:
             return first
         found, until = [], -NEVER
         for chunk in self.next_chunks(name, segment.chunks):
-            since, (priority, sequence) = index.chunks[chunk].first.since, index.best[chunk]
+            since, (priority, sequence) = index.chunks[chunk].first.since, index.chunks[chunk].best
             if since > at:
                 until = since
                 break

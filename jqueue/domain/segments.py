@@ -97,12 +97,13 @@ class Segment(Entry, frozen=True, omit_defaults=True, gc=False):
         oldest: earliest `since` of a waiting row, or an earlier time.
         tried: claims of rows as parts of ranges that have ended: spans with the numbers of claims and of failures that
             their jobs have in addition to those on their lines.
-        attempts: largest `attempt` on a line.
+        attempts: largest `attempt` of a row, with `floor` added.
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
         objects: number of objects that the rows name.
-        own_ids: True if jqueue made the ids of all its jobs. If not, callers may have chosen some. It decides which
-            hashes of ids the index has: see `id_hash`.
+        own_ids: True if jqueue made the ids of all its jobs, so that no caller can enqueue one of them again.
+        floor: number that is added to `attempt` and `attempts_before` of the rows: `attempt_floor` of the commit that
+            named the segment, if callers have chosen the ids of all its jobs in a bulk enqueue.
         at: time of the commit that named the segment, in seconds since 1970. For a segment of a bulk enqueue it is the
             time of the call, as the commit may come much later than the object.
     """
@@ -127,6 +128,7 @@ class Segment(Entry, frozen=True, omit_defaults=True, gc=False):
     keys: Count = 0
     objects: Count = 0
     own_ids: bool = False
+    floor: Count = 0
     at: float = 0.0
 
     def __post_init__(self) -> None:

@@ -59,7 +59,7 @@ class BulkMove(NamedTuple):
     after: JobStatus | None
     jobs: int
     attempt: int
-    """Number of claims of these jobs as parts of ranges, with this one."""
+    """Number of claims of these jobs as parts of ranges, with this one. The draft adds `floor` of the segment."""
     holder: str | None
     """Holder of the claim that begins or ends."""
     seconds: tuple[tuple[float, int], ...]

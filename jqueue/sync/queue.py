@@ -200,7 +200,7 @@ class SyncQueue:
 
     enqueue = blocking(BrokerQueue.enqueue)
     enqueue_many = streaming(BrokerQueue.enqueue_many)
-    staging_place = blocking(BrokerQueue.staging_place)
+    staging_time = blocking(BrokerQueue.staging_time)
     enqueue_staged = blocking(BrokerQueue.enqueue_staged)
     dequeue = blocking(BrokerQueue.dequeue, claims=list)
 

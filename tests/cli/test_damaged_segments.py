@@ -36,7 +36,7 @@ def test_the_doctor_names_a_damaged_segment_with_what_to_do(path, segments):
 
 def test_a_repair_gives_up_what_cannot_be_read_of_a_damaged_segment_and_brings_back_the_rest(path, segments):
     content = bytearray(segments["mail"].read_bytes())
-    content[content.index(b"\1")] ^= 1  # in the first chunk, of four rows
+    content[content.index(b"payload")] ^= 1  # in the first chunk, of four rows
     segments["mail"].write_bytes(content)
     arguments = ("repair", path)
     assert {"segments": 1, "unreadable": 4, "readable": 2}.items() <= values(*arguments, "--dry-run").items()
@@ -51,7 +51,7 @@ def test_the_statistics_name_a_damaged_segment(path, segments):
     Blocking(path).dequeue("mail")  # the age of the next job needs a read of the segment
     segments["mail"].unlink()
     [warning] = values("stats", path)["warnings"]
-    assert f"segment .segments/{segments['mail'].name} (mail) cannot be read, and" in warning
+    assert f"Segment .segments/{segments['mail'].name} (mail) cannot be read, and" in warning
 
 
 def test_a_list_has_all_jobs_that_can_be_read_and_then_names_the_damaged_segment(path, segments):

@@ -48,7 +48,5 @@ def test_every_field_of_a_job_a_segment_and_a_range_is_documented():
 
 
 def test_the_example_of_a_segment_is_byte_for_byte_the_one_of_the_vectors():
-    lines, tables = re.findall(r"^```text\n(.*?)^```", _section("Segments"), re.MULTILINE | re.DOTALL)
-    content = (ROOT / "tests/vectors/deep.json.segments/ready").read_bytes()
-    assert content == lines.translate({0x2401: 1, 0x2402: 2, 0x2403: 3}).encode() + bytes.fromhex(tables)
-    assert f"{len(bytes.fromhex(tables))} bytes of tables" in TEXT
+    [lines] = re.findall(r"^```text\n(.*?)^```", _section("Segments"), re.MULTILINE | re.DOTALL)
+    assert lines.encode() == (ROOT / "tests/vectors/deep.json.segments/ready").read_bytes()

@@ -93,7 +93,7 @@ def _in_the_header(content: bytes, choices: Choices) -> bytes:
 
 def _believed(content: bytes, suffix: str, data: bytes) -> bytes:
     """Return the blob with the size, the index and the checksum of a changed segment in its manifest."""
-    at = data.find(b"\n{") + 1
+    at = max(0, data.find(b'{"rows"'))
     entry = b'"%b":{' % suffix.removeprefix(FOLDER).encode()
     start = content.find(entry)
     facts = {b"bytes": len(data), b"index": at, b"crc": zlib.crc32(data[at:])}

@@ -58,8 +58,8 @@ def test_staged_jobs_equal_those_of_an_enqueue(tasks, few):
                 stager.add(entrypoint, payload, **details)
             for number, encoded in enumerate((*stager.full(), *stager.rest())):
                 name = staged_name("app", 1, f"{task}-{number}")
-                await storage.create_object(FOLDER + name, bytes(encoded.content))
-                new.append(NewSegment(name, "", encoded.entry, created_at=EPOCH))
+                await storage.create_object(FOLDER + name, encoded.content)
+                new.append(NewSegment(name, encoded.entry, created_at=EPOCH))
             staged.append(StagedTask(stager.jobs, new, frozenset(stager.features)))
         queue = DirectQueue(storage, clock=VirtualClock(), limits=limits)
         await queue.enqueue_staged(staged, Transaction("app", 1))

@@ -34,9 +34,9 @@ async def test_jobs_of_segments_are_counted_listed_and_cancelled(queue, app):
 
 async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queue, app, path):
     folder = path.with_name(f"{path.name}.segments")
-    mail = next(each for each in folder.iterdir() if b'"entrypoint": "mail"' in each.read_bytes())
+    mail = next(each for each in folder.iterdir() if b'"entrypoint":"mail"' in each.read_bytes())
     content = bytearray(mail.read_bytes())
-    content[content.index(b"\1")] ^= 1
+    content[content.index(b"payload")] ^= 1
     mail.write_bytes(content)
     assert 200 == (await get(app, "/api/jobs")).status
     [alert] = (await get(app, "/api/overview")).values["alerts"]

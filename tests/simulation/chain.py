@@ -262,7 +262,7 @@ class _ChainReader:
         if name not in self._segments:
             _, content = self._objects.get(FOLDER + name, (0.0, b""))
             try:
-                self._segments[name] = StoredSegment(content, self._read_line)
+                self._segments[name] = StoredSegment(content, self._fields_of)
             except (ValueError, LookupError, TypeError):
                 self._segments[name] = None
         return self._segments[name]
@@ -276,10 +276,8 @@ def _named_by_events(history: Fields) -> set[str]:
 
 
 def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
-    waiting, offset = segment.waiting(entry), entry.get("offset", 0)
-    jobs = {row.job_id: row.job for row in waiting.values()}
-    if offset:
-        jobs = {job_id: {**job, "sequence": job["sequence"] + offset} for job_id, job in jobs.items()}
+    waiting = segment.waiting(entry)
+    jobs = {row.job_id: row.named_by(entry) for row in waiting.values()}
     for first, last, claims, failures in entry.get("tried", ()):
         for row in (waiting[number] for number in range(first, last) if number in waiting):
             job = jobs[row.job_id]
@@ -292,12 +290,11 @@ def _jobs_in(held: Fields, segment: StoredSegment, entry: Fields) -> dict[str, F
     """Return the jobs of a range, which are in progress."""
     jobs = {}
     for row in segment.rows[held["first"] : held["last"]]:
-        job = {
-            **row.job,
+        job = row.named_by(entry)
+        job |= {
             "status": IN_PROGRESS,
-            "sequence": row.job["sequence"] + entry.get("offset", 0),
-            "attempt": row.job["attempt"] + held["claims"],
-            "failures": row.job["failures"] + held.get("failures", 0),
+            "attempt": job["attempt"] + held["claims"],
+            "failures": job["failures"] + held.get("failures", 0),
             "heartbeat_at": _moment(held["heartbeat_at"]),
             "claim_timeout": held["claim_timeout"],
         }
@@ -309,16 +306,17 @@ def _jobs_in(held: Fields, segment: StoredSegment, entry: Fields) -> dict[str, F
     return jobs
 
 
-def jobs_of_range(held: Fields, objects: Created) -> list[tuple[str, int]]:
+def jobs_of_range(held: Fields, objects: Created, floor: int = 0) -> list[tuple[str, int]]:
     """Return the id and the attempt of each job of a range.
 
     Args:
         held: the claim of the range.
         objects: the objects beside the queue's.
+        floor: that of the segment.
     """
     segment = _ChainReader(objects).segment(held["segment"])
     rows = [] if segment is None else segment.rows[held["first"] : held["last"]]
-    return [(row.job_id, row.job["attempt"] + held["claims"]) for row in rows]
+    return [(row.job_id, row.job["attempt"] + floor + held["claims"]) for row in rows]
 
 
 def read_segments(objects: Created) -> Callable[[str], StoredSegment | None]:

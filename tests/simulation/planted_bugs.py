@@ -296,7 +296,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/calls/staged_commit.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100
         ),
         "The rows of each task begin at the first place of the write": Bug(
-            "core/calls/staged_commit.py", "behind=behind, modes", "behind=0, modes"
+            "core/calls/staged_commit.py", "behind=behind)", "behind=0)"
         ),
     },
     # Waiting jobs move to segments in every seed.
@@ -368,7 +368,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/segments.py", "sorted([*tried, (first, last, claims, failures)])", "sorted(tried)"
         ),
         "A range goes on behind rows that are taken": Bug(
-            "domain/segments.py", "*(first for first, _ in self.taken if first > row), ", ""
+            "domain/segments.py", "*(first for first, _ in self.taken if first > row), ", "", seeds=100
         ),
         "Jobs in ranges do not count as running": Bug(
             "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)"

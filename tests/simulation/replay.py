@@ -207,11 +207,9 @@ class Replay:
             one = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
             jobs.append((number, one, values["id"], asked.created_at))
         for segment in asked.segments:
-            for row, job in self._rows_of(segment):
+            for job in self._rows_of(segment, told):
                 number = job["place"] + segment.behind
-                modes = ("return", "raise", "replace")
-                mode = modes[segment.modes[row]] if segment.modes else "return"
-                one = self._asked(job, job["id"] if segment.given else None, mode)
+                one = self._asked(job, job["id"] if segment.given else None, "return")
                 jobs.append((number, one, job["id"], job["created_at"]))
                 rows[number] = job
         found = self.model.enqueue_numbered(jobs, asked.jobs)
@@ -232,10 +230,14 @@ class Replay:
         fields = {name: row[name] for name in ("attempt", "attempts_before")}
         self.model.table[added["id"]] = {**added, **fields}
 
-    def _rows_of(self, new: NewSegment) -> Iterable[tuple[int, JobFields]]:
-        segment = self._segments(new.name)
+    def _rows_of(self, new: NewSegment, told: Any) -> Iterable[JobFields]:
+        segment, floor = self._segments(new.name), told.attempt if new.given and isinstance(told, BulkAdded) else 0
         rows = [] if segment is None else list(enumerate(segment.rows))
-        return [(number, job_of(row.job_id, row.job)) for number, row in rows if number not in new.taken]
+        jobs = [job_of(row.job_id, row.job) for number, row in rows if number not in new.taken]
+        return [
+            {**job, "attempt": job["attempt"] + floor, "attempts_before": job["attempts_before"] + floor}
+            for job in jobs
+        ]
 
     # Ranges
 

@@ -97,15 +97,15 @@ class SegmentsAudit:
         if created is None or created[0] > after.at or segment is None:
             raise Violation(SEGMENT, f"the segment {name} was named, and is not there", version=after)
         keys = [row.key(entry.get("offset", 0)) for row in segment.rows]
-        wrong = segment.fault(entry.get("chunk_rows", 256), own_ids=entry.get("own_ids", False))
+        wrong = segment.fault(entry.get("chunk_rows", 256))
         if wrong is None and keys != sorted(keys, key=lambda key: _order(key, entry)):
             wrong = "the order of its rows"
-        if wrong is None and any(_is_foreign(row, segment) for row in segment.rows):
+        if wrong is None and any(_is_foreign(row, entry) for row in segment.rows):
             wrong = "one of its jobs"
         if wrong is None and len({row.job_id for row in segment.rows}) < len(segment.rows):
             wrong = "an id that it has twice"
         if wrong is None:
-            wrong = _wrong_fact(segment, entry, after)
+            wrong = _wrong_fact(segment, entry)
         if wrong is not None:
             raise Violation(SEGMENT, f"the segment {name} was named, and {wrong} is wrong", version=after)
 
@@ -180,11 +180,11 @@ class SegmentsAudit:
             self.seen["staged segment removed"] += 1
 
 
-def _is_foreign(row: StoredRow, segment: StoredSegment) -> bool:
-    return status_of(row.job) != QUEUED or row.job["entrypoint"] != segment.entrypoint
+def _is_foreign(row: StoredRow, entry: Fields) -> bool:
+    return status_of(row.job) != QUEUED or row.job["entrypoint"] != entry["entrypoint"]
 
 
-def _wrong_fact(segment: StoredSegment, entry: Fields, after: Version) -> str | None:
+def _wrong_fact(segment: StoredSegment, entry: Fields) -> str | None:
     """Return the first fact that an entry has wrong; None if there is none."""
     content, offset = segment.content, entry.get("offset", 0)
     facts = {
@@ -192,15 +192,12 @@ def _wrong_fact(segment: StoredSegment, entry: Fields, after: Version) -> str | 
         "bytes": len(content),
         "index": segment.index,
         "crc": crc32(content[segment.index :]),
-        "entrypoint": segment.entrypoint,
-        "keys": segment.said["keys"],
+        "keys": sum(row.job.get("unique_key") is not None for row in segment.rows),
         "objects": len(segment.said["objects"]),
     }
     wrong = [fact for fact, value in facts.items() if entry.get(fact, 0) != value]
     if entry.get("least", 0) > min(row.key(offset)[1] for row in segment.rows):
         wrong.append("least")
-    if segment.queue not in ("", after.queue):
-        wrong.append("queue")
     return min(wrong, default=None)
 
 

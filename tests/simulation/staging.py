@@ -96,15 +96,14 @@ class Stager(Actor):
         dice, ids, keyed, tasks = self.dice, [], [], []
         began = asyncio.get_running_loop().time()
         try:
-            place = await self.queue.staging_place()
+            created_at = await self.queue.staging_time()
         except JQueueError:
             return None
-        assert place is not None
-        assert place.created_at is not None
+        assert created_at is not None
         moment = f"{STAGED}{self.moment}/{self.world.tag()}"
         for task in range(dice.choice([1, 1, 2, 3])):
             sizes = {"rows": dice.choice([1, 3, 100]), "chunk_rows": dice.choice([1, 2, 3])}
-            stager = SegmentStager(Limits(), place.created_at, "unused", queue=place.queue, **sizes)
+            stager = SegmentStager(Limits(), created_at, "unused", **sizes)
             for number in range(dice.choice([1, 2, 5])):
                 ids.append(f"{moment}-{task}-{number}")
                 details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}"}}
@@ -117,9 +116,9 @@ class Stager(Actor):
             new = []
             for encoded in (*stager.full(), *stager.rest()):
                 name = staged_name(app, version, f"{self.world.tag()}")
-                if not await self._create(name, bytes(encoded.content)):
+                if not await self._create(name, encoded.content):
                     return None
-                new.append(NewSegment(name, stager.queue, encoded.entry, created_at=stager.created_at))
+                new.append(NewSegment(name, encoded.entry, created_at=stager.created_at))
             tasks.append(StagedTask(stager.jobs, new, frozenset(stager.features)))
         return Content(tuple(tasks), tuple(ids), tuple(keyed), began)
 

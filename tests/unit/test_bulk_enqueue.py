@@ -169,14 +169,39 @@ async def test_what_another_writer_does_before_the_commit_counts():
         assert 281 == await depth(queue)
 
 
+@both
 @in_virtual_time
-async def test_rows_here_and_there_that_are_there_already_are_not_in_the_new_segment():
+async def test_rows_with_chosen_ids_begin_above_the_attempts_that_are_forgotten(kind):
+    async with queue_on(store(), kind, most_rows=100) as queue:
+        await queue.configure(history=timedelta(days=1))
+        for _ in range(3):
+            await queue.enqueue("old", job_id="id 1")
+            [job] = await queue.dequeue("old")
+            await queue.nack(job, dead=True)
+            await queue.purge(status=JobStatus.DEAD)
+        floor = (await queue.read_state(hot=True)).attempt_floor
+        added = await queue.enqueue_many([*numbered(range(50)), *(Enqueue("work") for _ in range(50))])
+        assert [floor] * 50 + [0] * 50 == [job.attempt for job in added]
+        claim = await queue.claim_range("work", 10)
+        in_range = [job async for job in queue.read_range(claim)]
+        claimed = [job for _ in range(5) for job in await queue.dequeue("work", batch_size=20)]
+        attempts = {job.id: (job.attempt, job.tries) for job in [*in_range, *claimed]}
+        assert [(floor + 1, 1)] * 50 == [attempts[f"id {number}"] for number in range(50)]
+        assert {(1, 1)} == {each for job_id, each in attempts.items() if not job_id.startswith("id ")}
+        await queue.end_range(claim)
+        assert floor + 1 <= (await queue.read_state(hot=True)).attempt_floor
+        events = [event async for event in queue.history() if event.jobs in (10, 50)]
+        assert {floor, floor + 1, 0} == {event.attempt for event in events}
+
+
+@in_virtual_time
+async def test_rows_here_and_there_that_are_there_already_are_taken_in_the_new_segment():
     async with queue_on(store(), chunk_rows=256, most_rows=10_000, holes=10_000, merged=99) as queue:
         await queue.enqueue_many(numbered(range(0, 3000, 2)))
         added = await queue.enqueue_many(numbered(range(3000)))
         assert (1500, 1500, 3000) == (added.added, added.existing, await depth(queue))
         segments = (await queue.read_state(hot=True)).segments
-        assert [(1500, ()), (1500, ())] == [(each.rows, each.taken) for each in segments.values()]
+        assert [(1500, 1500), (3000, 1500)] == [(each.rows, each.waiting) for each in segments.values()]
 
 
 @in_virtual_time

@@ -41,7 +41,7 @@ async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, **options
     async def create(encoded):
         name = staged_name(transaction[0], transaction[1], f"{task}-{len(new)}")
         await queue.storage.create_object(FOLDER + name, encoded.content)
-        new.append(NewSegment(name, "", encoded.entry, created_at=stager.created_at))
+        new.append(NewSegment(name, encoded.entry, created_at=stager.created_at))
 
     for number, payload in enumerate(payloads):
         own = {name: value[number] if isinstance(value, list) else value for name, value in options.items()}
@@ -153,7 +153,7 @@ async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_
 @in_virtual_time
 async def test_a_queue_without_segments_refuses_them():
     async with DirectQueue(InMemoryStorage(), clock=VirtualClock(), limits=Limits(hot_bytes=None)) as queue:
-        assert await queue.staging_place() is None
+        assert await queue.staging_time() is None
         with pytest.raises(InvalidJobError, match="this queue keeps no segments"):
             await queue.enqueue_staged([], FIRST)
 

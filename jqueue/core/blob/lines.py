@@ -10,18 +10,16 @@ from __future__ import annotations
 import io
 import json
 import re
-from binascii import b2a_base64
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from jqueue.domain.enqueued_jobs import SCATTER
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import SetAside
@@ -47,12 +45,16 @@ _validate = Job.__pydantic_validator__.validate_python  # like `Job.model_valida
 _times = attrgetter(*(name for name in JobRecord.__struct_fields__ if name.endswith("_at")))
 
 
-def encode_job(job: JobRecord) -> bytes:
-    """Encode a job as its line: the id, the required fields, and all others that differ from their defaults."""
+def encode_record(job: JobRecord) -> bytes:
+    """Encode a job as an object: the id, the required fields, and all others that differ from their defaults."""
     if job.extra:
-        line = encode_job(job.evolve(extra=None))
-        return b"%b,%b" % (line[:-1], encode_json(job.extra)[1:])
-    text = _encode(job)  # {"id":"<id>","entrypoint":…
+        return b"%b,%b" % (_encode(job.evolve(extra=None))[:-1], encode_json(job.extra)[1:])
+    return _encode(job)
+
+
+def encode_job(job: JobRecord) -> bytes:
+    """Encode a job as its line."""
+    text = encode_record(job)  # {"id":"<id>","entrypoint":…
     end = text.index(b'","')  # no text has three such bytes: a quote in it has a backslash before it
     return b"%b:{%b" % (text[6 : end + 1], text[end + 2 :])
 
@@ -67,51 +69,6 @@ def decode_line(line: bytes) -> JobRecord:
     return _decode(b'{"id":%b",%b' % (line[:end], line[end + 3 :]))
 
 
-class PlainTexts(NamedTuple):
-    """The parts that the lines of jobs of a bulk enqueue share, if the jobs have no option but `keep_result`.
-
-    Attributes:
-        head: stands between the first characters of the id and the payload: see `bulk_id`.
-        middle: stands between the payload and the sequence number.
-        last: stands behind the sequence number.
-    """
-
-    head: bytes
-    middle: bytes
-    last: bytes
-
-
-def plain_texts(rest: str, entrypoint: str, created_at: datetime, keep_result: float | None = None) -> PlainTexts:
-    """Return the texts of the lines that `encode_job` writes for such jobs.
-
-    Args:
-        rest: the end of their ids.
-        entrypoint: of all jobs.
-        created_at: the time of the enqueue.
-        keep_result: seconds for which results are kept; None: they are not.
-    """
-    line = encode_job(JobRecord(rest, entrypoint, b"", JobStatus.QUEUED, 0, created_at, keep_result=keep_result))
-    head, _, others = line[1:].partition(b'"payload":""')
-    middle, _, last = others.partition(b'"sequence":0')
-    return PlainTexts(b'%b"payload":"' % head, b'"%b"sequence":' % middle, last)
-
-
-def encode_plain_rows(numbers: Sequence[int], payloads: Sequence[bytes], texts: PlainTexts) -> list[bytes]:
-    """Encode new jobs of a bulk enqueue.
-
-    Args:
-        numbers: of the jobs. They are their sequence numbers, too.
-        payloads: of the jobs.
-        texts: the texts of their lines, or what stands for them.
-    """
-    head, middle, last = texts
-    return [
-        b'"%08x%b%b%b%d%b'
-        % (number * SCATTER & 0xFFFFFFFF, head, b2a_base64(payload, newline=False), middle, number, last)
-        for number, payload in zip(numbers, payloads, strict=True)
-    ]
-
-
 def read_line(line: bytes, undated: datetime | None = None) -> JobRecord | SetAside:
     """Read a line as a job, or as a line set aside, with the reason. The reason shows no value.
 
@@ -121,14 +78,14 @@ def read_line(line: bytes, undated: datetime | None = None) -> JobRecord | SetAs
     """
     try:
         job = decode_line(line)
-        if encode_job(job) == line and _is_sound(job):
+        if encode_job(job) == line and is_sound(job):
             return job
     except (ValueError, OverflowError, RecursionError):
         pass
     return _read_carefully(line, undated)
 
 
-def _is_sound(job: JobRecord) -> bool:
+def is_sound(job: JobRecord) -> bool:
     """Return True if the values of a job fit together, and all of its times are in UTC."""
     for moment in _times(job):
         if moment is not None and moment.tzinfo is not UTC:

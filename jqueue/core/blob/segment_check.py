@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jqueue.core.blob.segment_object import decode_chunk
+from jqueue.core.blob.segment_object import decode_chunk, key_of
 from jqueue.core.blob.segment_reader import pieces_of
 from jqueue.domain.job import JobRecord
 from jqueue.domain.ranges import Range
@@ -48,7 +48,7 @@ class SegmentCheck:
         found = decode_chunk(data, number, self._segment, self._index)
         if len(found) != last - first:
             return f"chunk {number} has {len(found)} rows, and not {last - first}"
-        keys = [_key_of(job) for _, job in found]
+        keys = [key_of(job) for _, job in found]
         wrong = "" if self._begins_like(number, keys[0]) else "its first row is not the one that the index names"
         for (row, job), key in zip(found, keys, strict=True):
             wrong = wrong or self._fault_of(row, job, key)
@@ -72,10 +72,6 @@ class SegmentCheck:
         if key.sequence < segment.least:
             return f"row {row} has a smaller sequence number than the manifest says"
         return ""
-
-
-def _key_of(job: JobRecord) -> RowKey:
-    return RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
 
 
 def _comes_before(key: RowKey, other: RowKey, segment: Segment) -> bool:

@@ -7,12 +7,11 @@ and all others are committed. A segment that cannot be read keeps its own rows b
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jqueue.core.blob.segment_damage import reason_of
-from jqueue.core.blob.segment_reader import ALL_ROWS, AT_ONCE, DAMAGED, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader
 from jqueue.core.tasks import Backoff, as_storage_error
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError, StorageError, StorageThrottledError
@@ -40,13 +39,6 @@ COMMITS_AHEAD = 4
 MOST_CHUNKS = 16
 """Number of chunks that are loaded at once when the rows of one after the other are missing."""
 
-MOST_ALONE = 8
-"""Number of rows of one chunk that are loaded without the others at most: a whole chunk takes some 50 times as long."""
-
-LATELY = 32
-"""Number of chunks whose rows were looked up last. The next row of one of them brings the whole chunk: programs often
-look for jobs that were enqueued together, and each row alone would be a request."""
-
 DAMAGE_KEPT = 60.0
 """Seconds after which a damaged segment is read again when an operation needs it."""
 
@@ -71,7 +63,7 @@ class _Load:
         tries: True to try again while the store fails.
         task: reads it.
         late: True if a commit no longer waits for it.
-        index, chunks: the parts that were read: the index, and each chunk with its rows; True if these are all.
+        index, chunks: the parts that were read: the index, and each chunk with its rows.
         error: the error that ended it.
         failure: the error of the last try.
     """
@@ -82,7 +74,7 @@ class _Load:
     task: asyncio.Task[None] | None = None
     late: bool = False
     index: SegmentIndex | None = None
-    chunks: list[tuple[int, Rows, bool]] = field(default_factory=list)
+    chunks: list[tuple[int, Rows]] = field(default_factory=list)
     error: StorageError | None = None
     failure: StorageError | None = None
 
@@ -137,7 +129,6 @@ class SegmentLoader:
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
         self._aside: dict[str, _Aside] = {}
         self._missed: set[str] = set()
-        self._lately: deque[tuple[str, int]] = deque(maxlen=LATELY)
         self._needed = 0  # number of rows to keep, beyond `rows_kept`
         self._commits_left = 0  # in which rows that are loaded again count as needed
 
@@ -266,14 +257,7 @@ class SegmentLoader:
         chunks: list[int],
     ) -> None:
         load.index = index = rows.indexes.get(name) or load.index or await reader.index(name, segment)
-        of_chunk = dict[int, list[int | None]]()
-        for each in load.parts:
-            if each.chunk is not None:
-                of_chunk.setdefault(each.chunk, []).append(each.row)
-        alone = {chunk: some for chunk, found in of_chunk.items() if (some := self._rows_alone(name, chunk, found))}
-        if alone:
-            await self._read_chunks(reader, name, load, segment, index, sorted(alone), alone)
-        needed = [each for each in of_chunk if each not in alone]
+        needed = {each.chunk for each in load.parts if each.chunk is not None}
         following: list[int] = []
         if needed and name in rows.segments and not rows.are_in_ranges(name, needed):
             number, last = self._runs.get(name, (0, -1))
@@ -281,37 +265,7 @@ class SegmentLoader:
             following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(needed)]
             self._runs[name] = number, max([*needed, *following])
         if several := sorted({*chunks, *needed, *following}):
-            await self._read_chunks(reader, name, load, segment, index, several)
-
-    def _rows_alone(self, name: str, chunk: int, wanted: list[int | None]) -> list[int]:
-        """Return the rows of a chunk to load without the others: few rows, if none of it was needed a moment ago."""
-        is_near, found = (name, chunk) in self._lately, [row for row in wanted if row is not None]
-        self._lately.append((name, chunk))
-        return found if len(found) == len(wanted) <= MOST_ALONE and not is_near else []
-
-    async def _read_chunks(
-        self,
-        reader: SegmentReader,
-        name: str,
-        load: _Load,
-        segment: Segment,
-        index: SegmentIndex,
-        chunks: list[int],
-        alone: Mapping[int, Collection[int]] = ALL_ROWS,
-    ) -> None:
-        """Read chunks together.
-
-        Args:
-            reader: reads them.
-            name: the segment.
-            load: takes the rows.
-            segment: its entry in the manifest.
-            index: its index.
-            chunks: the numbers of the chunks.
-            alone: the rows to read of some chunks, instead of all.
-        """
-        several = await reader.chunks(name, segment, index, chunks, only=alone)
-        load.chunks += [(chunk, found, chunk not in alone) for chunk, found in several]
+            load.chunks += await reader.chunks(name, segment, index, several)
 
     def _settle(self, name: str, load: _Load, rows: SegmentRows) -> None:
         """Add what was read of a segment, and note what could not be read."""
@@ -324,9 +278,9 @@ class SegmentLoader:
                 del self._aside[name]
                 rows.try_again(name)
                 logger.info("segment %s%s of the queue can be read again", FOLDER, name)
-            for chunk, found, is_whole in load.chunks:
+            for chunk, found in load.chunks:
                 if not rows.is_loaded(Wanted(name, chunk)):
-                    rows.load(name, chunk, found, is_whole=is_whole)
+                    rows.load(name, chunk, found)
         elif isinstance(error, DAMAGED) and not load.confirmed and name not in self._aside:
             self._missed.add(name)  # it may have left the manifest before it was removed
         elif load.parts:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from copy import copy
-from types import MappingProxyType
 
 from jqueue.core.blob.segment_damage import INDEX, OBJECT, DamageNotes
-from jqueue.core.blob.segment_object import decode_chunk, decode_index, ids_in
+from jqueue.core.blob.segment_object import decode_chunk, decode_index
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import Turn, one_turn
-from jqueue.domain.errors import (
-    DeadlineExceededError,
-    StorageFatalError,
-)
+from jqueue.domain.errors import DeadlineExceededError, StorageFatalError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -31,9 +27,6 @@ PIECE_BYTES = 1 << 20
 
 AT_ONCE = 16
 """Number of runs of chunks that are read at once when rows are looked up. Merges can wait, and read one by one."""
-
-ALL_ROWS: Mapping[int, Collection[int]] = MappingProxyType({})
-"""For `SegmentReader.chunks`: no chunk of which only some rows are wanted."""
 
 DAMAGED = (StorageFatalError,)
 """Errors of a segment that is missing or damaged, or that the store refuses to read, with or without another try."""
@@ -66,8 +59,8 @@ class SegmentReader:
         quicker._call_timeout *= share
         return quicker
 
-    async def index(self, name: str, segment: Segment, *, tables: bool = True) -> SegmentIndex:
-        """Return the index of a segment, with or without its tables; see `decode_index`.
+    async def index(self, name: str, segment: Segment) -> SegmentIndex:
+        """Return the index of a segment.
 
         Raises:
             InvalidBlobError: it is damaged.
@@ -76,16 +69,10 @@ class SegmentReader:
         """
         data = await self._read(name, segment.index, segment.bytes)
         with self.damage.reading(name, INDEX):
-            return decode_index(data, segment, tables=tables)
+            return decode_index(data, segment)
 
     async def chunks(
-        self,
-        name: str,
-        segment: Segment,
-        index: SegmentIndex,
-        numbers: Sequence[int],
-        prefix: str = "",
-        only: Mapping[int, Collection[int]] = ALL_ROWS,
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
     ) -> list[tuple[int, Rows]]:
         """Return chunks of a segment with their numbers. Chunks that follow each other are read at once.
 
@@ -95,7 +82,6 @@ class SegmentReader:
             index: its index.
             numbers: the numbers of the chunks.
             prefix: beginning of the wanted ids. Chunks without such an id come without rows.
-            only: the numbers of the wanted rows, by chunk. Chunks that it does not name come with all rows.
 
         Raises:
             InvalidBlobError: one of them is damaged.
@@ -103,42 +89,27 @@ class SegmentReader:
             StorageError: the store failed.
         """
         async with aclosing(self.parts(name, index, numbers, at_once=AT_ONCE)) as parts:
-            found = []
-            async for number, data in parts:
-                with self.damage.reading(name, number):
-                    rows = decode_chunk(data, number, segment, index, prefix, only.get(number, ()))
-                found.append((number, rows))
-            return found
+            return [(number, self._decoded(name, segment, index, number, data, prefix)) async for number, data in parts]
 
-    async def lines(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn
-    ) -> AsyncGenerator[tuple[Rows, list[bytes]]]:
-        """Iterate over chunks: the rows of each, and their lines. Errors are as for `chunks`."""
+    async def rows(
+        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], turn: Turn
+    ) -> AsyncGenerator[Rows]:
+        """Iterate over the rows of chunks, one chunk at a time. Errors are as for `chunks`."""
         async with aclosing(self.parts(name, index, numbers, turn)) as parts:
             async for number, data in parts:
-                with self.damage.reading(name, number):
-                    rows = decode_chunk(data, number, segment, index)
-                yield rows, index.whole(data).split(b"\n")[:-1]
-
-    async def text(self, name: str, index: SegmentIndex, first: int, last: int) -> bytes:
-        """Return the rows of chunks that follow each other, from the first to the last one, unchecked.
-
-        Raises:
-            ObjectMissingError: the segment does not exist.
-            StorageError: the store failed.
-        """
-        return await self._read(name, *index.bytes_of(first, last))
+                yield self._decoded(name, segment, index, number, data)
 
     async def ids(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
     ) -> list[tuple[int, str]]:
         """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
-        async with aclosing(self.parts(name, index, numbers)) as parts:
-            found = []
-            async for number, data in parts:
-                with self.damage.reading(name, number):
-                    found += ids_in(data, number, segment, index)
-            return found
+        return [(row, job.id) for _, rows in await self.chunks(name, segment, index, numbers) for row, job in rows]
+
+    def _decoded(
+        self, name: str, segment: Segment, index: SegmentIndex, number: int, data: bytes, prefix: str = ""
+    ) -> Rows:
+        with self.damage.reading(name, number):
+            return decode_chunk(data, number, segment, index, prefix)
 
     async def parts(
         self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn, at_once: int = 1
@@ -164,12 +135,12 @@ class SegmentReader:
         """Iterate over the bytes of runs of chunks. Some are read at once: a far store takes its time for each."""
         if at_once == 1 or len(runs) == 1:
             for first, last in runs:
-                yield await self.text(name, index, first, last)
+                yield await self._read(name, *index.bytes_of(first, last))
             return
         tasks: deque[asyncio.Task[bytes]] = deque()
         try:
             for first, last in runs:
-                tasks.append(asyncio.create_task(self.text(name, index, first, last)))
+                tasks.append(asyncio.create_task(self._read(name, *index.bytes_of(first, last))))
                 if len(tasks) == at_once:
                     yield await tasks.popleft()
             while tasks:
@@ -178,14 +149,6 @@ class SegmentReader:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def sizes(self) -> dict[str, int]:
-        """Return the sizes of the segments that are there, by the ends of their names.
-
-        Raises:
-            StorageError: the store failed.
-        """
-        return {each.suffix: each.size for each in await self._objects.list_beside(FOLDER)}
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         with self.damage.reading(name, OBJECT):

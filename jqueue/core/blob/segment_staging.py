@@ -1,4 +1,4 @@
-"""Staged segments: a task of a bulk enqueue encodes its jobs as segments in their final form, and a commit names them.
+"""Jobs on their way to new segments, and the segments that the tasks of a bulk enqueue stage for a later commit.
 
 Rows are numbered from 1 on in each task. The commit adds to these numbers, in the manifest, so nothing is written
 again, and the process that commits never sees a row.
@@ -6,31 +6,85 @@ again, and the process that commits never sees a row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from jqueue.core.blob.segment_columns import SegmentColumns
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.core.blob.segment_writer import row_of
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job_options import IN_BULK, check_names
+from jqueue.domain.job import JobRecord
+from jqueue.domain.job_options import IN_BULK, check_names, options_bytes
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import NewSegment, Preparation, new_job
+from jqueue.domain.operations.enqueue import LINE_BYTES
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.domain.slices import exhaust
 
-STAGED_ROWS = 262_144
+STAGED_ROWS = 131_072
 """Largest number of rows of a staged segment: large ones keep the manifest short."""
 
 STAGED_BYTES = 48 << 20
 """Bytes of rows above which a staged segment is complete. They are held in memory until it is written."""
 
-Group = tuple[str, bool, bool]
-"""The entrypoint of rows; True if they are scheduled; True if jqueue makes their ids."""
+
+class Group(NamedTuple):
+    """The jobs of one new segment, or of several: what they have in common."""
+
+    entrypoint: str
+    scheduled: bool
+    given: bool
+    """True if callers have chosen their ids."""
+    created_at: datetime | None = None
+    """The time of their enqueue; None: that of the call."""
+
+
+class JobGroups:
+    """Jobs that wait to become segments, by group.
+
+    Args:
+        rows, size: numbers of jobs and of bytes at which a group is full.
+        together: number of bytes of all groups above which the largest must be written.
+    """
+
+    def __init__(self, rows: int, size: int, together: int) -> None:
+        self._rows, self._size, self._together = rows, size, together
+        self._jobs: dict[Group, list[JobRecord]] = {}
+        self._bytes = Counter[Group]()
+        self._full = set[Group]()
+        self._total = 0
+
+    def add(self, group: Group, jobs: Sequence[JobRecord]) -> None:
+        """Add jobs of a group."""
+        there = self._jobs.setdefault(group, [])
+        there += jobs
+        size = LINE_BYTES * len(jobs) + sum([len(job.payload) for job in jobs]) * 4 // 3
+        size += sum([options_bytes(job) for job in jobs if job.headers])
+        self._bytes[group] += size
+        self._total += size
+        if len(there) >= self._rows or self._bytes[group] >= self._size:
+            self._full.add(group)
+
+    def full(self) -> Iterator[tuple[Group, list[JobRecord]]]:
+        """Yield the jobs of groups that must be written, and forget them."""
+        while self._full:
+            yield self.pop(next(iter(self._full)))
+        while self._total > self._together:
+            yield self.pop(max(self._jobs, key=self._bytes.__getitem__))
+
+    def rest(self) -> Iterator[tuple[Group, list[JobRecord]]]:
+        """Yield the jobs of all groups, and forget them. Those with most jobs come first."""
+        while self._jobs:
+            yield self.pop(max(self._jobs, key=lambda group: len(self._jobs[group])))
+
+    def pop(self, group: Group) -> tuple[Group, list[JobRecord]]:
+        """Return the jobs of a group, and forget them."""
+        self._total -= self._bytes.pop(group)
+        self._full.discard(group)
+        return group, self._jobs.pop(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +102,19 @@ class StagedTask:
     features: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentPlace:
-    """A queue as tasks that stage segments need to know it. It may be pickled.
-
-    Attributes:
-        queue: id of the queue; empty if it was not read.
-        created_at: the time of the enqueue; None: each task reads its own clock.
-    """
-
-    queue: str = ""
-    created_at: datetime | None = None
-
-
 class SegmentStager:
     """Encodes the jobs of one task.
 
     Args:
         limits: largest sizes that the queue accepts.
         created_at: the time of the enqueue, from which delays count.
-        new_id: an id that no other task has, from which those of the jobs are made. It must need no escapes in JSON.
-        queue: id of the queue; empty if it is not known.
+        new_id: an id that no other task has, from which those of the jobs are made.
         rows, size, chunk_rows: largest number of rows and of bytes of a segment, and number of rows in a chunk.
 
     Attributes:
         jobs: number of jobs so far.
         features: critical features that they need.
-        rest_of_ids: the end of the ids that it makes: see `bulk_id`.
-        most_rows, most_bytes: largest number of rows and of bytes of a segment.
-        created_at, queue, chunk_rows, limits: as in the arguments.
+        created_at: as in the arguments.
     """
 
     def __init__(
@@ -85,19 +123,19 @@ class SegmentStager:
         created_at: datetime,
         new_id: str,
         *,
-        queue: str = "",
         rows: int = STAGED_ROWS,
         size: int = STAGED_BYTES,
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
-        self.limits = limits
         self.jobs = 0
         self.features: set[str] = set()
-        self.created_at, self._since = created_at, created_at.timestamp()
-        self.rest_of_ids = bulk_rest(new_id)
-        self.queue = queue
-        self.most_rows, self.most_bytes, self.chunk_rows = rows, size, chunk_rows
-        self._groups: dict[Group, SegmentColumns] = {}
+        self.created_at = created_at
+        self._chunk_rows = chunk_rows
+        self._groups = JobGroups(rows, size, size)
+        rest = bulk_rest(new_id)
+        self._preparation = Preparation(
+            limits, 1.0, lambda: bulk_id(self.jobs + 1, rest), _no_claims, object_bytes=None
+        )
 
     def add(
         self, entrypoint: str, payload: bytes = b"", priority: int = 0, *, job_id: str | None = None, **options: Any
@@ -116,44 +154,33 @@ class SegmentStager:
             TypeError: there is no such option here.
         """
         check_names("SegmentStager.add", options, IN_BULK)
-        number = self.jobs + 1
-        preparation = Preparation(
-            self.limits, 1.0, lambda: job_id or bulk_id(number, self.rest_of_ids), _no_claims, object_bytes=None
-        )
-        new = new_job(preparation, entrypoint, payload, priority, **options)
-        job = new.job.evolve(sequence=number, created_at=self.created_at)
-        if new.delay is not None:
-            job = job.evolve(run_at=self.created_at + timedelta(seconds=new.delay))
-        scheduled = job.run_at is not None and job.run_at > self.created_at
-        self._columns((job.entrypoint, scheduled, job_id is None)).add(row_of(job))
+        new = new_job(self._preparation, entrypoint, payload, priority, **options)
+        job = new.placed(self.jobs + 1, self.created_at)
+        if job_id is not None:
+            job = job.evolve(id=job_id)
+        self._groups.add(Group(job.entrypoint, is_scheduled(job), job_id is not None, self.created_at), [job])
         if job.concurrency_key is not None:
             self.features.add(LIMITS)
-        self.jobs = number
+        self.jobs += 1
 
     def full(self) -> Iterator[EncodedSegment]:
         """Yield segments that are complete, and forget their rows."""
-        for group, columns in list(self._groups.items()):
-            if len(columns) >= self.most_rows or columns.size >= self.most_bytes:
-                yield self._encoded(group)
-        while sum(columns.size for columns in self._groups.values()) > self.most_bytes:
-            yield self._encoded(max(self._groups, key=lambda group: self._groups[group].size))
+        return map(self._encoded, self._groups.full())
 
     def rest(self) -> Iterator[EncodedSegment]:
         """Yield segments with all other jobs."""
-        for group in list(self._groups):
-            yield self._encoded(group)
+        return map(self._encoded, self._groups.rest())
 
-    def _columns(self, group: Group) -> SegmentColumns:
-        found = self._groups.get(group)
-        if found is None:
-            found = self._groups[group] = SegmentColumns(self._since, own_ids=group[2])
-        return found
-
-    def _encoded(self, group: Group) -> EncodedSegment:
-        columns, (entrypoint, scheduled, _) = self._groups.pop(group), group
+    def _encoded(self, found: tuple[Group, Sequence[JobRecord]]) -> EncodedSegment:
+        group, jobs = found
         return exhaust(
-            encoding_columns(columns, self.queue, entrypoint, scheduled=scheduled, chunk_rows=self.chunk_rows)
+            encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=self._chunk_rows)
         )
+
+
+def is_scheduled(job: JobRecord) -> bool:
+    """Return True if a job may be claimed only some time after its enqueue."""
+    return job.run_at is not None and job.run_at > job.created_at
 
 
 def _no_claims(job: object) -> Any:

@@ -16,22 +16,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-from jqueue.core.blob.lines import encode_job
-from jqueue.core.blob.segment_columns import Row, SegmentColumns
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment, key_of, since_of
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import SpareTurns, as_storage_error, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
-from jqueue.domain.job import JobRecord, JobStatus, objects_of
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
-from jqueue.domain.range_jobs import is_single, with_tries
-from jqueue.domain.segment_index import SegmentIndex
+from jqueue.domain.range_jobs import with_tries
+from jqueue.domain.segment_index import SegmentIndex, sorting
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment
-from jqueue.domain.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices
+from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects
@@ -207,14 +205,14 @@ class SegmentWriter:
         for background in (self._spills, self._merges):
             background.name_stored(draft, now)
 
-    def landed(self, draft: Draft, queue: str) -> None:
+    def landed(self, draft: Draft) -> None:
         """Note a commit that has landed, and begin to write segments if that is due."""
         self._waiting = _waiting_in(draft)
         for background in (self._spills, self._merges):
             background.landed(draft)
         if self._is_spill_due(draft) and self._spills.is_free:
-            self._spills.begin(self._spilling(draft, queue))
-        if draft.jobs.rows.segments and self._merges.is_free and (work := self._merging(draft, queue)) is not None:
+            self._spills.begin(self._spilling(draft))
+        if draft.jobs.rows.segments and self._merges.is_free and (work := self._merging(draft)) is not None:
             self._merges.begin(work)
 
     async def finish(self, seconds: float) -> None:
@@ -225,7 +223,7 @@ class SegmentWriter:
     async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime, float]:
         """Create a segment. Return its name, and the time until which a commit may name it, by two clocks."""
         before, until = self._now() + self.named_within, self._clock.monotonic() + self.named_within.total_seconds()
-        return await self.create(bytes(encoded.content)), before, until
+        return await self.create(encoded.content), before, until
 
     async def create(self, content: bytes) -> str:
         """Create a segment under a fresh name, and return the name.
@@ -247,14 +245,14 @@ class SegmentWriter:
             return False
         return len(draft.jobs.rows.segments) < SEGMENTS_KEPT
 
-    def _spilling(self, draft: Draft, queue: str) -> Work:
+    def _spilling(self, draft: Draft) -> Work:
         """Return the work of a spill."""
         sizes, jobs = self.sizes, draft.jobs
         waiting, taken = self._waiting
         number = math.ceil(waiting * (1 - (sizes.hot_bytes or 0) / 4 / taken))
         rows = jobs.rows.of
         several = [job for job in jobs.values() if job.id not in rows]
-        return lambda: self._spill(several, queue, min(number, sizes.most_rows))
+        return lambda: self._spill(several, min(number, sizes.most_rows))
 
     async def _spill_turn(self) -> None:
         """Stand back for a commit, but not for long: the blob grows until the spill is named."""
@@ -263,26 +261,21 @@ class SegmentWriter:
         else:
             await one_turn()
 
-    async def _spill(self, jobs: Sequence[JobRecord], queue: str, number: int) -> Stored | None:
-        chosen = await in_turns(_last_of(jobs, number, self._now()), self._spill_turn)
-        are_few = len(chosen.jobs) < min(number, self.sizes.fewest_rows)
-        if are_few and 4 * chosen.rows.size <= (self.sizes.hot_bytes or 0):
+    async def _spill(self, jobs: Sequence[JobRecord], number: int) -> Stored | None:
+        scheduled, chosen = await in_turns(_last_of(jobs, number, self._now()), self._spill_turn)
+        are_few = len(chosen) < min(number, self.sizes.fewest_rows)
+        if are_few and 4 * len(chosen) * self._waiting[1] <= (self.sizes.hot_bytes or 0) * self._waiting[0]:
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
-        encoding = self._encoding(chosen.rows, queue, chosen.entrypoint, scheduled=chosen.scheduled)
+        encoding = encoding_segment(chosen, scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
         encoded = await in_turns(encoding, self._spill_turn)
         name, before, until = await self._store(encoded)
-        return Stored(Spill(name, encoded.entry, chosen.jobs, before), encoded, until)
-
-    def _encoding(
-        self, rows: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool
-    ) -> Slices[EncodedSegment]:
-        size = self.sizes.chunk_rows
-        return encoding_columns(rows, queue, entrypoint, scheduled=scheduled, chunk_rows=size)
+        rows = {job.id: job for job in map(chosen.__getitem__, encoded.order)}
+        return Stored(Spill(name, encoded.entry, rows, before), encoded, until)
 
     # Merging
 
-    def _merging(self, draft: Draft, queue: str) -> Work | None:
+    def _merging(self, draft: Draft) -> Work | None:
         """Return the work of a merge: of many small segments, of one with many holes, or of one whose rows are due."""
         rows, now = draft.jobs.rows, self._clock.monotonic()
         self._unreadable = {name: until for name, until in self._unreadable.items() if until > now}
@@ -290,7 +283,7 @@ class SegmentWriter:
         if not names:
             return None
         several = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
-        return lambda: self._merge(several, queue)
+        return lambda: self._merge(several)
 
     def _due(self, rows: SegmentRows) -> list[str]:
         """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""
@@ -304,52 +297,49 @@ class SegmentWriter:
                     return [name]
         return []
 
-    async def _merge(self, segments: dict[str, tuple[Segment, SegmentIndex | None]], queue: str) -> Stored | None:
-        are_own = all(segment.own_ids for segment, _ in segments.values())
-        rows, numbers = SegmentColumns(0.0, own_ids=are_own), {}
+    async def _merge(self, segments: dict[str, tuple[Segment, SegmentIndex | None]]) -> Stored | None:
+        jobs, numbers = list[JobRecord](), {}
         for name, (segment, index) in segments.items():
             try:
-                numbers[name] = await self._add_rows(rows, name, segment, index)
+                numbers[name] = await self._add_rows(jobs, name, segment, index)
             except (StorageError, OSError, TimeoutError) as error:
                 self._merges.wait(SHORTEST_PAUSE)
                 self._unreadable[name] = self._clock.monotonic() + UNREADABLE_FOR
                 logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, as_storage_error(error))
                 return None
         name, (first, _) = next(iter(segments.items()))
-        scheduled = first.scheduled and rows.latest > self._now().timestamp()
+        latest = max((since_of(job) for job in jobs), default=0.0) if first.scheduled else 0.0
+        scheduled = latest > self._now().timestamp()
         if scheduled and len(segments) == 1 and len(first.taken) <= self.sizes.holes:  # it was taken for due
-            self._due_at[name] = rows.latest
+            self._due_at[name] = latest
             return None
-        order = iter(await in_turns(rows.sorting(scheduled=scheduled), self._turn))
-        sources = []
-        for name, (segment, _) in segments.items():
-            places = array("q", [-1]) * segment.rows
-            for number in numbers[name]:
-                places[number] = next(order)
-            sources.append(MergedSegment(name, places, segment.tried))
-        encoding = self._encoding(rows, queue, first.entrypoint, scheduled=scheduled)
+        are_own = all(segment.own_ids for segment, _ in segments.values())
+        encoding = encoding_segment(jobs, scheduled=scheduled, own_ids=are_own, chunk_rows=self.sizes.chunk_rows)
         encoded = await in_turns(encoding, self._turn)
+        places = array("q", bytes(8 * len(jobs)))
+        for row, place in enumerate(encoded.order):
+            places[place] = row
+        following, sources = iter(places), []
+        for name, (segment, _) in segments.items():
+            rows = array("q", [-1]) * segment.rows
+            for number in numbers[name]:
+                rows[number] = next(following)
+            sources.append(MergedSegment(name, rows, segment.tried))
         name, before, until = await self._store(encoded)
         return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
 
     async def _add_rows(
-        self, rows: SegmentColumns, name: str, segment: Segment, index: SegmentIndex | None
+        self, jobs: list[JobRecord], name: str, segment: Segment, index: SegmentIndex | None
     ) -> Sequence[int]:
-        """Add the rows of a segment that wait, and return their numbers."""
+        """Add the jobs of the rows of a segment that wait, and return the numbers of the rows."""
         known = index if index is not None else await self._reader.index(name, segment)
-        chunks = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)]
-        numbers, as_they_are = array("q"), not (segment.offset or segment.tried)
-        async with aclosing(self._reader.lines(name, segment, known, chunks, self._turn)) as several:
-            async for found, lines in several:
-                await self._turn()
-                places = [place for place, (number, _) in enumerate(found) if not segment.is_taken(number)]
-                numbers.extend([found[place][0] for place in places])
-                if as_they_are:
-                    _add_jobs(rows, [found[place][1] for place in places], [lines[place] for place in places])
-                    continue
-                for place in places:
-                    number, job = found[place]
-                    rows.add(row_of(with_tries(job, segment.tries_of(number))))
+        chunks, numbers = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)], array("q")
+        async with aclosing(self._reader.rows(name, segment, known, chunks, self._turn)) as several:
+            async for rows in several:
+                for number, job in rows:
+                    if not segment.is_taken(number):
+                        numbers.append(number)
+                        jobs.append(with_tries(job, segment.tries_of(number)))
         return numbers
 
 
@@ -361,24 +351,8 @@ def _waiting_in(draft: Draft) -> tuple[int, float]:
     return waiting, draft.base_bytes * waiting / hot if hot else 0.0
 
 
-@dataclass(slots=True)
-class _Chosen:
-    """The jobs of a spill.
-
-    Attributes:
-        entrypoint, scheduled: of all of them.
-        rows: their rows, in the order in which they are served.
-        jobs: the jobs by id, in the same order.
-    """
-
-    entrypoint: str
-    scheduled: bool
-    rows: SegmentColumns
-    jobs: dict[str, JobRecord]
-
-
-def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[_Chosen]:
-    """Return the last queued jobs of the entrypoint that has most, in slices."""
+def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tuple[bool, list[JobRecord]]]:
+    """Return the last queued jobs of the entrypoint that has most, in slices, with True if they are scheduled."""
     groups: dict[tuple[str, bool], list[tuple[tuple[float, ...], int]]] = {}
     for place, job in enumerate(jobs):
         if (place + 1) % JOBS_PER_SLICE == 0:
@@ -386,49 +360,10 @@ def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[_C
         if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped:
             continue  # figures count dropped texts
         scheduled = job.run_at is not None and job.run_at > now
-        key: tuple[float, ...] = (job.priority, job.sequence)
-        if scheduled:
-            key = RowKey(job.priority, job.sequence, _since(job)).place(scheduled=True)
-        groups.setdefault((job.entrypoint, scheduled), []).append((key, place))
-    (entrypoint, scheduled), found = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
-    chosen = _Chosen(entrypoint, scheduled, SegmentColumns(0.0), {})
-    order = sorted(found)[-number:] if number else []
-    for first in range(0, len(order), LINES_PER_SLICE):
-        some = [jobs[place] for _, place in order[first : first + LINES_PER_SLICE]]
-        _add_jobs(chosen.rows, some)
-        chosen.jobs.update((job.id, job) for job in some)
-        yield
-    return chosen
-
-
-def _since(job: JobRecord) -> float:
-    """Return the time from which a job waits, in seconds since 1970."""
-    return (job.run_at or job.created_at).timestamp()
-
-
-def row_of(job: JobRecord, line: bytes | None = None) -> Row:
-    """Return the row of a job.
-
-    Args:
-        job: the job.
-        line: its line, if that is known.
-    """
-    return Row(
-        job.id,
-        encode_job(job) if line is None else line,
-        RowKey(job.priority, job.sequence, _since(job)),
-        job.unique_key,
-        [stored.suffix for stored in objects_of(job)],
-        single=is_single(job),
-        attempt=job.attempt,
-        spare=None if job.max_attempts is None else max(0, job.max_attempts - job.failures),
-    )
-
-
-def _add_jobs(rows: SegmentColumns, jobs: Sequence[JobRecord], lines: Sequence[bytes] | None = None) -> None:
-    """Add the rows of jobs, with their lines if these are known."""
-    for place, job in enumerate(jobs):
-        rows.add(row_of(job, None if lines is None else lines[place]))
+        groups.setdefault((job.entrypoint, scheduled), []).append((key_of(job).place(scheduled=scheduled), place))
+    (_, later), found = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
+    yield from sorting(found)
+    return later, [jobs[place] for _, place in found[-number:]] if number else []
 
 
 def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str] = ()) -> list[str]:

@@ -118,7 +118,7 @@ class Segments:
             claimed: number of jobs that the commit has claimed, by entrypoint.
         """
         self.loader.landed(draft, claimed)
-        self.writer.landed(draft, draft.header.queue)
+        self.writer.landed(draft)
 
     async def finish(self, seconds: float) -> None:
         """End what is done in the background. The queue is being closed."""

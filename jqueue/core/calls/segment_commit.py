@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import partial
-from itertools import chain
 
-from jqueue.core.blob.segment_columns import SegmentColumns
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_columns
-from jqueue.core.blob.segment_reader import DAMAGED, Rows
-from jqueue.core.blob.segment_writer import row_of
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
+from jqueue.core.blob.segment_reader import DAMAGED
+from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups
 from jqueue.core.blob.segments import Segments
 from jqueue.core.engine import Engine
 from jqueue.core.tasks import in_turns
 from jqueue.core.values import ValueObjects
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import JobRecord
+from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
-from jqueue.domain.operations.bulk import MOST_CONFLICTS, Row, on_conflict_of
+from jqueue.domain.operations.bulk import MOST_CONFLICTS, Row
 from jqueue.domain.segment_index import SegmentIndex
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""
-
-MOST_SPANS = 1000
-"""Number of spans of rows taken from a segment above which it is written again: the manifest has each of them."""
 
 
 class SegmentCommit:
@@ -40,19 +34,28 @@ class SegmentCommit:
         objects: repeats requests that fail.
         preparation: has the limits of the queue.
         seconds: time within which the store must take an object.
+        on_conflict: see `Enqueue`.
 
     Attributes:
         until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
     """
 
     def __init__(
-        self, engine: Engine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+        self,
+        engine: Engine,
+        segments: Segments,
+        objects: ValueObjects,
+        preparation: Preparation,
+        seconds: float,
+        on_conflict: OnConflict = "return",
     ) -> None:
         self._engine = engine
         self._segments, self._sizes = segments, segments.writer.sizes
         self._objects = objects
         self._preparation = preparation
         self._seconds = seconds
+        self._on_conflict = on_conflict
+        self._modes: dict[int, OnConflict] = {}  # of jobs with another one, by their numbers in the call
         self.until = math.inf
         self._few_given = 0  # number of jobs that were never in segments
 
@@ -60,10 +63,6 @@ class SegmentCommit:
     def seconds_left(self) -> float:
         """Seconds within which the next answer of the store must come."""
         return max(0.0, min(self._seconds, self.until - asyncio.get_running_loop().time()))
-
-    @property
-    def _enqueue_bytes(self) -> int:
-        return self._preparation.limits.enqueue_bytes
 
     async def ready(self, operation: EnqueueSegments) -> EnqueueSegments:
         """Return the operation for its first try.
@@ -77,20 +76,14 @@ class SegmentCommit:
 
     async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
         """Return the operation for another try. Errors are as for `ready`."""
-        if not why.stale:
-            return await self._compared(await self._pulled(operation, why.rows))
-        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
-        several = [
-            await self._rewritten(each) if each.is_stale(floor, queue) else [each] for each in operation.segments
-        ]
-        return await self._compared(replace(operation, segments=list(chain.from_iterable(several))))
+        return await self._compared(await self._pulled(operation, why.rows))
 
     async def _compared(self, operation: EnqueueSegments) -> EnqueueSegments:
         """Compare hashes with those of segments in the queue, with turns for the event loop.
 
         The commit does the same for segments that are new by then, or whose index could not be read.
         """
-        if any(table is not None for each in operation.segments for table in each.tables):
+        if any(each.index is not None for each in operation.segments):
             rows, reader = self._engine.draft.jobs.rows, self._segments.reader
             for name, segment in list(rows.segments.items()):
                 index = rows.indexes.get(name)
@@ -116,100 +109,76 @@ class SegmentCommit:
         found = {}
         for each in operation.segments:
             wanted = {row for name, row in rows if name == each.name}
-            for row, job in await self._jobs_of(each, sorted({each.segment.chunk_of(row) for row in wanted})):
+            async for row, job in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
                 if row in wanted:
-                    found[each.name, row] = self._single_of(each, row, job)
-        pulled = operation.pulling(found)
-        several = [
-            await self._rewritten(each) if len(each.taken_spans) > MOST_SPANS else [each] for each in pulled.segments
-        ]
-        return replace(pulled, segments=list(chain.from_iterable(several)))
+                    found[each.name, row] = self._single(job, each.given, each.behind)
+        return operation.pulling(found)
 
-    async def _rewritten(self, new: NewSegment) -> list[NewSegment]:
-        """Write a segment again without the rows taken, for the queue as it is known now; none if no row is left."""
-        columns, first = _columns_of(new), new.segment
-        queue, floor = self._engine.known_queue, self._engine.draft.header.attempt_floor
-        async for row, job in self._all_jobs_of(new):
-            if row not in new.taken:
-                changed = job.evolve(attempt=floor, attempts_before=floor) if new.given else job
-                columns.add(row_of(changed), new.modes[row] if new.modes else 0)
-        if not len(columns):
-            return []
-        encoded = await self._encoded(columns, queue, first.entrypoint, scheduled=first.scheduled)
-        made = await self._create(encoded, queue, new.given, bytes(columns.modes))
-        return [replace(made, behind=new.behind, created_at=new.created_at)]
+    def _single(self, job: JobRecord, given: bool, behind: int = 0) -> tuple[int, NewJob]:
+        """Return the number of a job in the call, and the enqueue that adds it.
 
-    async def _jobs_of(self, new: NewSegment, chunks: Sequence[int]) -> list[tuple[int, JobRecord]]:
-        """Return the number and the job of each row in some chunks of a new segment."""
-        if not chunks:
-            return []
+        Args:
+            job: the job.
+            given: True if the caller has chosen its id.
+            behind: number to add to its own number.
+        """
+        number, most = behind + job.sequence, self._preparation.limits.enqueue_bytes
+        return number, NewJob(job, given, None, self._modes.get(number, self._on_conflict), most)
 
-        async def read() -> list[tuple[int, Rows]]:
-            reader, segment = self._segments.reader, new.segment
-            index = await reader.index(new.name, segment) if new.index is None else new.index
-            return await reader.chunks(new.name, segment, index, chunks)
+    async def _jobs_of(
+        self, new: NewSegment, chunks: Iterable[int] | None = None
+    ) -> AsyncIterator[tuple[int, JobRecord]]:
+        """Yield the number and the job of each row in some chunks of a new segment, or in all."""
+        reader, name, segment = self._segments.reader, new.name, new.segment
+        numbers = sorted(range(segment.chunks) if chunks is None else chunks)
+        if not numbers:
+            return
+        index = new.index or await self._index_of(new)
+        for first in range(0, len(numbers), CHUNKS_AT_ONCE):
+            read = partial(reader.chunks, name, segment, index, numbers[first : first + CHUNKS_AT_ONCE])
+            for _, rows in await self._objects.retried(read, self.seconds_left, reads=True):
+                for found in rows:
+                    yield found
 
-        found = await self._objects.retried(read, self.seconds_left, reads=True)
-        return [row for _, rows in found for row in rows]
+    async def _index_of(self, new: NewSegment) -> SegmentIndex:
+        read = partial(self._segments.reader.index, new.name, new.segment)
+        return await self._objects.retried(read, self.seconds_left, reads=True)
 
-    async def _all_jobs_of(self, new: NewSegment) -> AsyncIterator[tuple[int, JobRecord]]:
-        """Yield the number and the job of each row of a new segment, which is read in parts."""
-        whole = await self._with_index(new)
-        for chunks in _parts_of(new):
-            for found in await self._jobs_of(whole, chunks):
-                yield found
+    async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
+        """Write the rows of several segments of a group again, as few large segments."""
+        of_group: dict[Group, list[NewSegment]] = {}
+        for each in new:
+            group = Group(each.segment.entrypoint, each.segment.scheduled, each.given, each.created_at)
+            of_group.setdefault(group, []).append(each)
+        joined: list[NewSegment] = []
+        jobs = JobGroups(STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
+        for group, several in of_group.items():
+            if len(several) == 1:
+                joined += several
+                continue
+            for each in several:
+                async for _, job in self._jobs_of(each):
+                    jobs.add(group, [job.evolve(sequence=each.behind + job.sequence) if each.behind else job])
+                    for full in jobs.full():
+                        joined.append(await self._written(*full))
+            for rest in jobs.rest():
+                joined.append(await self._written(*rest))
+        return joined
 
-    async def _lines_of(self, new: NewSegment) -> AsyncIterator[tuple[Rows, list[bytes]]]:
-        """Yield the rows of each chunk of a new segment, with their lines."""
-        index = (await self._with_index(new)).index
-        assert index is not None
-        for chunks in _parts_of(new):
-            read = partial(self._read_lines, new, index, chunks)
-            for found in await self._objects.retried(read, self.seconds_left, reads=True):
-                yield found
+    async def _written(self, group: Group, jobs: list[JobRecord]) -> NewSegment:
+        """Encode and store a new segment."""
+        return await self._create(group, await self._encoded(group, jobs))
 
-    async def _read_lines(
-        self, new: NewSegment, index: SegmentIndex, chunks: Sequence[int]
-    ) -> list[tuple[Rows, list[bytes]]]:
-        async with aclosing(self._segments.reader.lines(new.name, new.segment, index, chunks)) as several:
-            return [each async for each in several]
-
-    async def _with_index(self, new: NewSegment) -> NewSegment:
-        """Return a new segment with its index."""
-        if new.index is not None:
-            return new
-        reader = self._segments.reader
-        index = await self._objects.retried(lambda: reader.index(new.name, new.segment), self.seconds_left, reads=True)
-        return replace(new, index=index)
-
-    def _single(self, job: JobRecord, given: bool, mode: int) -> tuple[int, NewJob]:
-        """Return the number of the job of a row, and the enqueue that adds it."""
-        return job.sequence, NewJob(job, given, None, on_conflict_of(mode), self._enqueue_bytes)
-
-    def _single_of(self, new: NewSegment, row: int, job: JobRecord) -> tuple[int, NewJob]:
-        """Return the number of the job of a row of a new segment, and the enqueue that adds it."""
-        number, single = self._single(job, new.given, new.modes[row] if new.modes else 0)
-        return new.behind + number, single
-
-    async def _encoded(
-        self, columns: SegmentColumns, queue: str, entrypoint: str, *, scheduled: bool
-    ) -> EncodedSegment:
+    async def _encoded(self, group: Group, jobs: list[JobRecord]) -> EncodedSegment:
+        """Encode jobs as a segment, and forget them."""
         rows = self._sizes.chunk_rows
-        return await in_turns(encoding_columns(columns, queue, entrypoint, scheduled=scheduled, chunk_rows=rows))
+        encoding = encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows)
+        encoded = await in_turns(encoding)
+        jobs.clear()
+        return encoded
 
-    async def _create(self, encoded: EncodedSegment, queue: str, given: bool, modes: bytes) -> NewSegment:
-        content, segment = bytes(encoded.content), encoded.entry
-        index = encoded.table if given or segment.keys else None
+    async def _create(self, group: Group, encoded: EncodedSegment) -> NewSegment:
+        content, entry, index, _ = encoded
         name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
-        return NewSegment(name, queue, segment, index, given, modes, ids_as_own=encoded.ids_as_own)
-
-
-def _columns_of(new: NewSegment) -> SegmentColumns:
-    """Return columns for the rows of a new segment, which is written again."""
-    return SegmentColumns(0.0, own_ids=new.segment.own_ids, given=new.given)
-
-
-def _parts_of(new: NewSegment) -> Iterator[Sequence[int]]:
-    """Yield the numbers of the chunks of a new segment, some at a time."""
-    chunks = new.segment.chunks
-    return (range(first, min(first + CHUNKS_AT_ONCE, chunks)) for first in range(0, chunks, CHUNKS_AT_ONCE))
+        may_be_there = group.given or entry.keys
+        return NewSegment(name, entry, index if may_be_there else None, group.given, created_at=group.created_at)

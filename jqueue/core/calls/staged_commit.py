@@ -9,13 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from operator import itemgetter
 
-from jqueue.core.blob.segment_columns import SegmentColumns
-from jqueue.core.blob.segment_reader import Rows
-from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, StagedTask
-from jqueue.core.blob.segment_writer import row_of
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.engine import Engine
@@ -33,7 +29,6 @@ from jqueue.domain.operations import (
     StagedReceipt,
     Transaction,
 )
-from jqueue.domain.operations.bulk import conflict_mode
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.domain.size_limit import enqueue_limit
@@ -43,9 +38,6 @@ logger = logger_of("jqueue")
 
 KEPT_FREE = SEGMENTS_KEPT // 8
 """Number of entries of the manifest that a bulk enqueue leaves free, if it can."""
-
-Group = tuple[str, bool, datetime | None]
-"""The entrypoint of rows; True if they are scheduled; the time of their enqueue."""
 
 
 class SegmentsGoneError(StorageError):
@@ -80,12 +72,11 @@ class StagedCommit(SegmentCommit):
         transaction: Transaction,
         on_conflict: OnConflict,
     ) -> None:
-        super().__init__(engine, segments, objects, preparation, seconds)
+        super().__init__(engine, segments, objects, preparation, seconds, on_conflict)
         self.jobs = sum(task.jobs for task in staged)
         self.named_within = STAGED_NAMED_WITHIN
         self._staged = staged
         self._transaction = transaction
-        self._mode = conflict_mode(on_conflict)
         self._there: set[str] = set()
 
     async def operation(self) -> EnqueueSegments:
@@ -105,7 +96,7 @@ class StagedCommit(SegmentCommit):
             new = []
         elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
             new = await self._joined(new)
-        new = [await self._with_index(each) if each.segment.keys else each for each in new]
+        new = [replace(each, index=await self._index_of(each)) if each.segment.keys else each for each in new]
         features = frozenset().union(*(task.features for task in self._staged))
         operation = EnqueueSegments(self.jobs, min(begun, now), new, one_by_one, before, features, self._transaction)
         return await self.ready(operation)
@@ -131,8 +122,9 @@ class StagedCommit(SegmentCommit):
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""
         if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
             return []
-        found = [self._single_of(each, row, job) for each in new async for row, job in self._all_jobs_of(each)]
-        room = enqueue_limit(self._engine.draft, self._enqueue_bytes) - self._engine.draft.taken_bytes
+        found = [self._single(job, False, each.behind) for each in new async for _, job in self._jobs_of(each)]
+        most = self._preparation.limits.enqueue_bytes
+        room = enqueue_limit(self._engine.draft, most) - self._engine.draft.taken_bytes
         if sum(single.stored_bytes() for _, single in found) > room:
             return []
         return sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
@@ -141,9 +133,7 @@ class StagedCommit(SegmentCommit):
         """Return the segments, with the number of jobs of the tasks before each."""
         new, behind = [], 0
         for task in self._staged:
-            for each in task.segments:
-                modes = bytes([self._mode]) * each.segment.rows if self._mode and each.segment.keys else b""
-                new.append(replace(each, behind=behind, modes=modes))
+            new += [replace(each, behind=behind) for each in task.segments]
             behind += task.jobs
         return new
 
@@ -187,46 +177,3 @@ class StagedCommit(SegmentCommit):
                 await self._objects.remove(sorted(suffixes))
         except (JQueueError, OSError, TimeoutError) as error:
             logger.warning("staged segments that are no longer needed are removed later: %s", error)
-
-    async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
-        """Write the rows of segments again, as few large segments."""
-        groups: dict[Group, list[NewSegment]] = {}
-        for each in new:
-            group = each.segment.entrypoint, each.segment.scheduled, each.created_at
-            groups.setdefault(group, []).append(each)
-        joined: list[NewSegment] = []
-        for group, several in groups.items():
-            if len(several) == 1:
-                joined += several
-                continue
-            are_own = all(each.segment.own_ids for each in several)
-            columns = _columns_of(group, own_ids=are_own)
-            for each in several:
-                async for rows, lines in self._lines_of(each):
-                    _add_rows(columns, rows, lines, each)
-                    if len(columns) >= STAGED_ROWS or columns.size >= STAGED_BYTES:
-                        joined.append(await self._written(group, columns))
-                        columns = _columns_of(group, own_ids=are_own)
-            if len(columns):
-                joined.append(await self._written(group, columns))
-        return joined
-
-    async def _written(self, group: Group, columns: SegmentColumns) -> NewSegment:
-        entrypoint, scheduled, created_at = group
-        queue = self._engine.known_queue
-        encoded = await self._encoded(columns, queue, entrypoint, scheduled=scheduled)
-        modes = bytes([self._mode]) * encoded.entry.rows if self._mode and encoded.entry.keys else b""
-        made = await self._create(encoded, queue, False, modes)
-        return replace(made, created_at=created_at)
-
-
-def _columns_of(group: Group, *, own_ids: bool) -> SegmentColumns:
-    """Return columns for the rows of a group. Those without options were enqueued at its time."""
-    created_at = group[2]
-    return SegmentColumns(0.0 if created_at is None else created_at.timestamp(), own_ids=own_ids)
-
-
-def _add_rows(columns: SegmentColumns, rows: Rows, lines: Sequence[bytes], new: NewSegment) -> None:
-    """Add the rows of a chunk of a new segment, with the numbers that they have in the write."""
-    for _, job in rows:
-        columns.add(row_of(job.evolve(sequence=new.behind + job.sequence)))

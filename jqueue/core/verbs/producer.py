@@ -94,7 +94,6 @@ class ProducerVerbs(QueueBase, Producer):
             if not first.complete:
                 async for several in others:
                     await bulk.feed(several)
-            await bulk.finish()
             if not first.complete:
                 bulk.until = loop.time() + seconds
             return await bulk.operation()

@@ -82,7 +82,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
         numbers = range(0)
         try:
-            index = await read_until(seconds, partial(reader.index, name, entry, tables=False), entropy, what)
+            index = await read_until(seconds, partial(reader.index, name, entry), entropy, what)
             for start in range(first, last, CHUNKS_AT_ONCE):
                 numbers = range(start, min(start + CHUNKS_AT_ONCE, last))
                 read = partial(reader.chunks, name, entry, index, numbers)

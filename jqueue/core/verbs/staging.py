@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
-from jqueue.core.blob.segment_staging import SegmentPlace, StagedTask
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.calls.staged_commit import SegmentsGoneError, StagedCommit
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
@@ -42,8 +43,8 @@ class StagingVerbs(QueueBase):
         """True if the queue keeps waiting jobs in segments, so that `enqueue_staged` can name them."""
         return self._bulk_threshold is not None
 
-    async def staging_place(self, *, deadline: Duration | None = None) -> SegmentPlace | None:
-        """Read the queue, and return what tasks need to know to stage segments for it; None if it keeps no segments.
+    async def staging_time(self, *, deadline: Duration | None = None) -> datetime | None:
+        """Read the queue, and return the time of an enqueue of jobs staged from now on; None if it keeps no segments.
 
         Raises:
             StorageError: the store failed.
@@ -51,7 +52,7 @@ class StagingVerbs(QueueBase):
         if not self.takes_segments:
             return None
         await self._done(Configure(), deadline)
-        return SegmentPlace(self._engine.draft.header.queue, self._engine.now())
+        return self._engine.now()
 
     async def enqueue_staged(
         self,

@@ -107,6 +107,8 @@ class Enqueue(Operation):
 
     def prepared(self, preparation: Preparation) -> NewJob:
         """Return the operation, checked, with an id and with durations in seconds."""
+        if not self.has_options:
+            return new_job(preparation, self.entrypoint, self.payload, self.priority)
         options: Any = {name: value for name, value in self.__dict__.items() if name in OPTIONS}
         return new_job(preparation, self.entrypoint, self.payload, self.priority, **options)
 
@@ -189,6 +191,13 @@ class NewJob(Operation):
         self._name_before: datetime | None = None
         self.large = large  # type: ignore[misc] # of this operation
 
+    def placed(self, number: int, created_at: datetime) -> JobRecord:
+        """Return the job with its sequence number and the time of its enqueue."""
+        if self.delay is None:
+            return self.job.evolve(sequence=number, created_at=created_at)
+        run_at = created_at + timedelta(seconds=self.delay)
+        return self.job.evolve(sequence=number, created_at=created_at, run_at=run_at)
+
     def storing(self, stored: StoredObject, name_before: datetime) -> NewJob:
         """Return the enqueue of a job whose payload is in this object."""
         job = self.job.evolve(payload_object=stored)
@@ -264,12 +273,9 @@ class NewJob(Operation):
         return size
 
     def _job(self, draft: Draft, created_at: datetime) -> JobRecord:
-        changes: dict[str, Any] = {"created_at": created_at, "sequence": draft.next_sequence()}
-        if self.delay is not None:
-            changes["run_at"] = created_at + timedelta(seconds=self.delay)
-        if self.id_given:
-            changes["attempt"] = changes["attempts_before"] = draft.header.attempt_floor
-        return self.job.evolve(**changes)
+        job = self.placed(draft.next_sequence(), created_at)
+        floor = draft.header.attempt_floor if self.id_given else 0
+        return job.evolve(attempt=floor, attempts_before=floor) if floor else job
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> JobRecord:
         """Return a completed job for an id that was acked and is gone. Its other fields are the caller's."""

@@ -12,12 +12,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from jqueue.core.blob.segment_object import EncodedSegment
-from jqueue.core.blob.segment_staging import SegmentPlace, SegmentStager, StagedTask
+from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, UnknownOutcomeError
 from jqueue.domain.job_options import OnConflict
@@ -96,14 +97,14 @@ class BulkEnqueue:
         staging: the queue, beside which tasks leave encoded rows.
         limits: the limits of the queue, with the larger payload that this write may set.
         on_conflict: the action if a unique key is taken.
-        place: the queue as segments are staged for it.
+        created_at: the time of the enqueue; None: each task reads its own clock.
     """
 
     columns: Columns
     staging: Staging
     limits: Limits
     on_conflict: OnConflict
-    place: SegmentPlace = field(default_factory=SegmentPlace)
+    created_at: datetime | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, app_id: str, version: int) -> TaskReport:
         """Encode the rows of a task and stage them.
@@ -127,9 +128,9 @@ class BulkEnqueue:
         """Encode the rows of a task as segments, and create each while the next is encoded."""
         from jqueue.spark.enqueue.encoding import RowEncoder
 
-        place, entropy = self.place, self.staging.entropy
-        created_at = self.staging.clock.now() if place.created_at is None else place.created_at
-        stager = SegmentStager(self.limits, created_at, entropy.new_id(), queue=place.queue)
+        entropy = self.staging.entropy
+        created_at = self.staging.clock.now() if self.created_at is None else self.created_at
+        stager = SegmentStager(self.limits, created_at, entropy.new_id())
         encoder = RowEncoder(self.columns, stager, task.partition)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
@@ -140,8 +141,8 @@ class BulkEnqueue:
                 if creating is not None:
                     await creating
                 name = staged_name(app_id, version, f"{task.partition}-{task.attempt}-{entropy.new_id()[:8]}")
-                creating = asyncio.create_task(staged.create(FOLDER + name, bytes(encoded.content)))
-                new.append(NewSegment(name, place.queue, encoded.entry, created_at=created_at))
+                creating = asyncio.create_task(staged.create(FOLDER + name, encoded.content))
+                new.append(NewSegment(name, encoded.entry, created_at=created_at))
                 await asyncio.sleep(0)  # lets it begin
 
             for batch in batches:
@@ -159,13 +160,13 @@ class BulkEnqueue:
 
         Returns:
             The version of the last transaction of the application, or None if the queue remembers none; and these
-            settings with the place.
+            settings with the time of the enqueue.
         """
         async with self._opened() as (queue, _):
             last = None if app_id is None else (await queue.apply(LastTransaction(app_id)))[0]
-            place = await queue.staging_place()
-        assert place is not None  # the store keeps objects
-        return last, replace(self, place=place)
+            created_at = await queue.staging_time()
+        assert created_at is not None  # the store keeps objects
+        return last, replace(self, created_at=created_at)
 
     async def commit(self, reports: Reports, transaction: Transaction) -> StagedReceipt:
         """Add the jobs that the tasks have staged, unless that was done before, and remove what was not needed.

@@ -178,7 +178,7 @@ class SegmentRows:
         reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
 
         async def read() -> tuple[SegmentIndex, Chunks]:
-            index = await reader.index(self.name, self.segment, tables=False)
+            index = await reader.index(self.name, self.segment)
             async with aclosing(reader.parts(self.name, index, wanted)) as parts:
                 return index, [part async for part in parts]
 
