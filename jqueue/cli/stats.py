@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
-from jqueue.core.blob.segment_damage import WARNING, Damage
-from jqueue.core.blob.segment_watch import SegmentWatch, alerts
-from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
@@ -36,7 +33,6 @@ class QueueInfo:
         settings: the settings of the queue as a whole.
         schedules: its cron entries, the next one first.
         why_waiting: the reasons why ready jobs are not claimed, by entrypoint.
-        warnings: sentences for the operator.
         now: the time by the queue's clock.
         one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
     """
@@ -47,7 +43,6 @@ class QueueInfo:
     settings: QueueSettings
     schedules: Sequence[Schedule]
     why_waiting: Mapping[str, str]
-    warnings: Sequence[str]
     now: datetime
     one_object: bool
 
@@ -92,7 +87,7 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
         show("", _schedules(info))
     for line in _settings(info.settings):
         show(f"\n{line}")
-    for warning in info.warnings:
+    for warning in figures.warnings:
         show(Text(f"\nwarning: {printable(warning)}", "yellow"))
 
 
@@ -112,17 +107,12 @@ def _extent(info: QueueInfo) -> str:
 async def _read_info(opened: OpenedQueue) -> QueueInfo:
     state, now = opened.view.header, opened.now()
     schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
-    figures, damage = await opened.stats(), Damage()
-    if isinstance(opened.queue, BlobQueue):
-        watch = SegmentWatch(opened.queue.storage, opened.queue.options.entropy)
-        await watch.look(state, now)
-        damage = watch.damage
-    others = [each for each in figures.warnings if not each.startswith(WARNING)]
+    await opened.view.list_segments()
+    figures = await opened.stats()
     return QueueInfo(
         name=opened.name,
         stats=figures,
         why_waiting=why_waiting(state, figures, now),
-        warnings=[*others, *alerts(state, figures, damage)],
         one_object=opened.queue.capabilities.size_limit,
         rules=dict(state.entrypoints),
         settings=state.settings,
@@ -143,7 +133,7 @@ def as_values(info: QueueInfo) -> dict[str, Any]:
         "segment_jobs": figures.segment_jobs,
         "segment_bytes": figures.segment_bytes,
         "unreadable": figures.unreadable,
-        "warnings": list(info.warnings),
+        "warnings": list(figures.warnings),
         **_counts(figures),
         **totals_values(figures.totals),
         "workers": sum(not record.lost for record in figures.workers),

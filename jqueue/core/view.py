@@ -10,7 +10,7 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
-from jqueue.core.blob.segment_damage import reason_of
+from jqueue.core.blob.segment_damage import CUT_OFF, MISSING, reason_of
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, pieces_of
 from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import read_until
@@ -35,14 +35,18 @@ from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segments import FOLDER, RowKey, Segment
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
+from jqueue.domain.slices import JOBS_PER_SLICE
 from jqueue.domain.stats import Census, QueueStats
 from jqueue.domain.stored_object import StoredObject
 
-JOBS_PER_SLICE = 512
-"""Number of jobs to look at before the event loop gets a turn."""
-
 MOST_AHEAD = 8
 """Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
+
+DUE_READ = 10_000
+"""Largest number of scheduled rows that are due to read for the first jobs. If more are due, others may come first."""
+
+LIST_DEADLINE = 10.0
+"""Seconds for a listing of the segments."""
 
 AT_ONCE = 8
 """Number of entrypoints whose segments are counted at the same time."""
@@ -139,7 +143,7 @@ class QueueView:
             StorageError: the store failed.
         """
         first, size = FirstJobs([], False, {}), 0
-        async with aclosing(self._in_order(now, selection, first.damage, most_due=number)) as found:
+        async with aclosing(self._in_order(now, selection, first.damage, most_due=DUE_READ)) as found:
             async for job in found:
                 if len(first.jobs) == number or (most_bytes is not None and size > most_bytes):
                     return first._replace(more=True)
@@ -266,7 +270,7 @@ class QueueView:
             finally:
                 for task in tasks:
                     task.cancel()
-            census.warnings += self.parts.reader.damage.warnings(segments, self.header.ranges.values())
+            census.warnings += self.damage()
         return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
 
     async def state(self, now: datetime, *, hot: bool = False) -> QueueState:
@@ -292,10 +296,26 @@ class QueueView:
             _raise(damage)
         return state_of(header, tuple(jobs), self.set_aside)
 
-    def forget_damage(self) -> None:
-        """Forget which segments could not be read: they may have been restored."""
-        if self.parts is not None:
-            self.parts.reader.damage.forget()
+    async def list_segments(self) -> None:
+        """Learn by a listing which segments are missing or cut off. What was known of damage before is forgotten.
+
+        If the store fails, nothing is learned: a later listing may succeed.
+        """
+        if self.parts is None or not self.header.segments:
+            return
+        reader = self.parts.reader
+        with suppress(JQueueError):
+            sizes = await read_until(LIST_DEADLINE, reader.sizes, self.parts.entropy, "the list of segments")
+            reader.damage.forget()
+            for name, segment in self.header.segments.items():
+                size = sizes.get(FOLDER + name)
+                if size is None or size < segment.bytes:
+                    reader.damage.note(name, MISSING if size is None else CUT_OFF)
+
+    def damage(self) -> list[str]:
+        """Return a sentence for each segment that is known to be missing or damaged, and still has jobs."""
+        segments, ranges = self.header.segments, self.header.ranges.values()
+        return [] if self.parts is None else self.parts.reader.damage.warnings(segments, ranges)
 
     # Jobs as they are kept
 
@@ -378,7 +398,7 @@ class QueueView:
                     phase = phase_of(job, now)
                     if phase is Phase.SCHEDULED or due == most_due:
                         break
-                    due += phase is Phase.READY
+                    due += 1
                     if selection.matches(job, now):
                         hot[phase].append(job)
         expired = Phase.READY not in wanted  # if ready rows are read, they tell if some have expired

@@ -47,11 +47,6 @@ def phase_of(job: AnyJob, now: datetime) -> Phase:
     return Phase.READY if job.expires_at is None or job.expires_at > now else Phase.EXPIRED
 
 
-def turn_of(job: AnyJob) -> tuple[int, int, datetime]:
-    """Return the place of a job in the order in which jobs are served."""
-    return job.priority, job.sequence, job.created_at
-
-
 def since(job: AnyJob) -> datetime:
     """Return the time since which a job is in its phase. For a scheduled job, that time lies ahead: it is its `run_at`.
 

@@ -36,10 +36,10 @@ from jqueue.domain.operations import (
     Unschedule,
 )
 from jqueue.domain.rules import EntrypointRules
-from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, turn_of
+from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.dead import pattern_of
-from jqueue.server.jobs import search_of, seen_of
+from jqueue.server.jobs import ORDERS, search_of, seen_of
 from jqueue.server.view import View
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
@@ -180,7 +180,7 @@ async def _cancel_found(request: Request) -> dict[str, Any]:
     if seen_at is None or not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
         raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
     search, now = search_of(query), request.view.now
-    jobs = FirstItems[Job](CHUNK, turn_of)
+    jobs = FirstItems[Job](CHUNK, ORDERS["served"])
     async for job in request.view.queue.jobs(now, search.selection):
         if job.status is JobStatus.QUEUED and job.created_at <= seen_at and search.has_text(job):
             jobs.add(job)
@@ -212,7 +212,7 @@ async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> 
     seen_at = request.time("seen_at")
     if seen_at is None:
         raise InvalidJobError("the action needs 'seen_at', the time of the page")
-    group = FirstItems[Job](CHUNK, turn_of)
+    group = FirstItems[Job](CHUNK, ORDERS["served"])
     dead = Selection(frozenset({Phase.DEAD}), frozenset({entrypoint}))
     async for job in request.view.queue.jobs(request.view.now, dead):
         if pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -124,27 +125,22 @@ async def _found(view: View, search: Search, order: str, most: int) -> tuple[Fir
     queue, now, selection, place = view.queue, view.now, search.selection, ORDERS[order]
     first = FirstItems[Job](most, lambda job: (place(job), job.id))
     few, known = view.stats.segment_jobs <= FEW, 0
-    try:
+    with suppress(JobsUnreadableError):  # all others are listed, and the page says which segment cannot be read
         async for job in queue.jobs(now, selection, hot=not few):
             known += 1
             if search.has_text(job):
                 first.add(job)
-    except JobsUnreadableError as error:  # all others are listed
-        view.damage.update(error.segments)
     if few or selection.holder is not None:  # no waiting job has a holder
         return first, 0
     next_jobs: dict[str, Job] = {}
     for phase in {Phase.READY, Phase.SCHEDULED} & (selection.phases or frozenset(Phase)):
         found = await queue.first_jobs(LISTED, now, Selection(frozenset({phase}), selection.entrypoints), LISTED_BYTES)
         next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
-        view.damage.update(found.damage)
     beyond = max(0, await queue.count(now, selection) - known - len(next_jobs))
     if search.text and search.text not in queue.records:
-        try:
+        with suppress(JobsUnreadableError):  # it may be there
             whole = await queue.find(search.text)
             next_jobs |= {} if whole is None else {whole.id: whole}
-        except JobsUnreadableError as error:  # it may be there: the page says which segment cannot be read
-            view.damage.update(error.segments)
     for job in next_jobs.values():
         if search.matches(job, now):
             first.add(job)

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import asdict
 
 from jqueue.core.blob.segment_damage import WARNING
-from jqueue.core.blob.segment_watch import alerts
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.header import Header
 from jqueue.domain.occurrences import as_shown
@@ -42,7 +41,7 @@ def overview(view: View) -> dict[str, Any]:
         "schedules": _schedules(header, view.now),
         "schedules_total": len(header.schedules),
         "store": _store(header, stats),
-        "alerts": alerts(header, stats, view.damage),
+        "alerts": [f"{each[0].upper()}{each[1:]}. All other jobs go on." for each in view.queue.damage()],
     }
 
 

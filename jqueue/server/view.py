@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue.adapters.storage.names import describe
-from jqueue.core.blob.segment_damage import Damage
-from jqueue.core.blob.segment_watch import SegmentWatch
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
@@ -26,6 +24,9 @@ READ_EVERY = 0.5
 COUNT_EVERY = 5.0
 """Seconds after which the figures of an unchanged queue are counted again: rates and states change with time."""
 
+LIST_EVERY = timedelta(seconds=60)
+"""Time between two listings of the segments, which tell which are missing."""
+
 READ_DEADLINE = 20.0
 """Seconds after which a viewer is told that the queue cannot be read."""
 
@@ -40,7 +41,6 @@ class View:
         queue: its jobs.
         stats: the figures.
         lists: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
-        damage: segments that cannot be read, with the reasons: see `jqueue.core.blob.segment_watch`.
     """
 
     number: int
@@ -48,7 +48,6 @@ class View:
     queue: QueueView
     stats: QueueStats
     lists: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    damage: Damage = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def header(self) -> Header:
@@ -72,10 +71,9 @@ class Viewers:
     def __init__(self, queue: JobQueue, clock: Clock) -> None:
         self._clock = clock
         self._queue: Any = queue
-        self._watch: SegmentWatch | None = None
+        self._listed_at: datetime | None = None
         if isinstance(queue, BlobQueue):  # what is known of damaged segments is not shared with the queue itself
             self._queue = DirectQueue(queue.storage, **vars(queue.options))
-            self._watch = SegmentWatch(queue.storage, queue.options.entropy)
         self._reading = asyncio.Lock()
         self._read_at: float | None = None
         self._view: View | None = None
@@ -111,10 +109,10 @@ class Viewers:
         # The time at which the read began: what happened during it, and is not in it, counts as later.
         now = self._now() - timedelta(seconds=self._clock.monotonic() - started)
         if last is None or queue is not last.queue or now - last.now >= timedelta(seconds=COUNT_EVERY):
-            if self._watch is not None and await self._watch.look(queue.header, now):
-                queue.forget_damage()
-            damage = {} if self._watch is None else self._watch.damage
-            self._view = View(last.number + 1 if last else 1, now, queue, await queue.stats(now), damage=damage)
+            if self._listed_at is None or now - self._listed_at >= LIST_EVERY:
+                await queue.list_segments()
+                self._listed_at = now
+            self._view = View(last.number + 1 if last else 1, now, queue, await queue.stats(now))
         self._read_at = started
 
     def _now(self) -> datetime:

@@ -51,7 +51,7 @@ def test_the_statistics_name_a_damaged_segment(path, segments):
     Blocking(path).dequeue("mail")  # the age of the next job needs a read of the segment
     segments["mail"].unlink()
     [warning] = values("stats", path)["warnings"]
-    assert f"Segment .segments/{segments['mail'].name} (mail) cannot be read, and" in warning
+    assert f"segment .segments/{segments['mail'].name} (mail) cannot be read, and" in warning
 
 
 def test_a_list_has_all_jobs_that_can_be_read_and_then_names_the_damaged_segment(path, segments):

@@ -14,7 +14,6 @@ from jqueue import (
     JQueueError,
 )
 from jqueue.core.blob.segment_damage import MISSING
-from jqueue.core.blob.segment_watch import SegmentWatch
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JobsUnreadableError,
@@ -23,7 +22,6 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.operations import Enqueue
-from jqueue.runtime.system import SystemEntropy
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
@@ -75,12 +73,12 @@ async def test_a_missing_segment_is_known_before_anyone_reads_it(damage):
     name = await filled(store)
     if damage is not None:
         await remove_segment(store, name)
-    watch = SegmentWatch(store, SystemEntropy())
-    state = await direct_queue(store).read_state(hot=True)
-    now = datetime.now(UTC)
-    assert await watch.look(state, now)
-    assert ({} if damage is None else {f".segments/{name}": damage}) == watch.damage
-    assert not await watch.look(state, now), "it was listed a moment ago"
+    view = await direct_queue(store).view()
+    await view.list_segments()
+    found = view.damage()
+    expected = [] if damage is None else [(True, True)]
+    assert expected == [(name in each, each.endswith(MISSING)) for each in found]
+    assert list((await view.stats(datetime.now(UTC))).warnings) == found
 
 
 @pytest.mark.parametrize("read", READS)

@@ -13,6 +13,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.operations.lookups import CountQueued, LookAtBacklog
 from jqueue.domain.operations.segments import DropRows
 from jqueue.domain.segment_rows import RowsMissingError
+from jqueue.domain.selection import Phase, Selection, phase_of, place_of
 from jqueue.operations import Cancel, Enqueue, Operation, Purge
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
@@ -132,6 +133,52 @@ async def test_the_figures_equal_a_count_of_all_jobs_one_by_one(storage, seed):
             }
             oldest = min((job.run_at or job.created_at for job in ready), default=None)
             assert stats.oldest_ready_age == (None if oldest is None else now - oldest)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_jobs_of_the_object_and_of_segments_are_chosen_ordered_and_counted_as_one(storage, seed):
+    queue: Any = deep_queue(storage)
+    random, clock = Random(seed), storage.storage.clock
+    start = clock.now()
+    for _ in range(5):
+        await queue.enqueue_many(
+            Enqueue(
+                random.choice("abc"),
+                b"",
+                random.randrange(3),
+                delay=random.choice([None, None, 60, 3000]),
+                expires_at=random.choice([None, None, start + timedelta(minutes=80)]),
+            )
+            for _ in range(12)
+        )
+        if random.randrange(3):
+            await spilled(queue)
+        for job in await queue.dequeue(random.choice("abc"), batch_size=random.randrange(6)):
+            if random.randrange(2):
+                await queue.nack(job, dead=True)
+        await queue.claim_range(random.choice("abc"), 3)
+        clock.advance(timedelta(seconds=random.randrange(100)))
+    await queue.enqueue("a", priority=1)
+    view, every = await queue.view(), (await queue.read_state()).jobs
+    assert (
+        sorted(job.id for job in every)
+        == sorted(await ids(view.jobs(clock.now())))
+        == sorted([i async for i in view.ids()])
+    )
+    assert [job.id for job in every] == [(await view.find(job.id)).id for job in every]
+    phases = ((), (Phase.READY,), (Phase.SCHEDULED,), (Phase.EXPIRED,), (Phase.IN_PROGRESS, Phase.DEAD))
+    selections = [Selection(frozenset(each), frozenset(names)) for each in phases for names in ("", "ac")]
+    for now in (clock.now(), clock.now() + timedelta(minutes=90)):
+        expired = [job for job in every if phase_of(job, now) is Phase.EXPIRED]
+        for selection in (*selections, Selection(older_than=90), Selection(id_prefix=every[0].id[:1])):
+            chosen = sorted((job for job in every if selection.matches(job, now)), key=lambda job: place_of(job, now))
+            ordered = [job async for job in view.jobs(now, selection, in_order=True)]
+            assert [place_of(job, now) for job in chosen] == [place_of(job, now) for job in ordered]
+            assert sorted(await ids(view.jobs(now, selection))) == sorted(job.id for job in ordered)
+            first = await view.first_jobs(7, now, selection)
+            assert (ordered[:7], len(ordered) > 7) == (first.jobs, first.more)
+            if not expired or not {Phase.READY, Phase.SCHEDULED} & (selection.phases or set(Phase)):
+                assert len(chosen) == await view.count(now, selection)
 
 
 # Purges

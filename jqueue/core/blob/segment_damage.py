@@ -21,9 +21,6 @@ MISSING, CUT_OFF = "it is missing", "it is cut off"
 INDEX, OBJECT = "index", "object"
 """Parts of a segment that are no chunks. The second stands for an object that is missing, or that cannot be read."""
 
-Damage = dict[str, str]
-"""The reason why a segment cannot be read, by the end of its name. Readers of rows add to it."""
-
 
 def reason_of(error: JQueueError) -> str:
     """Return why a segment cannot be read, for a sentence that names the segment and says what to do."""

@@ -150,6 +150,14 @@ class SegmentReader:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def sizes(self) -> dict[str, int]:
+        """Return the sizes of the segments that are there, by the ends of their names.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        return {each.suffix: each.size for each in await self._objects.list_beside(FOLDER)}
+
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         with self.damage.reading(name, OBJECT):
             async with self._observers.limited("fetch", self._call_timeout):

@@ -13,16 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core.blob.codec import parse_blob, reading_lines
 from jqueue.core.blob.lines import encode_job
-from jqueue.core.tasks import ask_until
-from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.sequence_numbers import number_unnumbered
-from jqueue.domain.slices import exhaust
-from jqueue.ports.storage import SupportsObjects
-from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
 from jqueue.spark.snapshot.segment_rows import SegmentRows
 from jqueue.spark.staging import absolute
@@ -84,11 +79,7 @@ async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Cont
 
     async def read(queue: FleetQueue) -> Content:
         async with room:
-            data = await _read(queue)
-        try:
-            return _content(queue, data, job_filter)
-        except InvalidBlobError as error:
-            raise InvalidBlobError(f"{queue.name}: {error}") from None
+            return await _content(queue, job_filter)
 
     try:
         return await asyncio.gather(*map(read, queues))
@@ -96,35 +87,24 @@ async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Cont
         await release_all(queues)
 
 
-async def _read(queue: FleetQueue) -> bytes:
+async def _content(queue: FleetQueue, job_filter: JobFilter) -> Content:
+    """Return the wanted jobs of a queue."""
     if isinstance(queue.storage, InMemoryStorage):
         raise InvalidURLError(
             "an in-memory queue is visible only to its own process: give the URL of a file or a store"
         )
-    what = f"{queue.name} could not be read in time"
-    data, etag = await ask_until(DEADLINE, queue.storage.read, SystemEntropy(), what)
-    if etag is None:
+    try:
+        view = await DirectQueue(queue.storage).view(deadline=DEADLINE)
+    except StorageError as error:
+        raise type(error)(f"{queue.name}: {error}") from None
+    if view.absent:
         raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
-    return data
-
-
-def _content(queue: FleetQueue, data: bytes, job_filter: JobFilter) -> Content:
-    """Return the wanted jobs of a queue, given the bytes of its object."""
-    parsed = parse_blob(data)
-    read = exhaust(reading_lines(parsed, {}, {}))
-    jobs = number_unnumbered([*parsed.jobs, *read.jobs.values()])
-    lines = [encode_job(job) for job in jobs if job_filter.matches(job)]
-    return Content(queue.name, lines, len(read.set_aside), _rows_of(queue, parsed.header, job_filter))
+    lines = [encode_job(job) for job in view.records.values() if job_filter.matches(job)]
+    return Content(queue.name, lines, len(view.set_aside), _rows_of(queue, view.header, job_filter))
 
 
 def _rows_of(queue: FleetQueue, header: Header, job_filter: JobFilter) -> list[SegmentRows]:
-    """Return the rows of the wanted segments, as the manifest of the queue has them.
-
-    Raises:
-        InvalidBlobError: the storage of the queue cannot hold segments.
-    """
-    if header.segments and not isinstance(queue.storage, SupportsObjects):
-        raise InvalidBlobError("the queue keeps jobs in segments, which this storage cannot read")
+    """Return the rows of the wanted segments, as the manifest of the queue has them."""
     statuses = frozenset(map(JobStatus, job_filter.statuses or ()))
     found = []
     for name, segment in header.segments.items():
