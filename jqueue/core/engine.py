@@ -26,7 +26,7 @@ from jqueue.core.blob.history_mover import HistoryMover
 from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
-from jqueue.core.requests import OpenWrites, Outcome, Request, SentWrite, answer, is_empty, sleep_while_awaited
+from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, read_until
 from jqueue.core.view import QueueView
@@ -70,6 +70,23 @@ SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
 
 OPERATIONS_PER_SLICE = 256
 """Number of requests after which the event loop gets a turn."""
+
+
+OPEN_WRITES_KEPT = 256
+"""Number of writes of unknown fate that are remembered for callers that have left."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenWrite:
+    """A write that was sent and got no clean answer: it may have landed, or land later.
+
+    Attributes:
+        commit: the id that identifies it.
+        outcomes: the outcome of each request that it carries, if it landed.
+    """
+
+    commit: CommitId
+    outcomes: list[tuple[Request, Outcome]]
 
 
 class Step(Enum):
@@ -188,7 +205,7 @@ class Engine:
         self.generation = object()
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
-        self.open_writes = OpenWrites()
+        self.open_writes: list[OpenWrite] = []
         self.pacing = Pacing(self.clock, self.entropy, self._turn)
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
@@ -242,7 +259,7 @@ class Engine:
         if self.segments is not None:  # drop the rows that earlier commits have loaded, if they are many
             self.segments.loader.begin(self.draft)
             self.pacing.cycle.rows_of_try = 0.0
-        step = Step.READ if read_first or not self.loaded or self.open_writes.writes else Step.APPLY
+        step = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
         while pending := [request for request in requests if request.awaited]:
             self.check_generation(generation)
             reading = step is Step.READ
@@ -277,7 +294,8 @@ class Engine:
                         request.seen_empty and is_empty(outcome) for request, outcome in applied.outcomes
                     ):
                         self.observers.applied(self.draft.header.version, applied.now, applied.outcomes, applied.sweep)
-                        answer(applied.outcomes)
+                        for request, outcome in applied.outcomes:
+                            request.settle(outcome)
                         return late
                     else:
                         self._undo(applied.outcomes)
@@ -424,8 +442,8 @@ class Engine:
 
         A fatal refusal means that it did not land.
         """
-        if isinstance(refusal, StorageFatalError) and self.open_writes.writes:
-            self.open_writes.close({self.open_writes.writes[-1]: Verdict.NOT_DONE})
+        if isinstance(refusal, StorageFatalError) and self.open_writes:
+            self._close({self.open_writes[-1]: Verdict.NOT_DONE})
         self._fail(pending, refusal)
 
     def _fail(self, pending: Sequence[Request], error: Exception) -> None:
@@ -450,7 +468,7 @@ class Engine:
 
     def owes_claims(self) -> bool:
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
-        return any(request.claims_jobs for sent in self.open_writes.writes for request, _ in sent.outcomes)
+        return any(request.claims_jobs for sent in self.open_writes for request, _ in sent.outcomes)
 
     def check_generation(self, generation: object) -> None:
         """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
@@ -573,13 +591,46 @@ class Engine:
         self.check_generation(generation)
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
-        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes.writes}
+        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes}
         landed = [sent for sent, verdict in verdicts.items() if verdict is Verdict.LANDED]
         self.recognised += len(landed)
         for sent in landed:
-            self.observers.landed(sent, 0.0, recognised=True)
-        self.open_writes.close(verdicts)
+            self.observers.landed(sent.commit, sent.outcomes, 0.0, recognised=True)
+        self._close(verdicts)
         return True
+
+    def _close(self, verdicts: Mapping[OpenWrite, Verdict], landed: Sequence[tuple[Request, Outcome]] = ()) -> None:
+        """Close open writes of known fate: deliver the outcomes of those that landed, and release other requests.
+
+        Args:
+            verdicts: the fate of the writes.
+            landed: the outcomes of a write that was never open, as its answer was a clean success.
+        """
+        if verdicts:
+            self.open_writes = [sent for sent in self.open_writes if sent not in verdicts]
+            for sent in verdicts:
+                for request, _ in sent.outcomes:
+                    request.open_writes -= 1
+        for request, outcome in landed:
+            request.settle(outcome)
+        for sent, verdict in verdicts.items():
+            if verdict is Verdict.LANDED:
+                for request, outcome in sent.outcomes:
+                    request.settle(outcome)
+        for sent, verdict in verdicts.items():
+            if verdict is not Verdict.LANDED:
+                for request, _ in sent.outcomes:
+                    request.release(verdict)
+
+    def _forget_old_writes(self) -> None:
+        """Drop the oldest open writes that no caller waits for, as they pile up while none gets through."""
+        old = [
+            sent
+            for sent in self.open_writes[:-OPEN_WRITES_KEPT]
+            if not any(request.awaited for request, _ in sent.outcomes)
+        ]
+        if old:
+            self._close(dict.fromkeys(old, Verdict.UNKNOWABLE))
 
     def _parse(self, data: bytes, queue_id: str) -> ParsedBlob:
         """Parse a blob, and raise StorageFatalError if it belongs to another queue than the known one."""
@@ -637,7 +688,6 @@ class Engine:
                 self._undo(outcomes)
             raise
         self.observers.applied(commit.base_version, applied.now, outcomes, applied.sweep, commit)
-        sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:
             etag = await self._send(content)
@@ -653,17 +703,19 @@ class Engine:
             if generation is not self.generation:
                 raise
             if not (isinstance(error, StorageError) and error.nothing_written):
-                self.open_writes.add(sent)
+                self.open_writes.append(OpenWrite(commit, outcomes))
+                for request, _ in outcomes:
+                    request.open_writes += 1
             self._undo(outcomes)
-            self.open_writes.forget_old()
+            self._forget_old_writes()
             if isinstance(error, CASConflictError):
                 self.pacing.cycle.write(self.clock.monotonic() - started)
             else:
                 self.watch.failed()
             raise
         self.commits += 1
-        self.observers.landed(sent, seconds, recognised=False)
-        self.open_writes.close(dict.fromkeys(self.open_writes.writes, Verdict.NOT_DONE), landed=sent)
+        self.observers.landed(commit, outcomes, seconds, recognised=False)
+        self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if header.history is not None:
             self.history.landed(before, header)

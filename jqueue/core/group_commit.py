@@ -33,7 +33,7 @@ class GroupCommitLoop(BlobQueue):
         self, storage: ObjectStoragePort, stale_timeout: Duration = DEFAULT_CLAIM_TIMEOUT, **options: Any
     ) -> None:
         super().__init__(storage, QueueOptions(stale_timeout=stale_timeout, **options), batch_limit=BATCH_LIMIT)
-        self._writer.calls.closed = f"this {type(self).__name__} is not started: {self._how_to_start}"
+        self._writer.closed = f"this {type(self).__name__} is not started: {self._how_to_start}"
 
     _how_to_start = "call start() first"
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from types import TracebackType
 
-from jqueue.core.requests import Outcome, Request, SentWrite
+from jqueue.core.requests import Outcome, Request
 from jqueue.domain.commits import CommitId
 from jqueue.domain.operations import Operation
 from jqueue.ports.clock import Clock
@@ -88,12 +88,14 @@ class Observers:
             applied = AppliedCalls(base, now, calls, commit)
             self._tell(lambda observer: observer.applied(applied))
 
-    def landed(self, sent: SentWrite, seconds: float, *, recognised: bool) -> None:
+    def landed(
+        self, commit: CommitId, outcomes: Sequence[tuple[Request, Outcome]], seconds: float, *, recognised: bool
+    ) -> None:
         """Tell the observers of a commit that has landed: see `LandedCommit`."""
         if self._present:
-            calls = [(request.operations, outcome) for request, outcome in sent.outcomes]
-            commit = LandedCommit(sent.commit.base_version + 1, calls, seconds, recognised)
-            self._tell(lambda observer: observer.committed(commit))
+            calls = [(request.operations, outcome) for request, outcome in outcomes]
+            landed = LandedCommit(commit.base_version + 1, calls, seconds, recognised)
+            self._tell(lambda observer: observer.committed(landed))
 
     def _tell(self, tell: Callable[[Observer], None]) -> None:
         for observer in self._present:

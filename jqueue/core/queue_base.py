@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from jqueue.core.calls.bulk import BulkEnqueue
-from jqueue.core.calls.claim_registry import ClaimRegistry, HeldClaim
+from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.collection import Collector
 from jqueue.core.queue_options import QueueOptions
 from jqueue.core.requests import Request
@@ -60,11 +60,6 @@ def errors_of(results: list[Any]) -> list[Exception]:
     return [result for result in results if isinstance(result, Exception)]
 
 
-def _has_large(operations: Sequence[Operation]) -> bool:
-    """Return True if an operation has a value that must be stored in an object of its own."""
-    return any(operation.large is not None for operation in operations)
-
-
 class QueueBase(SupportsApply, SupportsWorkers):
     """Turns prepared operations into results, and remembers the claims in them.
 
@@ -101,6 +96,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             max_pending=options.max_pending,
             deadline=self._deadline,
             longest_poll=to_seconds("poll_interval", options.poll_interval),
+            committed=self._committed,
         )
         self._claimed_payloads: ClaimedPayloads | None = None
         self._collector: Collector | None = None
@@ -205,7 +201,8 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     async def _done(self, operation: Change[Result], deadline: Duration | None) -> Result:
         """Prepare and commit one operation, and return its result, in which jobs are records."""
-        results: list[Result] = await self._one(self._checked(operation.prepared(self._preparation)), deadline)
+        operations = (self._checked(operation.prepared(self._preparation)),)
+        results: list[Result] = await self._enter(operations, deadline, convert=first_of)
         return results[0]
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
@@ -236,13 +233,29 @@ class QueueBase(SupportsApply, SupportsWorkers):
     def _seconds(self, deadline: Duration | None) -> float:
         return self._deadline if deadline is None else to_seconds("deadline", deadline)
 
-    def _one(self, operation: Operation, deadline: Duration | None, convert: Convert = first_of) -> Awaitable[Any]:
-        """Commit a prepared operation that hands out no claims; the awaitable returns a list with its result."""
-        operations = (operation,)
-        seconds = self._deadline if deadline is None else self._seconds(deadline)
-        if self._writer.calls.has_space(operations):
-            return self._writer.enter(operations, seconds, True, None, convert)
-        return self._submit(operations, deadline, convert=convert)
+    def _enter(
+        self,
+        operations: Sequence[Operation],
+        deadline: Duration | None,
+        *,
+        atomic: bool = True,
+        wait: Duration | None = None,
+        convert: Convert = all_of,
+    ) -> Request:
+        """Enter prepared operations without large values for one commit. The caller awaits the request.
+
+        Its results have jobs as records, without the payloads that are in objects.
+
+        Args:
+            operations: the operations.
+            deadline: maximum time for the call, in addition to `wait`.
+            atomic: True if one refused operation undoes the others.
+            wait: maximum time to wait for a result that is not empty.
+            convert: see `Request`.
+        """
+        seconds = self._deadline if deadline is None else to_seconds("deadline", deadline)
+        wait_seconds = None if wait is None else to_seconds("wait", wait) or None
+        return self._writer.enter(operations, seconds, atomic, wait_seconds, convert)
 
     def _dequeues(self, entrypoint: object, options: Mapping[str, object]) -> tuple[Dequeue]:
         """Return a prepared dequeue. It is cached by its arguments, as workers repeat the same dequeue.
@@ -292,40 +305,15 @@ class QueueBase(SupportsApply, SupportsWorkers):
         *,
         atomic: bool = True,
         wait: Duration | None = None,
-        answered_empty: bool = False,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations in one commit, and return their results, in which jobs are records.
-
-        Args:
-            operations: the operations.
-            deadline: maximum time for the call, in addition to `wait`.
-            atomic: True if one refused operation undoes the others.
-            wait: maximum time to wait for a result that is not empty.
-            answered_empty: True if the caller has just had an empty answer. No read needs to confirm the same answer.
-            convert: see `Request`.
-        """
-        seconds = self._deadline if deadline is None else self._seconds(deadline)
-        if self._objects is not None and _has_large(operations):
+        """Commit prepared operations of any kind in one commit, and return their results. See `_enter`."""
+        if self._objects is not None and any(operation.large is not None for operation in operations):
             return await self._submit_large(
-                self._objects, operations, seconds, atomic=atomic, wait=wait, convert=convert
+                self._objects, operations, self._seconds(deadline), atomic=atomic, wait=wait, convert=convert
             )
-        wait_seconds = None if wait is None else to_seconds("wait", wait) or None
-        if not self._writer.calls.has_space(operations):
-            seconds = await self._writer.wait_for_space(seconds)
-        request = self._writer.enter(operations, seconds, atomic, wait_seconds, convert)
-        if answered_empty:
-            request.seen_empty = request.waits_for_jobs
-        try:
-            results: list[Any] = await request
-            if request.claims_jobs or operations[0].hands_out_jobs:
-                return await self._with_payloads(request, results)
-        except (asyncio.CancelledError, NotLoadedError):
-            request.caller_cancelled()
-            raise
-        if operations[0].ends_claims:
-            self._claims_ended()
-        return results
+        request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
+        return await self._with_payloads(request, await request)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.
@@ -337,15 +325,21 @@ class QueueBase(SupportsApply, SupportsWorkers):
         if payloads is None or not payloads.has_objects(operations, results):
             return results
         unloaded = NotLoadedError(reason="were not loaded before the queue closed")
-        loaded: list[Any] = await self._writer.objects.load(
-            payloads.loaded(operations, results, request.until), unloaded
-        )
+        try:
+            loaded: list[Any] = await self._writer.objects.load(
+                payloads.loaded(operations, results, request.until), unloaded
+            )
+        except (asyncio.CancelledError, NotLoadedError):
+            request.caller_cancelled()
+            raise
         return loaded
 
-    def _claims_ended(self) -> None:
+    def _committed(self, requests: Sequence[Request]) -> None:
         """Let the collector look for objects that the jobs of ended claims named."""
-        payloads, collector = self._claimed_payloads, self._collector
-        if payloads is not None and collector is not None and (payloads.seen or self._engine.draft.header.segments):
+        collector, payloads = self._collector, self._claimed_payloads
+        if collector is None or payloads is None or not (payloads.seen or self._engine.draft.header.segments):
+            return
+        if any(operation.ends_claims for request in requests for operation in request.operations):
             collector.begin()
 
     async def _submit_large(
@@ -359,7 +353,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         convert: Convert,
     ) -> list[Any]:
         """Store the large values of prepared operations, and commit them."""
-        self._writer.calls.check_open()
+        self._writer.check_open()
         closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
         stored, seconds = await self._writer.objects.store(objects.store(operations, seconds), closed)
         assert self._claimed_payloads is not None

@@ -6,12 +6,12 @@ import asyncio
 import contextvars
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
-from jqueue.domain.commits import CommitId, Verdict
+from jqueue.core.claims import ClaimRegistry
+from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     DeadlineExceededError,
@@ -21,34 +21,50 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import Claim
 from jqueue.domain.operations import Operation, perform
-from jqueue.domain.operations.base import ClaimLog
 from jqueue.domain.segment_rows import RowsMissingError
 
 Callback = Callable[[Any], object]
 
 
+LANDED = Verdict.LANDED
+
+Outcome = list[Any] | JQueueError
+"""The outcome of a request in one try: a result or an error for each operation, or the error that undid them all."""
+
+
 class Callers:
-    """Wakes callers of one event loop, in the order in which they are answered.
+    """The callers of one queue object on one event loop. It wakes them in the order in which they are answered.
+
+    A future of asyncio would do the same for one caller, with a callback of the event loop for each. A commit answers
+    hundreds of calls at once, so that these callbacks would take a part of the time of every call.
 
     Args:
         loop: the event loop.
+        claims: remembers the claims that callers hold.
+        hand_back: hands claims that no caller received back to the queue.
+        resolve: returns the results of a request whose outcome was unknown.
 
     Attributes:
-        loop: as in the arguments.
         answered: the answered calls whose callers are woken next.
         others: callbacks of calls that have more than one.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        claims: ClaimRegistry,
+        hand_back: Callable[[Sequence[Claim]], None],
+        resolve: Callable[[Request, float | None], Awaitable[list[Any]]],
+    ) -> None:
         self.loop = loop
-        self.answered: deque[Awaited] = deque()
-        self.others: dict[Awaited, list[tuple[Callback, contextvars.Context]]] = {}
+        self.claims = claims
+        self.hand_back = hand_back
+        self.resolve = resolve
+        self.answered: deque[Request] = deque()
+        self.others: dict[Request, list[tuple[Callback, contextvars.Context]]] = {}
 
-    def wake_soon(self) -> None:
-        """Wake the callers of the answered calls in the next turn of the event loop. `answered` must be empty yet."""
-        self.loop.call_soon(self._wake)
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake the callers of the answered calls."""
         answered, self.answered = self.answered, deque()
         try:
             while answered:
@@ -63,20 +79,32 @@ class Callers:
         finally:  # a task has let KeyboardInterrupt or SystemExit through: if the loop goes on, the others are woken
             if answered:
                 if not self.answered:
-                    self.wake_soon()
+                    self.loop.call_soon(self.wake)
                 self.answered += answered
 
 
-class Awaited:
-    """An answer that a caller awaits. To a task, it is like a future.
+class Request:
+    """One call: operations that go into one commit. To its caller's task it is like a future of their results.
 
     Args:
+        operations: prepared, in order.
         callers: wakes the caller.
+        atomic: True if one refused operation undoes the others and is raised to the caller.
+        convert: converts the results to the return value of the call, if the outcome becomes known only later.
 
     Attributes:
         awaited: True until it is answered, has failed or is cancelled.
-        outcome: the answer.
+        outcome: its outcome, if it landed.
         error: raised to the caller, if it has failed or is cancelled.
+        verdict: its fate, once known.
+        claims_jobs: True if it hands out claims.
+        due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
+        until: end of the call, its wait for jobs included, on the clock of the event loop.
+        waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
+        seen_empty: True if a state read after the call gave an empty answer.
+        open_writes: number of writes that carried it and whose fate is unknown.
+        in_flight: True while a write that carries it is under way.
+        last_error: the last error that kept it from being done.
         callback: called when it has ended.
         context: the context of the callback.
     """
@@ -85,58 +113,65 @@ class Awaited:
         "__weakref__",
         "_asyncio_future_blocking",
         "_callers",
+        "_convert",
         "_loop",
+        "atomic",
         "awaited",
         "callback",
+        "claims_jobs",
         "context",
+        "due",
         "error",
+        "in_flight",
+        "last_error",
+        "open_writes",
+        "operations",
         "outcome",
+        "seen_empty",
+        "until",
+        "verdict",
+        "waits_for_jobs",
     )
     context: contextvars.Context
 
-    def __init__(self, callers: Callers) -> None:
-        self._asyncio_future_blocking = False
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        callers: Callers,
+        atomic: bool = True,
+        convert: Callable[[list[Any]], Any] = list,
+    ) -> None:
+        self.operations = operations
+        self.atomic = atomic
+        self._convert = convert
         self._callers = callers
         self._loop = callers.loop  # where a task looks for the loop of a future
+        self._asyncio_future_blocking = self.waits_for_jobs = self.seen_empty = self.in_flight = False
         self.awaited = True
-        self.outcome: Any = None
+        self.outcome: Outcome | None = None
         self.error: BaseException | None = None
+        self.verdict: Verdict | None = None
+        self.last_error: BaseException | None = None
         self.callback: Callback | None = None
+        self.due = self.until = math.inf
+        self.open_writes = 0
+        self.claims_jobs = (
+            operations[0].claims_jobs if len(operations) == 1 else any(each.claims_jobs for each in operations)
+        )
+
+    # The methods of a future that a task uses
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self.awaited:
             self._asyncio_future_blocking = True
-            yield self
+            try:
+                yield self
+            except asyncio.CancelledError:
+                self.caller_cancelled()
+                raise
         if self.error is not None:
             raise self.error
         return self.outcome
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until it has ended, for some seconds at most."""
-        ended = asyncio.Event()
-
-        def note(_: Awaited) -> None:
-            ended.set()
-
-        self.add_done_callback(note)
-        try:
-            async with asyncio.timeout(seconds):
-                await ended.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self.remove_done_callback(note)
-
-    def end(self, error: BaseException | None) -> None:
-        """End the wait of the caller, with the outcome or with an error. It must not have ended before."""
-        self.error = error
-        self.awaited = False
-        callers = self._callers
-        if not callers.answered:
-            callers.wake_soon()
-        callers.answered.append(self)
-
-    # Methods of a future that a task calls
 
     def result(self) -> None:
         """Return at once: `__await__` returns the outcome or raises the error."""
@@ -144,7 +179,7 @@ class Awaited:
     def cancel(self, msg: Any | None = None) -> bool:
         """End it, as its caller is cancelled. Return False if it had ended before."""
         if self.awaited:
-            self.end(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
+            self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
             return True
         return False
 
@@ -169,98 +204,23 @@ class Awaited:
         if kept:
             self._callers.others[self] = kept
 
+    async def wait(self, seconds: float) -> None:
+        """Wait until it has ended, for some seconds at most."""
+        ended = asyncio.Event()
 
-LANDED = Verdict.LANDED
+        def note(_: Request) -> None:
+            ended.set()
 
-Outcome = list[Any] | JQueueError
-"""The outcome of a request in one try: a result or an error for each operation, or the error that undid them all."""
+        self.add_done_callback(note)
+        try:
+            async with asyncio.timeout(seconds):
+                await ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.remove_done_callback(note)
 
-
-class RequestOwner(Protocol):
-    """The owner of requests, with the functions that they call back."""
-
-    @property
-    def claims(self) -> ClaimLog:
-        """The claims that its callers hold."""
-
-    def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
-        """Note that a caller gets this outcome now."""
-
-    def reopen(self, operations: Sequence[Operation]) -> None:
-        """Note that the caller did not get the outcome after all."""
-
-    def hand_back(self, claims: Sequence[Claim]) -> None:
-        """Hand claims that no caller received back to the queue."""
-
-    async def resolve(self, request: Request, timeout: float | None) -> list[Any]:
-        """Return the results of a request whose outcome was unknown."""
-
-
-class Request(Awaited):
-    """One call: operations that go into one commit. Its caller awaits it, and gets their results.
-
-    Args:
-        operations: prepared, in order.
-        callers: wakes the caller.
-        owner: the writer that carries the request.
-        atomic: True if one refused operation undoes the others and is raised to the caller.
-        convert: converts the results to the return value of the call, if the outcome becomes known only later.
-
-    Attributes:
-        claims_jobs: True if it hands out claims.
-        due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
-        until: end of the call, its wait for jobs included, on the clock of the event loop.
-        waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
-        seen_empty: True if a state read after the call gave an empty answer.
-        open_writes: number of writes that carried it and whose fate is unknown.
-        in_flight: True while a write that carries it is under way.
-        verdict: its fate, once known.
-        outcome: its outcome, if it landed.
-        last_error: the last error that kept it from being done.
-    """
-
-    __slots__ = (
-        "_convert",
-        "_owner",
-        "atomic",
-        "claims_jobs",
-        "due",
-        "in_flight",
-        "last_error",
-        "open_writes",
-        "operations",
-        "seen_empty",
-        "until",
-        "verdict",
-        "waits_for_jobs",
-    )
-
-    def __init__(
-        self,
-        operations: Sequence[Operation],
-        callers: Callers,
-        owner: RequestOwner,
-        atomic: bool = True,
-        convert: Callable[[list[Any]], Any] = list,
-    ) -> None:
-        self._callers = callers  # as `Awaited` does, without one more call of a function for each call of a queue
-        self._loop = callers.loop
-        self._asyncio_future_blocking = self.waits_for_jobs = self.seen_empty = self.in_flight = False
-        self.awaited = True
-        self.outcome: Outcome | None = None
-        self.error = self.callback = None
-        self.verdict: Verdict | None = None
-        self.last_error: BaseException | None = None
-        self.due = self.until = math.inf
-        self.open_writes = 0
-        self.operations = operations
-        self.atomic = atomic
-        self._owner = owner
-        self._convert = convert
-        if len(operations) == 1:
-            self.claims_jobs = operations[0].claims_jobs
-        else:
-            self.claims_jobs = any(operation.claims_jobs for operation in operations)
+    # Its way through the engine
 
     @property
     def search_key(self) -> Hashable | None:
@@ -319,17 +279,10 @@ class Request(Awaited):
         """Return the error for an unknown outcome. Its `resolve` finds the outcome out."""
         ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
         error = UnknownOutcomeError(
-            what, cause, job_ids=ids, resolver=lambda timeout: self._owner.resolve(self, timeout)
+            what, cause, job_ids=ids, resolver=lambda timeout: self._callers.resolve(self, timeout)
         )
         error.__cause__ = cause
         return error.returning(self._convert)
-
-    def deliver(self, outcome: Outcome) -> None:
-        """Take an outcome that was committed, or found in a state read after the call."""
-        if self.waits_for_jobs and is_empty(outcome):
-            self.seen_empty = True
-        else:
-            self.settle(outcome)
 
     def release(self, verdict: Verdict) -> None:
         """Note that a write which carried it did not land, or that its fate can never be known.
@@ -348,31 +301,45 @@ class Request(Awaited):
             self.verdict = verdict
 
     def settle(self, outcome: Outcome) -> None:
-        """Finish the request with an outcome that was committed, or that needed no commit."""
+        """Take an outcome that was committed, or found in a state read after the call.
+
+        An empty outcome does not end a request that waits for jobs.
+        """
+        self.in_flight = False
+        if self.waits_for_jobs and is_empty(outcome):
+            self.seen_empty = True
+            return
         self.verdict = LANDED
         self.outcome = outcome
         if not self.awaited:
             self.hand_back_claims(outcome)
             return
-        operations = self.operations
-        if not isinstance(outcome, list):
-            self._owner.note(operations, outcome)
-            self.end(outcome)
-            return
-        if len(operations) == 1 and not isinstance(result := outcome[0], JQueueError):
-            operations[0].tell(self._owner.claims, result)  # as `note` does, and below as `end` does
+        callers = self._callers
+        claims = callers.claims
+        if outcome.__class__ is not list:
+            assert isinstance(outcome, JQueueError)
+            claims.lose(outcome)
+            self.error = outcome
         else:
-            self._owner.note(operations, outcome)
+            for operation, result in zip(self.operations, outcome, strict=True):
+                if isinstance(result, JQueueError):
+                    claims.lose(result)
+                else:
+                    operation.tell(claims, result)
         self.awaited = False
-        answered = self._callers.answered
-        if not answered:
-            self._callers.wake_soon()
-        answered.append(self)
+        if not callers.answered:
+            callers.loop.call_soon(callers.wake)
+        callers.answered.append(self)
 
     def fail(self, error: BaseException) -> None:
-        """Finish the request with an error."""
+        """Finish the request with an error, unless it has ended."""
         if self.awaited:
-            self.end(error)
+            self.error = error
+            self.awaited = False
+            callers = self._callers
+            if not callers.answered:
+                callers.loop.call_soon(callers.wake)
+            callers.answered.append(self)
 
     def hand_back_claims(self, outcome: Outcome) -> None:
         """Hand back the claims of an outcome that no caller takes."""
@@ -380,12 +347,12 @@ class Request(Awaited):
             pairs = zip(self.operations, outcome, strict=True)
             claims = [claim for operation, result in pairs for claim in _claims(operation, result)]
             if claims:
-                self._owner.hand_back(claims)
+                self._callers.hand_back(claims)
 
     def caller_cancelled(self) -> None:
         """Note that the caller was cancelled. If the request was answered just now, its claims are handed back."""
         if not self.awaited and self.outcome is not None and self.error is None:
-            self._owner.reopen(self.operations)
+            self._callers.claims.reopen(self.operations)
             self.hand_back_claims(self.outcome)
 
 
@@ -405,72 +372,3 @@ def is_empty(outcome: Outcome) -> bool:
 
 def _claims(operation: Operation, result: Any) -> Sequence[Claim]:
     return () if isinstance(result, JQueueError) else operation.claims(result)
-
-
-OPEN_WRITES_KEPT = 256
-"""Number of writes of unknown fate that are remembered for callers that have left."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentWrite:
-    """One write that was sent: the commit id that identifies it, and the outcome of each request if it landed."""
-
-    commit: CommitId
-    outcomes: tuple[tuple[Request, Outcome], ...]
-
-
-def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
-    """Deliver outcomes that needed no commit, or that one commit carried."""
-    for request, outcome in outcomes:
-        request.in_flight = False
-        if request.waits_for_jobs:
-            request.deliver(outcome)
-        else:
-            request.settle(outcome)
-
-
-class OpenWrites:
-    """The writes of one engine whose fate is unknown.
-
-    Attributes:
-        writes: these writes, the oldest first.
-    """
-
-    def __init__(self) -> None:
-        self.writes: list[SentWrite] = []
-
-    def add(self, sent: SentWrite) -> None:
-        """Keep a write that got no clean answer."""
-        self.writes.append(sent)
-        for request, _ in sent.outcomes:
-            request.open_writes += 1
-
-    def close(self, verdicts: Mapping[SentWrite, Verdict], landed: SentWrite | None = None) -> None:
-        """Close writes of known fate: deliver the outcomes if a write landed, and otherwise release its requests.
-
-        Args:
-            verdicts: the fate of writes that were open.
-            landed: a write that was never open, as its answer was a clean success.
-        """
-        if verdicts:
-            self.writes = [sent for sent in self.writes if sent not in verdicts]
-            for sent in verdicts:
-                for request, _ in sent.outcomes:
-                    request.open_writes -= 1
-        if landed is not None:
-            answer(landed.outcomes)
-        for sent, verdict in verdicts.items():
-            if verdict is Verdict.LANDED:
-                answer(sent.outcomes)
-        for sent, verdict in verdicts.items():
-            if verdict is not Verdict.LANDED:
-                for request, _ in sent.outcomes:
-                    request.release(verdict)
-
-    def forget_old(self) -> None:
-        """Drop the oldest writes that no caller waits for, as open writes pile up while none gets through."""
-        old = [
-            sent for sent in self.writes[:-OPEN_WRITES_KEPT] if not any(request.awaited for request, _ in sent.outcomes)
-        ]
-        if old:
-            self.close(dict.fromkeys(old, Verdict.UNKNOWABLE))

@@ -1,4 +1,4 @@
-"""The task that carries requests to the engine: one at a time, in batches, until nothing is left to do.
+"""The task that carries the calls of a queue object to the engine: in batches, until nothing is left to do.
 
 It starts with the first request and ends when idle, so an unused queue costs nothing. Direct and broker queues share
 it; they differ only in the number of requests in one commit.
@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from jqueue.core.calls.claim_registry import ClaimRegistry
+from jqueue.core.claims import ClaimRegistry
 from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
 from jqueue.core.requests import Callers, Request
 from jqueue.core.values import ObjectCalls
@@ -106,142 +106,6 @@ class Alarms:
 
 def _is_awaited(request: Request | None) -> bool:
     return request is not None and request.awaited
-
-
-class Backlog:
-    """Holds every call from its entry to its answer. If it is full, further callers wait in line.
-
-    Args:
-        limit: number of pending calls from which on further callers wait in line, first come, first served.
-        closed: the reason why no calls are accepted; None while they are.
-
-    Attributes:
-        pending: the calls for the next commit, the oldest first.
-        carried: the calls in the commit that is under way.
-        waiting: the calls that found no job and wait for one.
-        alarms: the deadlines of all these calls.
-    """
-
-    def __init__(self, limit: int, closed: str | None = None) -> None:
-        self.pending: deque[Request] = deque()
-        self.carried: list[Request] = []
-        self.waiting: list[Request] = []
-        self.alarms = Alarms(self.__iter__)
-        self.closed = closed
-        self._limit = limit
-        self._line: deque[asyncio.Future[None]] = deque()
-
-    def __iter__(self) -> Iterator[Request]:
-        yield from self.carried
-        yield from self.waiting
-        yield from self.pending
-
-    def has_space(self, operations: Sequence[Operation]) -> bool:
-        """True if a call can be entered now. A call that only keeps or ends claims always can."""
-        return len(self.pending) < self._limit or not any(operation.needs_space for operation in operations)
-
-    async def wait_for_space(self, seconds: float) -> float:
-        """Wait in line until there is room, and return the seconds that are left.
-
-        Raises:
-            QueueClosedError: the queue takes no calls now.
-            QueueFullError: there was no room in time.
-        """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while len(self.pending) >= self._limit and self.closed is None:
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._wait_in_line()
-            except TimeoutError:
-                raise QueueFullError(
-                    f"{counted(self._limit, 'call is', 'calls are')} waiting for the store already, and no place "
-                    "became free before the deadline: make fewer calls at a time, or set a larger max_pending"
-                ) from None
-        self.check_open()
-        return max(0.0, until - loop.time())
-
-    def check_open(self) -> None:
-        """Check that the queue is open.
-
-        Raises:
-            QueueClosedError: the queue takes no calls now.
-        """
-        if self.closed is not None:
-            raise QueueClosedError(self.closed)
-
-    def take(self, limit: int) -> list[Request]:
-        """Remove the oldest pending calls, and return the ones that have not ended meanwhile."""
-        batch: list[Request] = []
-        if len(self.pending) <= limit:
-            batch = [request for request in self.pending if request.awaited]
-            self.pending.clear()
-        while self.pending and len(batch) < limit:
-            request = self.pending.popleft()
-            if request.awaited:
-                batch.append(request)
-        self._admit(self._limit - len(self.pending))
-        return batch
-
-    def drop_ended(self) -> None:
-        """Forget the waiting calls that have ended.
-
-        On a closed queue, fail calls that still wait for space in the queue.
-        """
-        if self.closed is not None:
-            for request in self.waiting:
-                if isinstance(request.last_error, QueueFullError) and not request.in_flight:
-                    request.fail(QueueClosedError(self.closed))
-        self.waiting = [request for request in self.waiting if request.awaited]
-
-    def close(self, reason: str) -> None:
-        """Take no more calls. From now on, an empty answer is enough for calls that wait for jobs."""
-        self.closed = reason
-        for request in self.waiting:
-            request.stop_waiting()
-        for request in (*self.pending, *self.carried):
-            request.waits_for_jobs = False
-
-    def fail_all(self, error: BaseException | None) -> None:
-        """Fail all calls, as the writer has ended. The error of each says whether it may have been done.
-
-        Args:
-            error: the error that ended the writer; None if it was closed.
-        """
-        requests = list(self)
-        self.carried, self.waiting = [], []
-        self.pending.clear()
-        for request in requests:
-            if request.awaited:
-                if request.in_flight or request.open_writes:
-                    request.fail(request.unknown("the queue's writer ended before the store answered", error))
-                elif error is not None:
-                    request.fail(StorageError("the queue's writer failed, and nothing was done", error))
-                else:
-                    request.fail(
-                        DeadlineExceededError("the queue was closed before the call was sent, and nothing was done")
-                    )
-        self._admit(len(self._line))
-
-    async def _wait_in_line(self) -> None:
-        """Wait to be let in. Another caller may take the place meanwhile, so the caller must check again."""
-        turn = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn in self._line:
-                self._line.remove(turn)
-            self._admit(self._limit - len(self.pending))  # this caller may have been let in already: pass its place on
-            raise
-
-    def _admit(self, free: int) -> None:
-        """Wake as many callers as there are free places."""
-        while free > 0 and self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                free -= 1
 
 
 class FileWatch:
@@ -371,15 +235,22 @@ class QueueEngine(Protocol):
 
 
 class Writer:
-    """Runs one engine.
+    """Holds every call of one queue object from its entry to its answer, and runs the engine.
 
     Args:
         engine: commits the requests.
         claims: remembers the claims that callers get.
         batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
-        max_pending: maximum number of pending requests; further calls wait for room until their deadline.
+        max_pending: maximum number of pending requests; further calls wait in line for room until their deadline.
         deadline: seconds that a call may take by default.
         longest_poll: maximum seconds between reads while a caller waits for jobs.
+        committed: called after a commit with its requests.
+
+    Attributes:
+        pending: the requests for the next commit, the oldest first.
+        waiting: the requests that found no job and wait for one.
+        closed: the reason why no calls are accepted; None while they are.
+        objects: the calls that store or load objects at the moment.
     """
 
     def __init__(
@@ -391,23 +262,28 @@ class Writer:
         max_pending: int,
         deadline: float,
         longest_poll: float,
+        committed: Callable[[Sequence[Request]], None],
     ) -> None:
         self.engine = engine
-        self.note = claims.note
-        self.reopen = claims.reopen
         self.claims = claims
         self.deadline = deadline
         self._batch_limit = batch_limit
         self._max_pending = max_pending
         self._longest_poll = longest_poll
+        self._committed = committed
         self._forks = forks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callers: Callers  # once the loop is known
-        self._begin(None)
+        self.closed: str | None = None
+        self._begin()
 
-    def _begin(self, closed: str | None) -> None:
+    def _begin(self) -> None:
         """Begin without calls and without a task."""
-        self.calls = Backlog(self._max_pending, closed)
+        self.pending: deque[Request] = deque()
+        self._in_line: deque[Request] = deque()
+        self._carried: list[Request] = []
+        self.waiting: list[Request] = []
+        self._alarms = Alarms(self._unfinished)
         self.objects = ObjectCalls()
         self._task: asyncio.Task[None] | None = None
         self._running = False  # True if the task will look for pending calls again
@@ -418,6 +294,14 @@ class Writer:
         self._poll_interval = SHORTEST_POLL
         self._last_read = 0.0  # time when the store's content was last known, on the clock of the event loop
 
+    def _unfinished(self) -> Iterator[Request]:
+        yield from self._carried
+        yield from self.waiting
+        yield from self.pending
+        yield from self._in_line
+
+    # Entering
+
     def enter(
         self,
         operations: Sequence[Operation],
@@ -427,6 +311,8 @@ class Writer:
         convert: Callable[[list[Any]], Any] = list,
     ) -> Request:
         """Enter operations for one commit. The caller awaits the returned request, and gets their results.
+
+        If too many requests are pending, it waits in line, unless it only keeps or ends claims.
 
         Args:
             operations: prepared.
@@ -441,42 +327,60 @@ class Writer:
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._forks != forks():
             self._join_running_loop()
-        calls = self.calls
-        if calls.closed is not None:
-            calls.check_open()
-        request = Request(operations, self._callers, self, atomic, convert)
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
+        request = Request(operations, self._callers, atomic, convert)
         request.until = until = loop.time() + seconds
         if wait is not None:
             request.until = until + wait
             request.waits_for_jobs = True
             if self.engine.watched is not None:
                 request.add_done_callback(self._stopped_waiting)
-            calls.alarms.set(request, until - seconds + wait, Request.stop_waiting)
-            calls.alarms.set(request, request.until, Request.expire)
+            self._alarms.set(request, until - seconds + wait, Request.stop_waiting)
+            self._alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
             request.due = until
-            if until < calls.alarms.first:
-                calls.alarms.arm(until)
+            if until < self._alarms.first:
+                self._alarms.arm(until)
         else:
-            calls.alarms.set(request, until, Request.expire)
-        calls.pending.append(request)
+            self._alarms.set(request, until, Request.expire)
+        if len(self.pending) < self._max_pending or not any(each.needs_space for each in operations):
+            self.pending.append(request)
+        else:
+            request.last_error = QueueFullError(
+                f"{counted(self._max_pending, 'call is', 'calls are')} waiting for the store already, and no place "
+                "became free before the deadline: make fewer calls at a time, or set a larger max_pending"
+            )
+            self._in_line.append(request)
         if self._idle or not self._running:
             self._go_on()
         return request
 
-    async def wait_for_space(self, seconds: float) -> float:
-        """Wait until a call can be entered: see `Backlog.wait_for_space`."""
-        self._join_running_loop()
-        return await self.calls.wait_for_space(seconds)
+    def check_open(self) -> None:
+        """Check that the queue is open.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+        """
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
 
     async def close(self, reason: str, deadline: float) -> None:
         """Take no more calls, finish those under way, and hand back claims that no caller took, by the deadline.
+
+        An empty answer is enough from now on for calls that wait for jobs.
 
         Args:
             reason: error message for later calls.
             deadline: in seconds.
         """
-        self.calls.close(reason)
+        self.closed = reason
+        for request in self._in_line:
+            request.fail(QueueClosedError(reason))
+        for request in self.waiting:
+            request.stop_waiting()
+        for request in (*self.pending, *self._carried):
+            request.waits_for_jobs = False
         self._wake.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
@@ -487,7 +391,7 @@ class Writer:
         if self.engine.owes_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
-        self.calls.fail_all(None)
+        self._fail_all(None)
         await self.engine.finish(until - loop.time())
         await self._files.ended()
 
@@ -501,9 +405,9 @@ class Writer:
 
     def open(self) -> bool:
         """Begin to take calls. Return False if it took them already, in this process and on this event loop."""
-        begun = self.calls.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
+        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
         self._join_running_loop()
-        self.calls.closed = None
+        self.closed = None
         return not begun
 
     async def resolve(self, request: Request, timeout: float | None) -> list[Any]:
@@ -511,8 +415,8 @@ class Writer:
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
             loop = self._join_running_loop()
-            fence = Request([Fence()], self._callers, self)
-            self.calls.alarms.set(fence, loop.time() + seconds, Request.expire)
+            fence = Request([Fence()], self._callers)
+            self._alarms.set(fence, loop.time() + seconds, Request.expire)
             self._send(fence)  # sent even if the queue is closed: it belongs to an earlier call
             try:
                 await fence
@@ -523,16 +427,16 @@ class Writer:
                 raise request.outcome
             pairs = list(zip(request.operations, request.outcome or [], strict=True))
             for operation, result in pairs:
-                if not operation.claims_jobs:
-                    self.note([operation], [result])
+                if isinstance(result, JQueueError):
+                    self.claims.lose(result)
+                elif not operation.claims_jobs:
+                    operation.tell(self.claims, result)
             return [[] if operation.claims_jobs else result for operation, result in pairs]
         if request.verdict is Verdict.NOT_DONE:
             raise DeadlineExceededError(
                 "the operation was certainly not done, and never will be: repeat it if it is still needed"
             )
         raise request.unknown("it is still unknown whether the operation was done", request.last_error)
-
-    # Entering
 
     def _join_running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running loop.
@@ -547,14 +451,15 @@ class Writer:
                 "one queue object was used from two running event loops: make a queue object for each loop"
             )
         moved = self._loop is not None or self._forks != forks()
-        self._forks, self._loop, self._callers = forks(), loop, Callers(loop)
+        self._forks, self._loop = forks(), loop
+        self._callers = Callers(loop, self.claims, self.hand_back, self.resolve)
         if moved:
-            self._begin(self.calls.closed)
+            self._begin()
             self.engine.reset()
         return loop
 
     def _send(self, request: Request) -> None:
-        self.calls.pending.append(request)
+        self.pending.append(request)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -582,55 +487,48 @@ class Writer:
     def _own_request(self, operation: Operation, deadline: float | None) -> Request:
         """Create a request that no caller waits for."""
         loop = asyncio.get_running_loop()
-        request = Request([operation], self._callers, self)
+        request = Request([operation], self._callers)
         if deadline is not None:
-            self.calls.alarms.set(request, loop.time() + deadline, Request.expire)
+            self._alarms.set(request, loop.time() + deadline, Request.expire)
         return request
 
     def _stopped_waiting(self, _: object) -> None:
         """Wake the task if this was the last waiting call, so that it stops watching the folders."""
-        if self._idle and not any(request.awaited for request in self.calls.waiting):
+        if self._idle and not any(request.awaited for request in self.waiting):
             self._wake.set()
 
     # Sending
 
     async def _run(self) -> None:
-        generation = self.engine.generation
+        engine, generation, fenced = self.engine, self.engine.generation, False
         try:
-            await self._commit_until_idle()
+            while True:
+                # Calls gather while the store would refuse a commit, or while it is another writer's turn
+                while self.pending and self.closed is None and (pause := engine.pacing.pause()) > 0:
+                    await self._wait_for_call(pause)
+                batch = self._take_batch()
+                if self.waiting:
+                    self._drop_ended()
+                if batch:
+                    batch[:0] = self.waiting  # the call that has waited longest is served first
+                    activity = engine.activity
+                    await self._commit(batch, read_first=engine.pacing.begin())
+                    self._has_read(activity)
+                    fenced = False
+                elif self.pending:
+                    continue  # they were in line
+                elif self.waiting:
+                    await self._poll_for_jobs()
+                elif engine.owes_claims() and not fenced:
+                    await self._commit([self._own_request(Fence(), self.deadline)])
+                    fenced = True
+                else:
+                    return
         finally:
-            await self.engine.pacing.line.leave()
-            if generation is self.engine.generation:
+            await engine.pacing.line.leave()
+            if generation is engine.generation:
                 self._running = False
                 self._files.end()
-
-    async def _commit_until_idle(self) -> None:
-        fenced = False
-        while True:
-            await self._keep_pace()
-            batch = self._take_batch()
-            self.calls.drop_ended()
-            if batch:
-                batch[:0] = self.calls.waiting  # the call that has waited longest is served first
-                activity = self.engine.activity
-                await self._commit(batch, read_first=self.engine.pacing.begin())
-                self._has_read(activity)
-                fenced = False
-            elif self.calls.waiting:
-                await self._poll_for_jobs()
-            elif self.engine.owes_claims() and not fenced:
-                await self._commit([self._own_request(Fence(), self.deadline)])
-                fenced = True
-            else:
-                return
-
-    async def _keep_pace(self) -> None:
-        """Let calls gather for the next commit while the store would refuse it, or while it is another writer's turn.
-
-        A queue that is being closed tries at once.
-        """
-        while self.calls.pending and self.calls.closed is None and (pause := self.engine.pacing.pause()) > 0:
-            await self._wait_for_call(pause)
 
     async def _wait_for_call(self, seconds: float) -> bool:
         """Wait until a call is entered or the queue is closed. Return False if neither happens within these seconds."""
@@ -649,33 +547,61 @@ class Writer:
         return woken
 
     def _take_batch(self) -> list[Request]:
-        """Take the calls for the next commit.
+        """Take the calls for the next commit: those that have not ended meanwhile.
 
         While the store takes few commits, a direct queue's calls share them too.
         """
-        limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pacing.is_slow else self._batch_limit
-        return self.calls.take(limit)
+        limit, pending = self._batch_limit, self.pending
+        if self.engine.pacing.is_slow:
+            limit = max(limit, BATCH_WHILE_PACED)
+        if len(pending) <= limit:
+            batch = [request for request in pending if request.awaited]
+            pending.clear()
+        else:
+            batch = []
+            while pending and len(batch) < limit:
+                request = pending.popleft()
+                if request.awaited:
+                    batch.append(request)
+        while self._in_line and len(pending) < self._max_pending:
+            request = self._in_line.popleft()
+            if request.awaited:
+                request.last_error = None
+                pending.append(request)
+        return batch
+
+    def _drop_ended(self) -> None:
+        """Forget the waiting calls that have ended.
+
+        On a closed queue, fail calls that still wait for space in the queue.
+        """
+        if self.closed is not None:
+            for request in self.waiting:
+                if isinstance(request.last_error, QueueFullError) and not request.in_flight:
+                    request.fail(QueueClosedError(self.closed))
+        self.waiting = [request for request in self.waiting if request.awaited]
 
     async def _commit(self, requests: list[Request], *, read_first: bool = False) -> None:
         """Commit requests, and clear their list."""
-        calls, generation = self.calls, self.engine.generation
-        calls.carried = requests
-        self._rows_are_late = await self.engine.commit(requests, read_first=read_first)
-        await self.engine.pacing.line.leave(over=False)
-        self.engine.check_generation(generation)
-        calls.waiting = [request for request in requests if request.awaited]
-        calls.carried = []
+        engine, generation = self.engine, self.engine.generation
+        self._carried = requests
+        self._rows_are_late = await engine.commit(requests, read_first=read_first)
+        await engine.pacing.line.leave(over=False)
+        engine.check_generation(generation)
+        self._committed(requests)
+        self.waiting = [request for request in requests if request.awaited]
+        self._carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
-        self.engine.check_generation(generation)
-        if not calls.pending:
-            await self.engine.pacing.line.leave()
+        engine.check_generation(generation)
+        if not self.pending:
+            await engine.pacing.line.leave()
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
         loop, activity = asyncio.get_running_loop(), self.engine.activity
         self._files.begin()
-        due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
+        due = self.engine.next_due() if any(request.search_key is not None for request in self.waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         if self._rows_are_late:
             until_due = LATE_ROWS
@@ -689,7 +615,7 @@ class Writer:
         ):
             return
         polling, self._files.noticed = polling or self._files.noticed, False
-        await self._commit(self.calls.waiting, read_first=polling)
+        await self._commit(self.waiting, read_first=polling)
         if polling or self.engine.activity != activity:
             self._has_read(activity)
 
@@ -715,12 +641,32 @@ class Writer:
         if task is not self._task:
             return
         self._task = None
-        if not self.calls.pending:
-            self.calls.alarms.clear()  # no caller waits
+        if not self.pending:
+            self._alarms.clear()  # no caller waits
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             if error is not None:
                 logger.error("the queue's writer failed: %s", type(error).__name__, exc_info=error)
-            self.calls.fail_all(error)
+            self._fail_all(error)
         if error is not None:
             self.engine.reset()
+
+    def _fail_all(self, error: BaseException | None) -> None:
+        """Fail all calls, as the writer has ended. The error of each says whether it may have been done.
+
+        Args:
+            error: the error that ended the writer; None if it was closed.
+        """
+        requests = list(self._unfinished())
+        self._carried, self.waiting = [], []
+        self.pending.clear()
+        self._in_line.clear()
+        for request in requests:
+            if request.in_flight or request.open_writes:
+                request.fail(request.unknown("the queue's writer ended before the store answered", error))
+            elif error is not None:
+                request.fail(StorageError("the queue's writer failed, and nothing was done", error))
+            else:
+                request.fail(
+                    DeadlineExceededError("the queue was closed before the call was sent, and nothing was done")
+                )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from jqueue.core.pacing import Pacing
-from jqueue.core.requests import Outcome, Request, answer, is_empty, sleep_while_awaited
+from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, read_until
 from jqueue.core.view import QueueView
@@ -180,7 +180,8 @@ class StoreEngine:
                         await self._write(outcomes)
                         return
                     elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
-                        answer(outcomes)
+                        for request, outcome in outcomes:
+                            request.settle(outcome)
                         return
                     else:
                         self._undo(outcomes)
@@ -421,12 +422,8 @@ class StoreEngine:
         failed = self._update_draft(results, {job_id: states[-1] for job_id, states in stages.items()})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:
-            answer(
-                [
-                    (request, with_current_jobs(outcome, results) if outcome.__class__ is list else outcome)
-                    for request, outcome in outcomes
-                ]
-            )
+            for request, outcome in outcomes:
+                request.settle(with_current_jobs(outcome, results) if isinstance(outcome, list) else outcome)
             return
         self._forget_content()
         for (request, outcome), lost in zip(outcomes, failed_changes(outcomes, failed, done), strict=True):
@@ -523,7 +520,7 @@ class StoreEngine:
         """
         request.in_flight = False
         if not isinstance(outcome, list):
-            answer([(request, outcome)])
+            request.settle(outcome)
             return
         errors = [error for of_it in lost for error in of_it.values()]
         full = [error for error in errors if isinstance(error, StoreFullError)]
@@ -532,7 +529,7 @@ class StoreEngine:
             request.last_error = QueueFullError(str(full[0]))
             return
         if refusals and request.atomic:
-            answer([(request, refusals[0])])
+            request.settle(refusals[0])
             return
         if (
             len(lost) == 1
@@ -546,7 +543,7 @@ class StoreEngine:
             without_failed(operation, result, of_it) if of_it else result
             for operation, result, of_it in zip(request.operations, outcome, lost, strict=True)
         ]
-        answer([(request, with_current_jobs(answers, results))])
+        request.settle(with_current_jobs(answers, results))
 
     def _continue_batch(self, request: Request, result: Any, lost: Mapping[str, Exception]) -> bool:
         """Keep the claimed jobs of a batch for its call, which goes on to claim the rest of the batch.

@@ -90,8 +90,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A write with an unknown outcome is forgotten when its caller has left": Bug(
             "core/engine.py",
             "        self.draft.rollback()\n        if",
-            "        self.open_writes.forget_old()\n        self.draft.rollback()\n        if",
-            also=Bug("core/requests.py", "self.writes[:-OPEN_WRITES_KEPT]", "self.writes"),
+            "        self._forget_old_writes()\n        self.draft.rollback()\n        if",
+            also=Bug("core/engine.py", "self.open_writes[:-OPEN_WRITES_KEPT]", "self.open_writes"),
         ),
         "Leaving does not wait until the outcome of the last writes is known": Bug(
             "core/engine.py", "request.claims_jobs for sent in", "False for sent in", seeds=200

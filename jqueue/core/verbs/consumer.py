@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from jqueue.core.queue_base import QueueBase, first_of, nothing
-from jqueue.core.values import NotLoadedError, holds_objects
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
-from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import check_names, takes_options
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
@@ -33,35 +30,19 @@ class ConsumerVerbs(QueueBase, Consumer):
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, options)
-        jobs: list[list[JobRecord]]
-        if wait is not None or not self._writer.calls.has_space(operations):
-            longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
-            jobs = await self._submit(operations, deadline, wait=longest_wait, convert=first_of)
-            return [job_of(job) for job in jobs[0]]
-        seconds = self._deadline if deadline is None else self._seconds(deadline)
-        request = self._writer.enter(operations, seconds, True, None, first_of)
-        try:  # as in `_submit`, which would cost every dequeue one more coroutine
-            jobs = await request
-            if self._objects is not None and holds_objects(jobs[0]):
-                jobs = await self._with_payloads(request, jobs)
-        except (asyncio.CancelledError, NotLoadedError):
-            request.caller_cancelled()
-            raise
-        return [job_of(job) for job in jobs[0]]
+        longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
+        request = self._enter(operations, deadline, wait=longest_wait, convert=first_of)
+        results = await request
+        if self._objects is not None:
+            results = await self._with_payloads(request, results)
+        return [job_of(job) for job in results[0]]
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
-        if result is not None:
+        if result is None:
+            await self._enter((Ack.of(self._claims.find(job_id)),), deadline, convert=first_of)
+        else:
             operation = self._checked(Ack(job_id, result).prepared(self._preparation))
             await self._submit((operation,), deadline, convert=first_of)
-            return
-        seconds = self._deadline if deadline is None else self._seconds(deadline)
-        request = self._writer.enter((Ack.of(self._claims.find(job_id)),), seconds, True, None, first_of)
-        try:  # as in `_submit`, which would cost every ack one more coroutine
-            await request
-        except asyncio.CancelledError:
-            request.caller_cancelled()
-            raise
-        self._claims_ended()
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         return await self._each([Ack(job) for job in jobs], deadline)
@@ -93,7 +74,7 @@ class ConsumerVerbs(QueueBase, Consumer):
 
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
         operation = self._prepared(Heartbeat((job_id,)))
-        await self._one(operation, deadline, nothing)
+        await self._enter((operation,), deadline, convert=nothing)
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
@@ -102,5 +83,5 @@ class ConsumerVerbs(QueueBase, Consumer):
         if not operation.jobs:
             return []
         self._check_size(len(operation.jobs))
-        [errors] = await self._one(operation, deadline)
+        [errors] = await self._enter((operation,), deadline, convert=first_of)
         return list(errors)

@@ -171,7 +171,9 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
     ) -> bool:
         operation = self._prepared(Peek(Dequeue(entrypoint)))
-        [found] = await self._submit((operation,), deadline, wait=wait, answered_empty=True)
+        request = self._enter((operation,), deadline, wait=wait)
+        request.seen_empty = request.waits_for_jobs  # no read needs to confirm the empty answer of before
+        [found] = await request
         return bool(found)
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:

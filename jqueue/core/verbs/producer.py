@@ -54,10 +54,11 @@ class ProducerVerbs(QueueBase, Producer):
             operation = new_job(self._preparation, entrypoint, payload, priority, **options)
         else:  # most calls: Python makes no dictionary and no tuple for the options
             operation = new_job(self._preparation, entrypoint, payload, priority)
+        operations = (self._checked(operation),)
         if operation.large is None:
-            jobs: list[JobRecord] = await self._one(self._checked(operation), deadline)
+            jobs: list[JobRecord] = await self._enter(operations, deadline, convert=first_of)
         else:
-            jobs = await self._submit((self._checked(operation),), deadline, convert=first_of)
+            jobs = await self._submit(operations, deadline, convert=first_of)
         return job_of(jobs[0])
 
     async def enqueue_many(
@@ -83,7 +84,7 @@ class ProducerVerbs(QueueBase, Producer):
         until = loop.time() + seconds
         if not self._engine.loaded:
             await self._done(Configure(), seconds)  # reads it
-        self._writer.calls.check_open()
+        self._writer.check_open()
         bulk = self._new_bulk(seconds)
         closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
 
@@ -106,7 +107,7 @@ class ProducerVerbs(QueueBase, Producer):
                 )
                 if isinstance(answer := bulk.answer(found), Sequence):
                     return answer
-                self._writer.calls.check_open()
+                self._writer.check_open()
                 operation = await self._writer.objects.store(bulk.again(operation, found), closed)
         finally:
             await bulk.end()

@@ -82,21 +82,21 @@ class StagingVerbs(QueueBase):
         check_conflict(on_conflict)
         identity, seconds = checked(transaction, self.options.limits), self._seconds(deadline)
         until = asyncio.get_running_loop().time() + seconds
-        self._writer.calls.check_open()
+        self._writer.check_open()
         commit = self._new_staged(staged, identity, on_conflict, seconds)
         commit.named_within, commit.until = self.staged_named_within, until
         closed = QueueClosedError("the queue was closed before staged segments were added, and nothing was done")
         if (done := await self._done_before(identity, seconds)) is not None:
             await self._tidied(self._remove_own(commit))
             return done
-        self._writer.calls.check_open()
+        self._writer.check_open()
         try:
             operation = await self._writer.objects.store(commit.operation(), closed)
             while True:
                 [found] = await self._submit((operation,), commit.seconds_left, convert=commit.outcome)
                 if not isinstance(found, BulkConflicts):
                     break
-                self._writer.calls.check_open()
+                self._writer.check_open()
                 operation = await self._writer.objects.store(commit.again(operation, found), closed)
         except (
             ObjectMissingError,

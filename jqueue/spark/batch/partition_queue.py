@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from jqueue.core.calls.claim_registry import ClaimRegistry
+from jqueue.core.claims import ClaimRegistry
 from jqueue.core.queue_options import QueueOptions
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe

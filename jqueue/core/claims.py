@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -70,20 +70,6 @@ class ClaimRegistry:
         self._clock = SystemClock() if clock is None else clock
         self._held: dict[str, Entry] = {}  # by the id of the job
         self._ended: dict[str, Entry] = {}
-
-    def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
-        """Note the outcome that a caller gets: the result of each operation, or the error that undid all of them."""
-        if outcome.__class__ is not list:
-            assert isinstance(outcome, JQueueError)
-            self.lose(outcome)
-            return
-        place = 0
-        for result in outcome:
-            if isinstance(result, JQueueError):
-                self.lose(result)
-            else:
-                operations[place].tell(self, result)
-            place += 1  # noqa: SIM113 - `enumerate` costs more for one operation
 
     def lose(self, error: JQueueError) -> None:
         """Forget the claim that an error reports as lost."""
