@@ -103,6 +103,7 @@ class Applied:
 
     Attributes:
         now: the time of the try.
+        store_time: the same by the store's clock; None if it has none.
         outcomes: each applied request, with its outcome.
         sweep: number of requests before the sweep, the sweep, and its result; None if nothing was swept.
         missing: parts of segments to load before the requests are applied again.
@@ -111,6 +112,7 @@ class Applied:
     """
 
     now: datetime
+    store_time: datetime | None
     outcomes: list[tuple[Request, Outcome]] = field(default_factory=list)
     sweep: tuple[int, Operation, int] | None = None
     missing: set[Wanted] = field(default_factory=set)
@@ -256,9 +258,9 @@ class Engine:
         refusal: Exception | None = None
         generation = self.generation
         self.draft.rollback()
-        if self.segments is not None:  # drop the rows that earlier commits have loaded, if they are many
-            self.segments.loader.begin(self.draft)
-            self.pacing.cycle.rows_of_try = 0.0
+        if self.segments is not None and self.draft.header.segments:
+            self.segments.loader.begin(self.draft)  # drops the rows that earlier commits have loaded, if they are many
+        self.pacing.cycle.rows_of_try = 0.0
         step = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
         while pending := [request for request in requests if request.awaited]:
             self.check_generation(generation)
@@ -325,30 +327,33 @@ class Engine:
 
     async def _apply(self, pending: Sequence[Request]) -> Applied:
         """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
-        draft = self.draft
-        await self.history.make_room(draft.header)
-        if self.existed and self.workers.are_due(self.clock.monotonic()):  # a worker that waits creates no queue
-            draft.touch()
-        if self.segments is not None:
-            self.segments.loader.integrate(draft)
-        now = self.now()
-        applied = Applied(now)
-        nothing_for: set[Any] = set()
+        draft, workers, segments = self.draft, self.workers, self.segments
+        if draft.header.history is not None:
+            await self.history.make_room(draft.header)
+        if segments is not None and draft.header.segments:
+            segments.loader.integrate(draft)
+        if (workers.present or workers.left) and self.existed and workers.are_due(self.clock.monotonic()):
+            draft.touch()  # but a worker that waits creates no queue
+        store_time = self.store_time()
+        applied = Applied(store_time or self.clock.now(), store_time)
         claiming: list[Request] = []
         for start in range(0, len(pending), OPERATIONS_PER_SLICE):
             if start:
                 await asyncio.sleep(0)
-            some = pending[start : start + OPERATIONS_PER_SLICE]
-            claiming += [request for request in some if request.claims_jobs]
-            for request in some:
-                if request.awaited and not request.claims_jobs:  # its deadline may have passed just now
+            for request in pending[start : start + OPERATIONS_PER_SLICE]:
+                if request.claims_jobs:
+                    claiming.append(request)
+                elif request.awaited:  # its deadline may have passed just now
                     self._perform(request, applied)
         if (claiming or draft.changed) and (suspects := self.watch.suspects()):
             sweep = Sweep(suspects)
             try:
-                applied.sweep = len(applied.outcomes), sweep, perform(sweep, draft, now)
+                swept = perform([sweep], draft, applied.now)
+                assert isinstance(swept, list)
+                applied.sweep = len(applied.outcomes), sweep, swept[0]
             except RowsMissingError as error:
                 self._note_missing(error, applied)
+        nothing_for: set[Any] = set()  # search keys of the requests that found nothing
         for start in range(0, len(claiming), OPERATIONS_PER_SLICE):
             if start:
                 await asyncio.sleep(0)
@@ -357,36 +362,29 @@ class Engine:
                     self._perform_claiming(request, applied, nothing_for)
         if not draft.changed and _may_still_land(applied.outcomes):
             draft.touch()
-        if self.segments is not None and draft.changed and not applied.missing:
-            self.segments.writer.name_stored(draft, now)
+        if segments is not None and segments.writer.under_way and draft.changed and not applied.missing:
+            segments.writer.name_stored(draft, applied.now)
         return applied
 
     def _perform_claiming(self, request: Request, applied: Applied, nothing_for: set[Any]) -> None:
-        """Apply a request that claims jobs, unless an equal search has found nothing before.
-
-        Args:
-            request: the request.
-            applied: the try.
-            nothing_for: search keys of the requests that found nothing.
-        """
-        draft, key = self.draft, request.search_key
-        if key is None:
+        """Apply a request that claims jobs, unless an equal search has found nothing before."""
+        draft = self.draft
+        if nothing_for:
+            if request.search_key in nothing_for:
+                request.in_flight = True
+                applied.outcomes.append((request, [[]]))
+                return
             before = draft.savepoint()
-            self._perform(request, applied)
-            if draft.savepoint() != before:
-                nothing_for.clear()
-        elif key in nothing_for:
-            request.in_flight = True
-            applied.outcomes.append((request, [[]]))
-        else:
-            outcome = self._perform(request, applied)
-            if outcome is not None and is_empty(outcome):
-                nothing_for.add(key)
+        outcome = self._perform(request, applied)
+        if outcome is not None and is_empty(outcome) and (key := request.search_key) is not None:
+            nothing_for.add(key)
+        elif nothing_for and request.search_key is None and draft.savepoint() != before:
+            nothing_for.clear()
 
     def _perform(self, request: Request, applied: Applied) -> Outcome | None:
         """Apply a request, and note its outcome. Return None if it is left out, as rows that it needs are not there."""
         try:
-            outcome = request.perform(self.draft, applied.now)
+            outcome = perform(request.operations, self.draft, applied.now, atomic=request.atomic)
         except RowsMissingError as error:
             if {each.segment for each in error.wanted} <= self.draft.header.segments.keys():
                 self._note_missing(error, applied)
@@ -667,18 +665,25 @@ class Engine:
             StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
                 that nothing was written.
         """
-        generation, outcomes = self.generation, applied.outcomes
+        generation, draft, outcomes, now = self.generation, self.draft, applied.outcomes, applied.now
+        before, pacing, present = draft.header.history, self.pacing, self.workers
         self.sequence += 1
-        commit = CommitId(self.writer_id, self.sequence, self.draft.header.version)
+        commit = CommitId(self.writer_id, self.sequence, draft.header.version)
         queue = self.known_queue
-        now = self.now()
-        workers = self.workers.records(now.timestamp())
-        cycle = self.pacing.cycle.seconds
-        claimed: Mapping[str, int] = claims_of(self.draft.moves) if self.draft.header.segments else {}
-        before, moved = self.draft.header.history, self.history.moved
-        kept, retention, stuck = self.versions_kept, self.retention, self.history.is_stuck
+        workers = present.records(now.timestamp()) if present.present or present.left else {}
+        claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         header = next_header(
-            self.draft, commit, queue, now, cycle, kept, workers, moved, self._new_name, retention, stuck
+            draft,
+            commit,
+            queue,
+            now,
+            pacing.cycle.seconds,
+            self.versions_kept,
+            workers,
+            self.history.moved,
+            self._new_name,
+            self.retention,
+            before is not None and self.history.is_stuck,
         )
         try:
             content = await in_turns(self.blob.encoding(header))
@@ -687,16 +692,17 @@ class Engine:
             if generation is self.generation:
                 self._undo(outcomes)
             raise
-        self.observers.applied(commit.base_version, applied.now, outcomes, applied.sweep, commit)
-        started = self.pacing.sent()
+        self.observers.applied(commit.base_version, now, outcomes, applied.sweep, commit)
+        pacing.pace.sent = started = self.clock.monotonic()
         try:
             etag = await self._send(content)
             self.check_generation(generation)
-            seconds = self.clock.monotonic() - started
-            self.pacing.cycle.write(seconds)
+            ended = self.clock.monotonic()
+            pacing.cycle.write(ended - started)
             self.blob.settle(header, len(content))
-            self.pacing.landed(self.writer_id, header.commits)
-            self.workers.landed(workers, self.clock.monotonic())
+            pacing.landed(self.writer_id, header.commits)
+            if workers:
+                present.landed(workers, ended)
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
@@ -709,26 +715,26 @@ class Engine:
             self._undo(outcomes)
             self._forget_old_writes()
             if isinstance(error, CASConflictError):
-                self.pacing.cycle.write(self.clock.monotonic() - started)
+                pacing.cycle.write(self.clock.monotonic() - started)
             else:
                 self.watch.failed()
             raise
         self.commits += 1
-        self.observers.landed(commit, outcomes, seconds, recognised=False)
+        self.observers.landed(commit, outcomes, ended - started, recognised=False)
         self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
-        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        self.watch.observed(draft, ended, applied.store_time)
         if header.history is not None:
             self.history.landed(before, header)
         if self.segments is not None:
-            self.segments.landed(self.draft, claimed)
+            self.segments.landed(draft, claimed, len(content))
 
     async def _send(self, content: bytes) -> str:
         """Write the blob if the object is as it was read, and return the new etag."""
-        writing = self._spare.begin_write()
+        self._spare.writing = True
         try:
             etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
         finally:
-            self._spare.end_write(writing)
+            self._spare.written()
         if not etag:
             raise StorageError("the storage adapter returned no etag for a write: its write must return the new etag")
         return etag

@@ -118,7 +118,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         self._engine.workers.leave(run)
 
     async def remove_left(self, deadline: Duration) -> None:
-        if self._engine.workers.have_left:
+        if self._engine.workers.left:
             await self._done(Fence(), deadline)
 
     async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:

@@ -7,12 +7,10 @@ import contextvars
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
-from datetime import datetime
 from typing import Any
 
 from jqueue.core.claims import ClaimRegistry
 from jqueue.domain.commits import Verdict
-from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JQueueError,
@@ -20,8 +18,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.job import Claim
-from jqueue.domain.operations import Operation, perform
-from jqueue.domain.segment_rows import RowsMissingError
+from jqueue.domain.operations import Operation
 
 Callback = Callable[[Any], object]
 
@@ -229,29 +226,6 @@ class Request:
         See `Operation.search_key`.
         """
         return self.operations[0].search_key() if len(self.operations) == 1 else None
-
-    def perform(self, draft: Draft, now: datetime) -> Outcome:
-        """Apply the operations. A refused one does not change the draft; in an atomic request, nor do the others.
-
-        Raises:
-            RowsMissingError: an operation needs rows that are not loaded. The draft is unchanged.
-        """
-        if len(self.operations) == 1:
-            result = perform(self.operations[0], draft, now)
-            return result if isinstance(result, JQueueError) and self.atomic else [result]
-        savepoint = draft.savepoint()
-        results = []
-        for operation in self.operations:
-            try:
-                result = perform(operation, draft, now)
-            except RowsMissingError:
-                draft.rollback(savepoint)
-                raise
-            if self.atomic and isinstance(result, JQueueError):
-                draft.rollback(savepoint)
-                return result
-            results.append(result)
-        return results
 
     def stop_waiting(self) -> None:
         """End the wait for jobs. An empty answer is accepted from now on, and delivered if it was found already."""

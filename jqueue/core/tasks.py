@@ -41,6 +41,9 @@ class SpareTurns:
 
     A write in a thread needs the interpreter's lock after each of its system calls, some twenty times. If the event
     loop were busy meanwhile, the write would wait for a slice each time, and all its callers with it.
+
+    Attributes:
+        writing: True while a commit is being written.
     """
 
     def __init__(self) -> None:
@@ -48,24 +51,23 @@ class SpareTurns:
 
     def forget(self) -> None:
         """Forget the write under way: it belongs to another event loop, or to the process before a fork."""
-        self._written: asyncio.Future[None] | None = None
+        self.writing = False
+        self._end: asyncio.Future[None] | None = None  # awaited by work that stands back
 
-    def begin_write(self) -> asyncio.Future[None]:
-        """Note that a commit is being written. The caller must pass the result to `end_write`."""
-        self._written = asyncio.get_running_loop().create_future()
-        return self._written
-
-    def end_write(self, written: asyncio.Future[None]) -> None:
+    def written(self) -> None:
         """Note that the write has ended."""
-        if self._written is written:
-            self._written = None
-        written.set_result(None)
+        self.writing = False
+        if self._end is not None:
+            self._end.set_result(None)
+            self._end = None
 
     async def next(self) -> None:
         """Give the event loop a turn, and wait for the end of a write, for some milliseconds at most."""
         await one_turn()
-        if self._written is not None:
-            await asyncio.wait([self._written], timeout=LONGEST_WAIT)
+        if self.writing:
+            if self._end is None:
+                self._end = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._end], timeout=LONGEST_WAIT)
 
 
 # Again after failures

@@ -18,43 +18,43 @@ BEAT = 60.0
 
 
 class Workers:
-    """The workers that run on one queue object, by the id of their run."""
+    """The workers that run on one queue object, by the id of their run.
+
+    Attributes:
+        present: describes each worker.
+        left: runs of the workers that have left and whose records are still there.
+    """
 
     def __init__(self) -> None:
-        self._present: dict[str, Describe] = {}
+        self.present: dict[str, Describe] = {}
         self._reported: set[str] = set()
-        self._left: set[str] = set()
+        self.left: set[str] = set()
         self._next = inf
 
     def attend(self, run: str, describe: Describe, now: float) -> None:
         """Add a worker at a time of the monotonic clock."""
-        self._present[run] = describe
+        self.present[run] = describe
         self._next = min(self._next, now + FIRST_BEAT)
 
     def leave(self, run: str) -> None:
         """Remove a worker. The next commit removes its record."""
-        self._present.pop(run, None)
+        self.present.pop(run, None)
         if run in self._reported:
-            self._left.add(run)
-
-    @property
-    def have_left(self) -> bool:
-        """True if workers have left whose records are still there."""
-        return bool(self._left)
+            self.left.add(run)
+        if not self.present:
+            self._next = inf
 
     def are_due(self, now: float) -> bool:
         """Return True if records must be written or removed by a commit of their own."""
-        return bool(self._left) or (bool(self._present) and now >= self._next)
+        return bool(self.left) or (bool(self.present) and now >= self._next)
 
     def records(self, at: float) -> Mapping[str, WorkerRecord | None]:
         """Return the records to write at a time, in seconds since 1970; None for a worker that has left."""
-        if not self._present and not self._left:
-            return {}
-        return {run: describe(at) for run, describe in self._present.items()} | dict.fromkeys(self._left)
+        return {run: describe(at) for run, describe in self.present.items()} | dict.fromkeys(self.left)
 
     def landed(self, runs: Iterable[str], now: float) -> None:
         """Note that the records of these runs were committed, at a time of the monotonic clock."""
         self._reported.update(runs)
-        self._reported -= self._left.intersection(runs)
-        self._left.difference_update(runs)
-        self._next = now + BEAT
+        self._reported -= self.left.intersection(runs)
+        self.left.difference_update(runs)
+        self._next = now + BEAT if self.present else inf

@@ -213,7 +213,7 @@ class StoreEngine:
             if request.awaited:  # its deadline may have passed just now
                 self._perform(request, now, outcomes)
         if (claiming or draft.changed) and (suspects := self._suspects(now)):
-            perform(Sweep(suspects, in_place=self.store.claims_expire_by_clock), draft, now)
+            perform([Sweep(suspects, in_place=self.store.claims_expire_by_clock)], draft, now)
         for place, request in enumerate(claiming):
             if place and not place % OPERATIONS_PER_SLICE:
                 await asyncio.sleep(0)
@@ -231,7 +231,7 @@ class StoreEngine:
     def _perform(self, request: Request, now: datetime, outcomes: list[tuple[Request, Outcome]]) -> Outcome:
         """Apply a request, and note its outcome."""
         request.in_flight = True
-        outcome = request.perform(self.draft, now)
+        outcome = perform(request.operations, self.draft, now, atomic=request.atomic)
         outcomes.append((request, outcome))
         return outcome
 

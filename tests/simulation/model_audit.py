@@ -6,6 +6,7 @@ The model is loaded anew from a version that a person or jqueue 1.0.0 has made.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 
 from jqueue.domain.models import Claim
@@ -142,7 +143,8 @@ class ModelAudit:
         self._replay.begin(record.applied.now, before, after)
         self._replay.compares = False
         for applied in record.applied.calls:
-            self._replay.call(applied)
+            with suppress(Difference):  # the audit of the commit reports it
+                self._replay.call(applied)
         self._replay.compares = True
         surplus = after.last_sequence - self._model.places
         self._model.restore(copy)

@@ -98,19 +98,19 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "A write without an etag overwrites an existing object": Bug(
             "core/engine.py",
-            "writing = self._spare.begin_write()",
-            "self.etag, writing = self.etag or (await self.storage.read())[1], self._spare.begin_write()",
+            "self._spare.writing = True",
+            "self._spare.writing = True\n        self.etag = self.etag or (await self.storage.read())[1]",
         ),
         "A refused operation does not undo the earlier operations of its `apply`": Bug(
-            "core/requests.py", "draft.rollback(savepoint)\n                return result", "return result"
+            "domain/operations/base.py", "begin if atomic or refusal is None else savepoint", "savepoint"
         ),
         "An unexpected exception in one operation fails the whole commit": Bug(
-            "core/requests.py", "perform(self.operations[0], draft", "self.operations[0].change(draft"
+            "domain/operations/base.py", "bug = _bug(operation, error)", "raise error"
         ),
         "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
             "core/engine.py",
             "await self._write(applied)",
-            "answer([each for each in applied.outcomes if each[0].waits_for_jobs])\n"
+            "[each.settle(outcome) for each, outcome in applied.outcomes if each.waits_for_jobs]\n"
             f"{' ' * 24}await self._write(applied)",
         ),
         "The blob does not remember acked jobs": Bug(

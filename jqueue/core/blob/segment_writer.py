@@ -107,9 +107,14 @@ class _Background:
         self._not_before = -float("inf")
 
     @property
+    def under_way(self) -> bool:
+        """True while it writes a segment, or keeps one that no commit has named."""
+        return self._task is not None or self._stored is not None
+
+    @property
     def is_free(self) -> bool:
         """True if the next segment may be written."""
-        return self._task is None and self._stored is None and self._clock.monotonic() >= self._not_before
+        return not self.under_way and self._clock.monotonic() >= self._not_before
 
     def begin(self, work: Work) -> None:
         """Begin to write a segment."""
@@ -124,7 +129,7 @@ class _Background:
         if self._stored is not None and self._clock.monotonic() > self._stored.until:
             self._stored = None  # it is litter, and may be removed
         if self._stored is not None:
-            perform(self._stored.operation, draft, now)
+            perform([self._stored.operation], draft, now)
             self._tried = True
 
     def landed(self, draft: Draft) -> None:
@@ -167,6 +172,7 @@ class SegmentWriter:
     Attributes:
         sizes: the numbers that decide when segments are written.
         named_within: longest time from the creation of a segment to the commit that names it.
+        under_way: True if a segment may be under way, since the last commit that landed.
     """
 
     def __init__(
@@ -196,6 +202,7 @@ class SegmentWriter:
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
         self._spills, self._merges = _Background(self._clock), _Background(self._clock)
+        self.under_way = False
         self._waiting = 0, 0.0
         self._unreadable: dict[str, float] = {}  # segments that could not be read for a merge, and until when
         self._due_at: dict[str, float] = {}  # scheduled segments that were read, and when the last of their rows is due
@@ -214,6 +221,7 @@ class SegmentWriter:
             self._spills.begin(self._spilling(draft))
         if draft.jobs.rows.segments and self._merges.is_free and (work := self._merging(draft)) is not None:
             self._merges.begin(work)
+        self.under_way = self._spills.under_way or self._merges.under_way
 
     async def finish(self, seconds: float) -> None:
         """Cancel spills and merges. Their objects without a commit are litter."""

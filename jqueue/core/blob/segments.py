@@ -110,15 +110,19 @@ class Segments:
                 named.update((await self.reader.index(name, segment)).objects)
         return named
 
-    def landed(self, draft: Draft, claimed: Mapping[str, int]) -> None:
+    def landed(self, draft: Draft, claimed: Mapping[str, int], size: int) -> None:
         """Note a commit that has landed: load rows ahead, and begin to write a segment if that is due.
 
         Args:
             draft: without changes.
             claimed: number of jobs that the commit has claimed, by entrypoint.
+            size: bytes of the blob.
         """
-        self.loader.landed(draft, claimed)
-        self.writer.landed(draft)
+        if claimed:
+            self.loader.landed(draft, claimed)
+        hot_bytes = self.writer.sizes.hot_bytes
+        if draft.header.segments or self.writer.under_way or (hot_bytes is not None and size >= hot_bytes):
+            self.writer.landed(draft)
 
     async def finish(self, seconds: float) -> None:
         """End what is done in the background. The queue is being closed."""

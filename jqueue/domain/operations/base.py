@@ -199,29 +199,50 @@ def _id_of(reference: JobReference) -> str:
     return reference.id if isinstance(reference, Job) else reference.job_id
 
 
-def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
-    """Apply an operation to a draft. Return its result, or the error that refused it, with the draft unchanged.
+def perform(
+    operations: Sequence[Operation], draft: Draft, now: datetime, *, atomic: bool = False
+) -> list[Any] | JQueueError:
+    """Apply operations to a draft. Return the result of each, or the error that refused it, which changes nothing.
+
+    Args:
+        operations: in order.
+        draft: the draft.
+        now: the time.
+        atomic: True if one refused operation undoes the others, so that its error alone is returned.
 
     Raises:
-        RowsMissingError: it needs rows that are not loaded and can be. The draft is unchanged.
+        RowsMissingError: one needs rows that are not loaded and can be. The draft is unchanged.
     """
-    savepoint = draft.savepoint()
-    try:
-        return operation.change(draft, now)
-    except JQueueError as error:
-        draft.rollback(savepoint)
+    results: list[Any] = []
+    begin = savepoint = draft.savepoint()
+    for operation in operations:
+        if results:
+            savepoint = draft.savepoint()
+        try:
+            results.append(operation.change(draft, now))
+        except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
+            refusal = _refusal(operation, draft, error)
+            draft.rollback(begin if atomic or refusal is None else savepoint)
+            if refusal is None:
+                raise
+            if atomic:
+                return refusal
+            results.append(refusal)
+    return results
+
+
+def _refusal(operation: Operation, draft: Draft, error: Exception) -> JQueueError | None:
+    """Return the error that refuses an operation, or None if it must be applied again with more rows."""
+    if isinstance(error, JQueueError):
         return error
-    except RowsMissingError as error:
-        draft.rollback(savepoint)
+    bug = _bug(operation, error)
+    if isinstance(error, RowsMissingError):
         rows = draft.jobs.rows
         if not all(rows.is_loaded(each) for each in error.wanted):
-            raise
+            return None
         damaged = (rows.damage_of(each.segment) for each in sorted(error.wanted, key=str))
-        bug = _bug(operation, error)  # it would ask for the same rows again and again
-        return next((damage for damage in damaged if damage is not None), bug)
-    except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
-        draft.rollback(savepoint)
-        return _bug(operation, error)
+        return next((damage for damage in damaged if damage is not None), bug)  # else it would ask for them for ever
+    return bug
 
 
 def _bug(operation: Operation, error: Exception) -> JQueueError:
