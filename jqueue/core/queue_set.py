@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from itertools import chain
-from typing import Any, NoReturn, Self, TypeVar, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 from jqueue.core.queue_base import errors_of
 from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
@@ -31,12 +30,9 @@ from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, DequeueOptions, JobReference, Nack, Operation
 from jqueue.domain.printable import counted
-from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.domain.workers import by_name
+from jqueue.domain.stats import QueueStats, sum_of
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers
-
-Figures = TypeVar("Figures", bound=EntrypointStats)
 
 logger = logger_of("jqueue")
 
@@ -421,7 +417,7 @@ class QueueSet(JobQueue):
             if isinstance(each, BaseException) and (each not in missing or len(missing) == len(found)):
                 raise each
         absent = QueueStats(warnings=tuple(map(str, missing)))
-        return _sum_of(QueueStats, [each for each in found if isinstance(each, QueueStats)] + [absent])
+        return sum_of(QueueStats, [each for each in found if isinstance(each, QueueStats)] + [absent])
 
     (
         (enqueue, enqueue_many, result, cancel, reschedule, reprioritise, redrive, purge, requeue_stale),
@@ -493,30 +489,3 @@ def _references(operation: object) -> Sequence[JobReference]:
     if not isinstance(operation, Operation):
         raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
     return operation.references()
-
-
-def _sum_of(kind: type[Figures], several: Sequence[Figures]) -> Figures:
-    """Add up figures: counts are added, ages are the oldest, and a flag holds if it holds for all."""
-    total: dict[str, Any] = {}
-    for name in (field.name for field in fields(kind)):
-        values = [value for each in several if (value := getattr(each, name)) is not None]
-        match values:
-            case []:
-                continue
-            case [bool(), *_]:
-                total[name] = all(values)
-            case [timedelta(), *_]:
-                total[name] = max(values)
-            case [tuple(), *_]:
-                together = tuple(chain.from_iterable(values))
-                total[name] = by_name(together) if name == "workers" else together
-            case [Mapping(), *_] if name == "entrypoints":
-                total[name] = {
-                    entrypoint: _sum_of(EntrypointStats, [each[entrypoint] for each in values if entrypoint in each])
-                    for entrypoint in sorted(set(chain.from_iterable(values)))
-                }
-            case [Mapping(), *_]:
-                total[name] = dict(sum(map(Counter, values), Counter()))
-            case [first, *others]:
-                total[name] = sum(others, first)
-    return kind(**total)

@@ -252,7 +252,7 @@ class QueueView:
         """
         census = Census(now)
         for some in self._slices():
-            census.count_all(some)
+            census.count(some)
             await asyncio.sleep(0)
         if (segments := self._segments()) and self.parts is not None:
             seconds = self.deadline if deadline is None else deadline

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any, TypeVar
 
 from jqueue.domain.counters import OTHERS
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.printable import counted
-from jqueue.domain.ranges import Range
 from jqueue.domain.rates import claims_left
 from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.segments import SEGMENTS_KEPT
@@ -108,19 +109,28 @@ class Census:
     def __init__(self, now: datetime) -> None:
         self.now = now
         self.warnings: list[str] = []
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
         self._holders: Counter[str] = Counter()
 
-    def count(self, job: JobRecord) -> None:
-        """Count one job."""
-        self._tally(job.entrypoint).count(job, self.now)
-        if job.holder is not None and job.status is JobStatus.IN_PROGRESS:
-            self._holders[job.holder] += 1
-
-    def count_all(self, jobs: Iterable[JobRecord]) -> None:
-        """Count jobs."""
+    def count(self, jobs: Iterable[JobRecord]) -> None:
+        """Count jobs one by one."""
+        now = self.now
         for job in jobs:
-            self.count(job)
+            tally = self._tallies[job.entrypoint]
+            tally.results_dropped += job.result_dropped > 0
+            tally.errors_dropped += job.error_dropped > 0
+            if job.status is JobStatus.IN_PROGRESS:
+                tally.count_claimed(1, job.claimed_at)
+                if job.holder is not None:
+                    self._holders[job.holder] += 1
+            elif job.status is JobStatus.DEAD:
+                tally.dead += 1
+            elif job.status is JobStatus.COMPLETED:
+                tally.completed += 1
+            elif job.run_at is not None and job.run_at > now:
+                tally.scheduled += 1
+            elif job.expires_at is None or job.expires_at > now:
+                tally.count_ready(1, job.run_at or job.created_at)
 
     def count_waiting(self, entrypoint: str, ready: int, scheduled: int, oldest: datetime | None) -> None:
         """Count queued jobs of an entrypoint that are not looked at one by one.
@@ -132,27 +142,13 @@ class Census:
             oldest: the earliest time at which one of the ready jobs became ready; None if it is not known, or no
                 earlier than that of another job.
         """
-        self._tally(entrypoint).count_waiting(ready, scheduled, oldest)
+        tally = self._tallies[entrypoint]
+        tally.scheduled += scheduled
+        tally.count_ready(ready, oldest)
 
     def oldest_of(self, entrypoint: str) -> datetime | None:
         """Return the earliest time at which one of the ready jobs so far became ready; None if none is known."""
-        return self._tally(entrypoint).oldest
-
-    def waiting(self) -> dict[str, tuple[int, int]]:
-        """Return the numbers of ready and of scheduled jobs so far, by entrypoint."""
-        return {name: (tally.ready, tally.scheduled) for name, tally in self._tallies.items()}
-
-    def _count_range(self, held: Range) -> None:
-        """Count the jobs that are in progress in a range."""
-        self._tally(held.entrypoint).count_claimed(held.rows, held.claimed_at)
-        if held.holder is not None:
-            self._holders[held.holder] += held.rows
-
-    def _tally(self, entrypoint: str) -> _Tally:
-        tally = self._tallies.get(entrypoint)
-        if tally is None:
-            tally = self._tallies[entrypoint] = _Tally()
-        return tally
+        return self._tallies[entrypoint].oldest
 
     def figures(
         self, header: Header, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
@@ -170,46 +166,37 @@ class Census:
         blob_bytes = header.settings.blob_bytes or limits.blob_bytes
         most = enqueue_share(blob_bytes)
         paused = {name for name, rules in header.entrypoints.items() if rules.paused}
-        for name in (*paused, *header.counters):
-            if name != OTHERS:
-                self._tallies.setdefault(name, _Tally())
         for held in header.ranges.values():
-            self._count_range(held)
-        tallies = self._tallies.values()
-        results, errors = (
-            sum(tally.results_dropped for tally in tallies),
-            sum(tally.errors_dropped for tally in tallies),
-        )
-        waiting = sum(tally.ready + tally.scheduled > 0 for tally in tallies)
-        warnings = [*self.warnings, *_warnings(set_aside, taken, most, results, errors)]
+            self._tallies[held.entrypoint].count_claimed(held.rows, held.claimed_at)
+            if held.holder is not None:
+                self._holders[held.holder] += held.rows
+        totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None
+        entrypoints = {
+            name: self._tallies[name].figures(
+                now, name in paused, None if totals is None else totals.get(name, Totals())
+            )
+            for name in sorted({*self._tallies, *paused, *header.counters} - {OTHERS})
+        }
+        others = EntrypointStats(totals=None if totals is None else totals.get(OTHERS, Totals()))
+        whole = sum_of(EntrypointStats, [*entrypoints.values(), others])
+        waiting = sum(each.ready + each.scheduled > 0 for each in entrypoints.values())
+        warnings = [
+            *self.warnings,
+            *_warnings(set_aside, taken, most, whole.results_dropped, whole.errors_dropped),
+        ]
         if taken > WARN_SHARE * most and waiting > SEGMENTS_KEPT:
             warnings.append(
                 f"{waiting} entrypoints have waiting jobs, and most of these jobs stay in the blob: each segment holds "
                 f"jobs of one entrypoint, and a queue has at most {SEGMENTS_KEPT} segments. Use fewer entrypoints, or "
                 "several queues"
             )
-        oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
-        claim = min((tally.claim for tally in tallies if tally.claim is not None), default=None)
-        totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None
         return QueueStats(
-            ready=sum(tally.ready for tally in tallies),
-            scheduled=sum(tally.scheduled for tally in tallies),
-            in_progress=sum(tally.in_progress for tally in tallies),
-            dead=sum(tally.dead for tally in tallies),
-            oldest_ready_age=_age(oldest, now),
+            **{each.name: getattr(whole, each.name) for each in fields(whole)},
             version=header.version,
-            completed=sum(tally.completed for tally in tallies),
-            results_dropped=results,
-            errors_dropped=errors,
             size=size,
             size_limit=most,
             unreadable=len(set_aside),
-            oldest_claim_age=_age(claim, now),
-            totals=None if totals is None else sum(totals.values(), Totals()),
-            entrypoints={
-                name: tally.figures(now, name in paused, None if totals is None else totals.get(name, Totals()))
-                for name, tally in sorted(self._tallies.items())
-            },
+            entrypoints=entrypoints,
             holders=dict(sorted(self._holders.items())),
             workers=by_name(
                 record.evolve(busy=self._holders[record.holder], lost=record.is_lost(now.timestamp()))
@@ -220,6 +207,36 @@ class Census:
             segment_jobs=sum(segment.waiting for segment in header.segments.values()),
             segment_bytes=sum(segment.bytes for segment in header.segments.values()),
         )
+
+
+Figures = TypeVar("Figures", bound=EntrypointStats)
+
+
+def sum_of(kind: type[Figures], several: Sequence[Figures]) -> Figures:
+    """Add up figures: counts are added, ages are the oldest, and a flag holds if it holds for all."""
+    total: dict[str, Any] = {}
+    for name in (field.name for field in fields(kind)):
+        values = [value for each in several if (value := getattr(each, name)) is not None]
+        match values:
+            case []:
+                continue
+            case [bool(), *_]:
+                total[name] = all(values)
+            case [timedelta(), *_]:
+                total[name] = max(values)
+            case [tuple(), *_]:
+                together = tuple(chain.from_iterable(values))
+                total[name] = by_name(together) if name == "workers" else together
+            case [Mapping(), *_] if name == "entrypoints":
+                total[name] = {
+                    entrypoint: sum_of(EntrypointStats, [each[entrypoint] for each in values if entrypoint in each])
+                    for entrypoint in sorted(set(chain.from_iterable(values)))
+                }
+            case [Mapping(), *_]:
+                total[name] = dict(sum(map(Counter, values), Counter()))
+            case [first, *others]:
+                total[name] = sum(others, first)
+    return kind(**total)
 
 
 def why_waiting(header: Header, stats: QueueStats, now: datetime) -> dict[str, str]:
@@ -291,28 +308,13 @@ class _Tally:
     oldest: datetime | None = None
     claim: datetime | None = None
 
-    def count(self, job: JobRecord, now: datetime) -> None:
-        self.results_dropped += job.result_dropped > 0
-        self.errors_dropped += job.error_dropped > 0
-        if job.status is JobStatus.IN_PROGRESS:
-            self.count_claimed(1, job.claimed_at)
-        elif job.status is JobStatus.DEAD:
-            self.dead += 1
-        elif job.status is JobStatus.COMPLETED:
-            self.completed += 1
-        elif job.run_at is not None and job.run_at > now:
-            self.scheduled += 1
-        elif job.expires_at is None or job.expires_at > now:
-            self.count_waiting(1, 0, job.run_at or job.created_at)
-
     def count_claimed(self, jobs: int, since: datetime | None) -> None:
         self.in_progress += jobs
         if since is not None and (self.claim is None or since < self.claim):
             self.claim = since
 
-    def count_waiting(self, ready: int, scheduled: int, since: datetime | None) -> None:
-        self.ready += ready
-        self.scheduled += scheduled
+    def count_ready(self, jobs: int, since: datetime | None) -> None:
+        self.ready += jobs
         if since is not None and (self.oldest is None or since < self.oldest):
             self.oldest = since
 

@@ -107,11 +107,13 @@ class Blob:
 
         The draft stays as it is, and may change meanwhile.
         """
-        jobs = dict(self.draft.jobs)
+        known = dict(self.draft.jobs)
         read = yield from self._reading(parsed)
         found = {job.id: job for job in parsed.jobs}
-        found |= {job_id: read.jobs.get(job_id) or jobs[job_id] for job_id in read.lines}
-        return {job.id: job for job in number_unnumbered(list(found.values()))}, tuple(read.set_aside)
+        found |= {job_id: read.jobs.get(job_id) or known[job_id] for job_id in read.lines}
+        if (placed := number_unnumbered(jobs := list(found.values()))) is not jobs:
+            found = {job.id: job for job in placed}
+        return found, tuple(read.set_aside)
 
     def settle(self, header: Header, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""
