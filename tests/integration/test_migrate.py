@@ -207,6 +207,7 @@ async def test_large_payloads_move_into_objects_and_out_of_them(tmp_path):
     assert [small, large] == await drained(dest)
     [later] = await jobs_of(dest)
     assert large == b"".join([piece async for piece in dest.open_payload(later)])
+    assert "objects" in (await dest.read_state()).critical  # an older reader would take them for empty payloads
 
 
 async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):

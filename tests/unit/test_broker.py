@@ -104,6 +104,16 @@ async def test_leaving_even_by_an_error_finishes_calls_answers_waiting_dequeues_
     assert [b"%d" % number for number in range(9)] == await payloads(storage)
 
 
+@in_virtual_time
+async def test_leaving_does_not_wait_for_the_next_poll(storage):
+    async with queue_on(storage, poll_interval=600) as queue:
+        waiting = asyncio.create_task(queue.dequeue("work", wait=3600))
+        await asyncio.sleep(3000)  # by then, polls are as far apart as they get
+        left = now()
+    assert [] == await waiting
+    assert now() - left < 1
+
+
 @pytest.mark.parametrize("deadline", [None, 5])
 @in_virtual_time
 async def test_leaving_ends_by_its_deadline_and_only_sent_calls_have_unknown_outcomes(storage, deadline):
