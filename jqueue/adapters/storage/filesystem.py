@@ -106,7 +106,7 @@ class LocalFileSystemStorage(ObjectFiles):
     @property
     def name(self) -> str:
         """The name of the object, as users know it."""
-        return str(self._path.absolute())
+        return self._file
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(path={self._path!r})"

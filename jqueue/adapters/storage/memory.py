@@ -23,10 +23,15 @@ from jqueue.runtime.system import SystemClock
 class InMemoryStorage(NoQueue):
     """One object in memory. The etag is a counter of writes, as text.
 
+    Attributes:
+        name: the name of the object, as users know it.
+
     Args:
         initial_content: the first content of the object; b"" means that there is no object yet.
         clock: the clock that `store_time` reads; the machine's clock by default.
     """
+
+    name = "memory"
 
     initial_content: bytes = field(default=b"", repr=False)  # payloads, which no repr or log may show
     clock: Clock = field(default_factory=SystemClock, kw_only=True, repr=False)
@@ -40,11 +45,6 @@ class InMemoryStorage(NoQueue):
         self._all = {"": self}  # this object and the ones beside it, by name; they share this dict
         # A lock of threading, as asyncio's would bind the store to the first event loop that waits for it.
         self._guard = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The name of the object, as users know it."""
-        return "memory"
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return (content, etag), or (b"", None) before the first write."""
