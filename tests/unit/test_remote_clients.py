@@ -193,6 +193,57 @@ async def test_a_copy_of_a_storage_has_the_same_settings_and_a_client_of_its_own
     await twin.release()
 
 
+FORKS = """
+import asyncio, gc, os, sys
+from types import SimpleNamespace
+from jqueue import S3Storage
+from tests.unit.test_etag_style import Body
+
+parent = os.getpid()
+
+class Client:
+    def __init__(self):
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
+        self.process = os.getpid()
+
+    async def get_object(self, **_):
+        assert self.process == os.getpid(), "a child must not use the client of its parent"
+        return {"Body": Body(b""), "ETag": "1"}
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        names = ["parent" if pid == parent else "child" for pid in (self.process, os.getpid())]
+        print("of {}, closed in {}".format(*names), flush=True)
+
+async def ends_with_its_client(storage):
+    await storage.read()
+    await storage.release()
+
+storage = S3Storage("bucket", "key", SimpleNamespace(client=lambda *_, **__: Client()))
+loop = asyncio.new_event_loop()
+loop.run_until_complete(storage.read())
+if os.fork() == 0:
+    asyncio.run(ends_with_its_client(storage))
+    loop.run_until_complete(storage.read())
+    loop.run_until_complete(storage.release())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    del storage
+    gc.collect()
+    sys.exit()
+os.wait()
+loop.run_until_complete(storage.read())
+loop.run_until_complete(storage.release())
+"""
+
+
+def test_a_forked_child_opens_clients_of_its_own_and_never_closes_those_of_its_parent():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, capture_output=True, text=True)
+    assert (0, "") == (done.returncode, done.stderr)
+    assert [*["of child, closed in child"] * 2, "of parent, closed in parent"] == done.stdout.splitlines()
+
+
 # The client of S3
 
 OPENS = """

@@ -468,3 +468,15 @@ async def test_an_unknown_host_is_fatal_until_a_call_has_succeeded():
     assert (FAILED, True) == (raised, "is not known" in text)
     botocore_error.__cause__ = unknown_host(socket.EAI_AGAIN)
     assert FAILED is (await outcome(s3(botocore_error).read()))[0], "no answer of the DNS"
+
+
+async def test_a_call_with_refused_credentials_is_made_again_only_if_they_had_been_accepted():
+    session = S3(from_s3(400, "ExpiredToken"))
+    storage = S3Storage("the-bucket", "key", session)
+    assert FATAL is (await outcome(storage.read()))[0]
+    assert ["get_object"] == session.calls
+    session.error = None
+    await storage.write(CONTENT)
+    session.error = from_s3(400, "ExpiredToken")
+    assert FATAL is (await outcome(storage.read()))[0]
+    assert ["get_object", "put_object", "get_object", "get_object"] == session.calls
