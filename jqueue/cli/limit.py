@@ -11,7 +11,7 @@ from jqueue.cli.pause import Entrypoint
 from jqueue.cli.printing import length, refusal, show, show_json
 from jqueue.cli.values import duration
 from jqueue.domain.errors import ChangedMeanwhileError
-from jqueue.domain.operations import Guarded, LimitsAsSeen, SetLimits
+from jqueue.domain.operations import Guarded, SetLimits
 from jqueue.domain.rules import EntrypointRules
 
 
@@ -60,7 +60,7 @@ def limit(
             if rules == before:
                 return before, False
             try:
-                await certain(opened.queue.apply(Guarded(LimitsAsSeen(entrypoint, before), after)))
+                await certain(opened.queue.apply(Guarded(after, entrypoint=entrypoint, rules=before)))
             except ChangedMeanwhileError:
                 continue  # another operator was quicker: look again
             return rules, True

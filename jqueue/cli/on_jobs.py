@@ -34,7 +34,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Guarded, JobMatches, Operation
+from jqueue.domain.operations import Guarded, Operation
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Phase, Selection, phase_of
 
@@ -272,7 +272,7 @@ async def _change_some(
     opened: OpenedQueue, chunk: Sequence[ChosenJob], selection: Selection, change: JobChange, tally: Tally
 ) -> None:
     """Change a chunk of jobs in one commit, each for itself."""
-    guarded = [Guarded(JobMatches(job.id, selection), change.operation(job)) for job in chunk]
+    guarded = [Guarded(change.operation(job), job_id=job.id, selection=selection) for job in chunk]
     try:
         results = await certain(opened.queue.apply_each(*guarded))
     except UnknownOutcomeError:

@@ -16,15 +16,11 @@ from jqueue.domain.operations import (
     Amend,
     Configure,
     Guarded,
-    JobAsSeen,
-    LimitsAsSeen,
     Operation,
     Pause,
     Resume,
-    ScheduleAsSeen,
     SetLimits,
     SetSchedule,
-    SettingsAsSeen,
 )
 from jqueue.domain.printable import counted
 from jqueue.domain.rules import SETTINGS, EntrypointRules
@@ -54,7 +50,7 @@ async def read_job(opened: OpenedQueue, job_id: str, *, with_payload: bool) -> D
         options = {name: option_of(name, edited[name]) for name in AMENDABLE}
         other = with_payload and edited["payload"] != values["payload"]
         payload = payload_given(edited["payload"]) if other else None
-        await _apply(where, Guarded(JobAsSeen(job), Amend(job.id, options, payload)))
+        await _apply(where, Guarded(Amend(job.id, options, payload), job=job))
 
     facts = [
         f"entrypoint {job.entrypoint}, {_status(job)}, {counted(job.tries, 'attempt')}, enqueued "
@@ -86,7 +82,8 @@ async def read_schedule(opened: OpenedQueue, name: str, *, with_payload: bool) -
         other = with_payload and edited["payload"] != values["payload"]
         payload = payload_given(edited["payload"]) if other else entry.payload
         given: Any = {field: edited[field] for field in own}
-        await _apply(where, Guarded(ScheduleAsSeen(entry), SetSchedule(name, payload=payload, **given, **options)))
+        after = SetSchedule(name, payload=payload, **given, **options)
+        await _apply(where, Guarded(after, schedule=entry))
 
     return Document(f"cron entry {name}", [f"next at {moment(entry.next_at)} UTC"], values, save)
 
@@ -102,7 +99,8 @@ async def read_limits(opened: OpenedQueue, entrypoint: str) -> Document:
             raise ValueError("paused must be true or false")
         limits = {"running": edited["running"], "rate": edited["rate"], "per": duration_of("per", edited["per"])}
         pause = Pause(entrypoint) if edited["paused"] else Resume(entrypoint)
-        await _apply(where, Guarded(LimitsAsSeen(entrypoint, rules), SetLimits(entrypoint, **limits)), pause)
+        after = SetLimits(entrypoint, **limits)
+        await _apply(where, Guarded(after, entrypoint=entrypoint, rules=rules), pause)
 
     return Document(f"limits of entrypoint {entrypoint}", ["rate claims are allowed in any per seconds"], values, save)
 
@@ -115,7 +113,7 @@ async def read_settings(opened: OpenedQueue) -> Document:
 
     async def save(where: OpenedQueue, edited: Values) -> None:
         given = {name: duration_of(name, value) if name in DURATIONS else value for name, value in edited.items()}
-        await _apply(where, Guarded(SettingsAsSeen(settings), Configure(**given)))
+        await _apply(where, Guarded(Configure(**given), settings=settings))
 
     return Document(f"settings of {opened.name}", [], values, save)
 

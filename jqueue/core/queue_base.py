@@ -21,7 +21,7 @@ from jqueue.core.writer import QueueEngine, Writer
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
 from jqueue.domain.models import for_callers
-from jqueue.domain.operations import Change, Dequeue, Fence, JobReference, Operation, Preparation
+from jqueue.domain.operations import Dequeue, Fence, JobReference, Operation, Preparation
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.system import forks, process_name
 
@@ -35,7 +35,6 @@ DEQUEUES_KEPT = 256
 """Number of prepared dequeues that a queue caches."""
 
 Prepared = TypeVar("Prepared", bound=Operation)
-Result = TypeVar("Result")
 
 Convert = Callable[[list[Any]], Any]
 
@@ -199,10 +198,10 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
         return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
 
-    async def _done(self, operation: Change[Result], deadline: Duration | None) -> Result:
+    async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
         """Prepare and commit one operation, and return its result, in which jobs are records."""
         operations = (self._checked(operation.prepared(self._preparation)),)
-        results: list[Result] = await self._enter(operations, deadline, convert=first_of)
+        results: list[Any] = await self._enter(operations, deadline, convert=first_of)
         return results[0]
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:

@@ -40,7 +40,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN, LargeValue, SupportsPath
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Nack, NewJob, Operation
+from jqueue.domain.operations import Enqueue, Nack, Operation
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.clock import Entropy
@@ -268,13 +268,13 @@ def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], 
         results: of these operations.
     """
     return [
-        result.evolve(payload=operation.large.content)
-        if isinstance(operation, NewJob)
-        and isinstance(stored, NewJob)
-        and operation.large is not None
-        and isinstance(operation.large.content, bytes)
+        result.evolve(payload=operation.payload)
+        if isinstance(operation, Enqueue)
+        and isinstance(stored, Enqueue)
+        and operation.apart
+        and isinstance(operation.payload, bytes)
         and isinstance(result, JobRecord)
-        and result.payload_object == stored.job.payload_object
+        and result.payload_object == stored.payload_object
         else result
         for operation, stored, result in zip(given, named, results, strict=True)
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,7 +20,6 @@ from jqueue.domain.fields import COUNT_MAX
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, check_priority, written_bytes
 
-Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Check = Callable[[str, Any, Limits], Any]
@@ -358,32 +357,15 @@ def options_bytes(job: JobRecord) -> int:
     return size
 
 
-def options_needed(job: JobRecord) -> Iterator[str]:
-    """Yield the capabilities that a queue needs to keep a new job's options, given the job. Its id is left out."""
+def options_needed(job: Any) -> Iterator[str]:
+    """Yield the capabilities that a queue needs to keep a new job's options. Its id is left out.
+
+    Args:
+        job: the job, or its enqueue.
+    """
     for name, unset, capability in _NEEDY:
         if getattr(job, name) != unset:
             yield capability
-
-
-def with_options(listed: type) -> Callable[[type[Made]], type[Made]]:
-    """Decorate a class, below `@dataclass`: add a keyword-only field and a line of documentation for each option.
-
-    A type checker cannot see these fields. The class declares them to it by an `__init__` and a `__getattr__` of its
-    own, both within `if TYPE_CHECKING`.
-
-    Args:
-        listed: the `TypedDict` that lists the options.
-    """
-
-    def add(kind: type[Made]) -> type[Made]:
-        options = options_of(listed)
-        kind.__annotations__ = {**kind.__annotations__, **{name: each.type for name, each in options.items()}}
-        for name, option in options.items():
-            setattr(kind, name, field(default=option.default, repr=name != "headers", kw_only=True))
-        kind.__doc__ = _told(kind.__doc__, "Attributes:", options.values())
-        return kind
-
-    return add
 
 
 def takes_options(listed: type) -> Callable[[Function], Function]:

@@ -19,10 +19,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations import (
     Cancel,
-    Guard,
     Guarded,
-    JobAsSeen,
-    LimitsAsSeen,
     Operation,
     Pause,
     Purge,
@@ -31,7 +28,6 @@ from jqueue.domain.operations import (
     Reschedule,
     Resume,
     RunSchedule,
-    ScheduleAsSeen,
     SetLimits,
     Unschedule,
 )
@@ -123,7 +119,7 @@ class Request:
         if seen_of(job) != self.body.get("seen"):
             state = phase_of(job, self.view.now).replace("_", " ")
             raise ChangedMeanwhileError(f"job {job_id!r} has changed meanwhile: it is {state} now. Look at it again")
-        return await self._guarded(JobAsSeen(job), operation(job_id))
+        return await self.done(Guarded(operation(job_id), job=job))
 
     async def on_rules(self, operation: Callable[[str], Operation]) -> dict[str, Any]:
         """Change the rules of an entrypoint, which must still be as the operator saw them. Return how to undo it."""
@@ -131,11 +127,8 @@ class Request:
         known = self.view.header.entrypoints.get(name, EntrypointRules())
         if not isinstance(seen, dict) or seen != rules_seen(known):
             raise ChangedMeanwhileError("the limits of this entrypoint have changed meanwhile")
-        await self._guarded(LimitsAsSeen(name, known), operation(name))
+        await self.done(Guarded(operation(name), entrypoint=name, rules=known))
         return {"entrypoint": name, "running": known.max_running, "rate": known.rate, "per": known.per}
-
-    async def _guarded(self, guard: Guard, operation: Operation) -> Any:
-        return await self.done(Guarded(guard, operation))
 
     async def done(self, operation: Operation) -> Any:
         """Carry out an operation, and return its result. If the outcome is not known at first, try to find out.
@@ -184,7 +177,7 @@ async def _cancel_found(request: Request) -> dict[str, Any]:
     async for job in request.view.queue.jobs(now, search.selection):
         if job.status is JobStatus.QUEUED and job.created_at <= seen_at and search.has_text(job):
             jobs.add(job)
-    return await _on_jobs(request, jobs, lambda job: Guarded(JobAsSeen(job), Cancel(job.id)))
+    return await _on_jobs(request, jobs, lambda job: Guarded(Cancel(job.id), job=job))
 
 
 async def _redrive(request: Request) -> dict[str, Any]:
@@ -200,7 +193,7 @@ async def _redrive_group(request: Request) -> dict[str, Any]:
 
 
 async def _remove_group(request: Request) -> dict[str, Any]:
-    return await _on_group(request, lambda job: Guarded(JobAsSeen(job), Purge(JobStatus.DEAD, job_id=job.id)))
+    return await _on_group(request, lambda job: Guarded(Purge(JobStatus.DEAD, job_id=job.id), job=job))
 
 
 async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> dict[str, Any]:
@@ -293,7 +286,7 @@ async def _on_schedule(request: Request, operation: Callable[[str], Operation]) 
     entry = request.view.header.schedules.get(request.text("name"))
     if entry is None or request.body.get("seen") != [entry.cron, entry.timezone, entry.entrypoint]:
         raise ChangedMeanwhileError("this cron entry has changed meanwhile, or was removed")
-    return await request.done(Guarded(ScheduleAsSeen(entry), operation(entry.name)))
+    return await request.done(Guarded(operation(entry.name), schedule=entry))
 
 
 ACTIONS: Mapping[str, tuple[Callable[[Request], Awaitable[dict[str, Any]]], tuple[str, ...]]] = {

@@ -8,8 +8,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Tracer, set_span_in_context
 
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.operations import Ack, Nack, Operation
-from jqueue.domain.operations.enqueue import NewJob
+from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
 from jqueue.ports.clock import Clock
 from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.telemetry.span_contexts import SYSTEM, HandlerContexts, span_context_in
@@ -69,10 +68,10 @@ class CommitSpans(Observer):
 
     def _contexts(self, operation: Operation, result: object) -> Iterator[tuple[str, str, SpanContext]]:
         """Yield what a call did, to which job, and the span to which that belongs."""
-        if isinstance(operation, NewJob):
-            context = span_context_in(operation.job.headers or {})
+        if isinstance(operation, Enqueue):
+            context = span_context_in(operation.headers or {})
             if context is not None:
-                yield "enqueue", operation.job.id, context
+                yield "enqueue", operation.id, context
         elif isinstance(operation, Ack | Nack):
             if isinstance(operation.job, Claim):
                 context = self._handlers.of_attempt(operation.job.job_id, operation.job.attempt)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from jqueue.core.queue_options import options_of
@@ -113,4 +113,4 @@ def traced(operation: Operation, limits: Limits) -> Operation:
     """Return an enqueue whose job has the current span context. Other operations, and traced jobs, are unchanged."""
     if not isinstance(operation, Enqueue) or has_context(operation.headers):
         return operation
-    return replace(operation, headers=with_context(operation.headers, limits))  # type: ignore[call-arg]
+    return replace(operation, headers=with_context(operation.headers, limits))

@@ -4,7 +4,8 @@ from typing import Any
 
 from jqueue import JobNotFoundError
 from jqueue.domain.errors import ChangedMeanwhileError
-from jqueue.domain.operations import JobAsSeen, JobMatches, ScheduleAsSeen
+from jqueue.domain.job import JobRecord
+from jqueue.domain.models import job_of
 from tests.property.plain_values import ENTRY, JobFields, Refused
 
 
@@ -14,30 +15,28 @@ class PlainGuards:
     table: dict[str, JobFields]
     schedules: dict[str, dict[str, Any]]
 
-    def check(self, guard):
-        """Raise the refusal if a guard does not hold."""
-        match guard:
-            case ScheduleAsSeen(seen):
-                entry = self.schedules.get(seen.name)
-                if entry is None or any(entry[name] != getattr(seen, name) for name in ENTRY):
-                    raise Refused(ChangedMeanwhileError)
-            case JobAsSeen(seen):
-                job = self._there(seen.id)
-                if any(job[name] != getattr(seen, name) for name in self._compared(job, seen)):
-                    raise Refused(ChangedMeanwhileError)
-            case JobMatches(job_id, chosen):
-                job = self._there(job_id)
-                statuses = {status.value for status in chosen.statuses}
-                is_fit = (not statuses or job["status"] in statuses) and (
-                    not chosen.entrypoints or job["entrypoint"] in chosen.entrypoints
-                )
-                text = job["error"]
-                if chosen.error is not None and (text is None or chosen.error.casefold() not in text.casefold()):
-                    is_fit = False
-                if not is_fit:
-                    raise Refused(ChangedMeanwhileError)
-            case _:
-                raise AssertionError(guard)
+    def check(self, guarded):
+        """Raise the refusal if something is not as the caller of a guarded operation has seen it."""
+        if (seen := guarded.schedule) is not None:
+            entry = self.schedules.get(seen.name)
+            if entry is None or any(entry[name] != getattr(seen, name) for name in ENTRY):
+                raise Refused(ChangedMeanwhileError)
+        if (seen := guarded.job) is not None:
+            job = self._there(seen.id)
+            shown = job_of(seen) if isinstance(seen, JobRecord) else seen
+            if any(job[name] != getattr(shown, name) for name in self._compared(job, shown)):
+                raise Refused(ChangedMeanwhileError)
+        if (chosen := guarded.selection) is not None:
+            job = self._there(guarded.job_id)
+            statuses = {status.value for status in chosen.statuses}
+            is_fit = (not statuses or job["status"] in statuses) and (
+                not chosen.entrypoints or job["entrypoint"] in chosen.entrypoints
+            )
+            text = job["error"]
+            if chosen.error is not None and (text is None or chosen.error.casefold() not in text.casefold()):
+                is_fit = False
+            if not is_fit:
+                raise Refused(ChangedMeanwhileError)
 
     def _there(self, job_id):
         if job_id not in self.table:

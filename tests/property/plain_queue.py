@@ -102,8 +102,8 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
 
     def _do(self, operation, claims, new_id, default_timeout):
         match operation:
-            case Guarded(guard, guarded):
-                self.check(guard)
+            case Guarded(guarded):
+                self.check(operation)
                 return self._do(guarded, claims, new_id, default_timeout)
             case Enqueue():
                 return self.enqueue(operation, new_id)

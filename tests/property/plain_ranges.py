@@ -109,7 +109,7 @@ class PlainRanges:
 
     def end_range(self, asked, *, remembered):
         """End the claim on a range: see `jqueue.operations.EndRange`. Its done jobs may be remembered by their ids."""
-        range_id, attempt = asked.claim.claim
+        range_id, attempt = asked.claim
         held = self.ranges.get(range_id)
         if held is None or held["attempt"] != attempt:
             if self.finished.get(range_id) == attempt:

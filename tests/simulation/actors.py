@@ -32,7 +32,7 @@ CLAIM_TIMEOUTS = (6.0, 30.0)
 LOST = (ClaimLostError, JobNotFoundError)
 
 
-class Mistake(Operation):
+class Mistake(Operation, frozen=True):
     """An operation with a bug: it raises an unexpected error."""
 
     def change(self, draft: Draft, now: Any) -> None:

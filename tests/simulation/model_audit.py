@@ -14,12 +14,12 @@ from jqueue.domain.operations import (
     Amend,
     AwaitResult,
     BulkAdded,
+    Enqueue,
     EnqueueSegments,
     Fence,
     Guarded,
     HandBack,
     Nack,
-    NewJob,
     Operation,
     RunSchedule,
     Sweep,
@@ -261,11 +261,10 @@ class ModelAudit:
 
     def _check_given(self, operation: Operation, call: Call, after: Version) -> None:
         """Check that a job is added with what its caller gave."""
-        if isinstance(operation, NewJob) and call.verb == "enqueue":
-            job = operation.job
+        if isinstance(operation, Enqueue) and call.verb == "enqueue":
             for name in ("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key"):
-                if name in call.given and getattr(job, name) != call.given[name]:
-                    raise Violation(2, f"{job.id} was added with another {name}", call=call, version=after)
+                if name in call.given and getattr(operation, name) != call.given[name]:
+                    raise Violation(2, f"{operation.id} was added with another {name}", call=call, version=after)
 
     def _check_sweep(self, sweep: Sweep, after: Version) -> None:
         """Check that the claims that are revoked have stood still for their timeouts."""

@@ -20,14 +20,10 @@ from jqueue.domain.operations import (
     Amend,
     Cancel,
     CreateQueue,
-    Guard,
     Guarded,
-    JobAsSeen,
-    JobMatches,
     Operation,
     Purge,
     RunSchedule,
-    ScheduleAsSeen,
 )
 from jqueue.domain.selection import QUEUED, Phase, Selection
 from tests.simulation.workload import Actor
@@ -69,16 +65,17 @@ class Overseer(Actor):
         jobs = [] if state is None else [job for job in state.jobs if job.status is status]
         return self.dice.choice(jobs) if jobs else None
 
-    def _guard(self, job: Job) -> Guard | None:
+    def _guarded(self, job: Job, operation: Operation) -> Operation:
         """Draw a guard: the job must be as it was seen, or must fit the filters by which it was found."""
         kind = self.dice.random()
         if kind < 0.45:
-            return JobAsSeen(job)
-        return None if kind > 0.9 or job.status not in PHASES else JobMatches(job.id, _choice(job))
+            return Guarded(operation, job=job)
+        if kind > 0.9 or job.status not in PHASES:
+            return operation
+        return Guarded(operation, job_id=job.id, selection=_choice(job))
 
     async def _order(self, verb: str, job: Job, operation: Operation) -> None:
-        guard = self._guard(job)
-        work = self.one(operation if guard is None else Guarded(guard, operation))
+        work = self.one(self._guarded(job, operation))
         await self.call(verb, work, job_ids=(job.id,), expected=REFUSED)
 
     async def _cancel(self) -> None:
@@ -95,7 +92,7 @@ class Overseer(Actor):
             return
         selection = _choice(first)
         jobs = [job for job in state.jobs if selection.matches(job, self.client.clock.now())]
-        operations = [Guarded(JobMatches(job.id, selection), Cancel(job.id, running=True)) for job in jobs]
+        operations = [Guarded(Cancel(job.id, running=True), job_id=job.id, selection=selection) for job in jobs]
         ids = tuple(job.id for job in jobs)
         await self.call("cancel_many", self.queue.apply_each(*operations), job_ids=ids, operations=len(ids))
 
@@ -114,7 +111,7 @@ class Overseer(Actor):
         changes["headers"] = {**job.headers, MARK: tag}
         options = {**{name: getattr(job, name) for name in AMENDABLE}, **changes}
         payload = tag.encode() if self.dice.random() < 0.3 else None
-        work = self.one(Guarded(JobAsSeen(job), Amend(job.id, options, payload)))
+        work = self.one(Guarded(Amend(job.id, options, payload), job=job))
         await self.call("edit", work, job_ids=(job.id,), expected=(*REFUSED, DuplicateJobError))
 
     def _changes(self, job: Job) -> dict[str, Any]:
@@ -144,7 +141,7 @@ class Overseer(Actor):
         entry = self.dice.choice(list(state.schedules.values()))
         operation: Operation = RunSchedule(entry.name)
         if self.dice.random() < 0.5:
-            operation = Guarded(ScheduleAsSeen(entry), operation)
+            operation = Guarded(operation, schedule=entry)
         expected = (ChangedMeanwhileError, DuplicateJobError, InvalidJobError)
         await self.call("run_now", self.one(operation), expected=expected)
 

@@ -249,7 +249,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Operators act on what they have seen in every seed.
     Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0): {
         "The guard of an order is not checked in the commit": Bug(
-            "domain/operations/guarded.py", "self.guard.check(draft, now)", "pass"
+            "domain/operations/codec.py", "if (changed := self._changed(draft, now)) is not None:", "if False:"
         ),
         "An edit resets the attempts and the failures of its job": Bug(
             "domain/operations/operator.py", "job.evolve(**changes)", "job.evolve(**changes, attempt=0, failures=0)"
@@ -264,9 +264,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "A run of a cron entry counts as its next occurrence, which is then left out": Bug(
             "domain/operations/rules.py",
-            'return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise"',
+            "return _enqueue_of(schedule, now",
             "draft.header.schedules[self.name] = with_fired(schedule, schedule.next_at, now)\n"
-            '        return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise"',
+            "        return _enqueue_of(schedule, now",
         ),
         "The purge of one dead job purges all dead jobs": Bug(
             "domain/operations/operator.py", "return 1", "return replace(self, job_id=None).change(draft, now)"

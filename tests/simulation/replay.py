@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import replace
 from pydantic_core import from_json
 
 from jqueue import JQueueError, StorageError
@@ -22,7 +22,6 @@ from jqueue.domain.operations import (
     EnqueueSegments,
     Guarded,
     Heartbeat,
-    NewJob,
     NewSegment,
     Operation,
     StagedReceipt,
@@ -67,7 +66,7 @@ class Replay:
         self.compares = True
         self._unsure: frozenset[str] = frozenset()
         self._aged: frozenset[str] = frozenset()
-        self._after = Version()
+        self._before = self._after = Version()
         self._may_raise_floor = False
 
     def begin(self, now: datetime, before: Version, after: Version) -> None:
@@ -79,7 +78,7 @@ class Replay:
             after: the version that it made.
         """
         self.model.now = now
-        self._after = after
+        self._before, self._after = before, after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
@@ -146,11 +145,11 @@ class Replay:
         match operation:
             case Mistake():
                 raise Refused(JQueueError)
-            case NewJob():
+            case Enqueue():
                 if self._may_raise_floor and isinstance(told, AnyJob) and told.attempt == told.attempts_before:
                     floor = min(told.attempt, self._after.floor)
                     self.model.attempt_floor = max(self.model.attempt_floor, floor)
-                return self._enqueue(operation)
+                return self.model.enqueue(self._with_payload(operation), operation.new_id)
             case Dequeue():
                 hints = [job.id for job in told] if isinstance(told, list) else []
                 names = operation.entrypoints
@@ -158,7 +157,7 @@ class Replay:
             case ClaimRange():
                 return self._claim_range(operation, told)
             case EndRange():
-                return self.model.end_range(operation, remembered=not operation.claim.entry.own_ids)
+                return self.model.end_range(operation, remembered=not self._is_own(operation.claim))
             case EnqueueSegments():
                 return self._enqueue_segments(operation, told)
             case Purge():
@@ -170,17 +169,15 @@ class Replay:
         claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
         return self.model.perform(operation, claims, "", 0.0)
 
-    def _enqueue(self, new: NewJob, created_at: datetime | None = None) -> JobFields:
-        values = asdict(new.job)
-        asked = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
-        found: JobFields = self.model.enqueue(asked, values["id"], created_at)
-        return found
+    def _with_payload(self, new: Enqueue) -> Enqueue:
+        """Return an enqueue with the payload that is in an object."""
+        stored = new.payload_object
+        return new if stored is None else replace(new, payload=self._seed.objects[stored.suffix][1])
 
-    def _asked(self, values: Any, job_id: str | None, on_conflict: Any, delay: float | None = None) -> Enqueue:
+    def _asked(self, values: Any, job_id: str | None, on_conflict: Any) -> Enqueue:
         stored = values.get("payload_object")
         payload = values["payload"] if stored is None else self._seed.objects[stored.suffix][1]
         options = {name: values[name] for name in OPTIONS if values.get(name) is not None}
-        options |= {} if delay is None else {"delay": delay}
         options |= {} if job_id is None else {"job_id": job_id}
         return Enqueue(values["entrypoint"], payload, values["priority"], on_conflict=on_conflict, **options)
 
@@ -203,9 +200,7 @@ class Replay:
         self.model.drop_outlived()
         jobs, rows = [], {}
         for number, new in asked.one_by_one:
-            values = asdict(new.job)
-            one = self._asked(values, values["id"] if new.id_given else None, new.on_conflict, new.delay)
-            jobs.append((number, one, values["id"], asked.created_at))
+            jobs.append((number, self._with_payload(new), new.id, asked.created_at))
         for segment in asked.segments:
             for job in self._rows_of(segment, told):
                 number = job["place"] + segment.behind
@@ -244,6 +239,11 @@ class Replay:
     def _ids_in(self, name: str, rows: Iterable[int]) -> list[str]:
         segment = self._segments(name)
         return [] if segment is None else [segment.rows[row].job_id for row in rows]
+
+    def _is_own(self, claim: Any) -> bool:
+        """Return True if jqueue made the ids of all jobs of a range."""
+        held = self._before.ranges.get(claim.job_id)
+        return held is not None and bool(self._before.segments[held["segment"]].get("own_ids"))
 
     def _claim_range(self, asked: ClaimRange, told: Any) -> Any:
         model = self.model

@@ -160,7 +160,7 @@ async def test_an_observer_is_told_of_the_operations_and_their_results():
     await queue.enqueue("t", b"")
     assert [1, 2, 3] == [commit.version for commit in seen]
     ((operations, results),) = seen[0].calls
-    assert ("NewJob", job.id) == (type(operations[0]).__name__, results[0].id)
+    assert ("Enqueue", job.id) == (type(operations[0]).__name__, results[0].id)
     assert isinstance(seen[2].calls[0][0][0], Ack)
 
 

@@ -188,7 +188,7 @@ async def test_reading_ten_thousand_jobs_yields_to_other_tasks():
     assert turns >= 10
 
 
-class Search(Operation):
+class Search(Operation, frozen=True):
     """A search for jobs that finds none, and counts how often it was made."""
 
     claims_jobs = True

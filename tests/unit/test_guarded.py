@@ -11,13 +11,8 @@ from jqueue.domain.operations import (
     Configure,
     CreateQueue,
     Guarded,
-    JobAsSeen,
-    JobMatches,
-    LimitsAsSeen,
     RunSchedule,
-    ScheduleAsSeen,
     SetLimits,
-    SettingsAsSeen,
     Unschedule,
 )
 from jqueue.domain.selection import QUEUED, Selection
@@ -40,10 +35,10 @@ async def only(queue):
 
 async def test_only_a_job_that_still_is_as_it_was_chosen_is_cancelled(queue, storage):
     job = await queue.enqueue("mail")
-    waiting = Guarded(JobMatches(job.id, Selection(phases=QUEUED)), Cancel(job.id, running=True))
+    waiting = Guarded(Cancel(job.id, running=True), job_id=job.id, selection=Selection(phases=QUEUED))
     await DirectQueue(storage).dequeue()
-    gone = Guarded(JobMatches("gone", Selection()), Cancel("gone"))
-    fits = Guarded(JobMatches(job.id, Selection(entrypoints=frozenset({"mail"}))), Cancel(job.id, running=True))
+    gone = Guarded(Cancel("gone"), job_id="gone", selection=Selection())
+    fits = Guarded(Cancel(job.id, running=True), job_id=job.id, selection=Selection(entrypoints=frozenset({"mail"})))
     changed, missing, cancelled = await queue.apply_each(waiting, gone, fits)
     assert isinstance(changed, ChangedMeanwhileError)
     assert isinstance(missing, JobNotFoundError)
@@ -57,26 +52,26 @@ async def test_a_heartbeat_is_no_change_of_a_job_and_a_claim_is_one(queue):
     running = await only(queue)
     await queue.heartbeat(claimed)
     [missed, done] = await queue.apply_each(
-        Guarded(JobAsSeen(waiting), Cancel(waiting.id, True)), Guarded(JobAsSeen(running), Cancel(running.id, True))
+        Guarded(Cancel(waiting.id, True), job=waiting), Guarded(Cancel(running.id, True), job=running)
     )
     assert isinstance(missed, ChangedMeanwhileError)
     assert JobStatus.IN_PROGRESS == done.status
 
 
 async def test_rules_are_changed_if_they_are_as_seen_and_left_alone_otherwise(queue):
-    for guard, operation in (
-        (SettingsAsSeen(QueueSettings(dead_retention=5)), Configure(dead_retention=6)),
-        (LimitsAsSeen("mail", EntrypointRules(max_running=5)), SetLimits("mail", running=6)),
+    for operation in (
+        Guarded(Configure(dead_retention=6), settings=QueueSettings(dead_retention=5)),
+        Guarded(SetLimits("mail", running=6), entrypoint="mail", rules=EntrypointRules(max_running=5)),
     ):
         with pytest.raises(ChangedMeanwhileError):
-            await queue.apply(Guarded(guard, operation))
+            await queue.apply(operation)
     state = await queue.read_state()
     assert (QueueSettings(), {}) == (state.settings, state.entrypoints)
     await queue.limit("mail", running=5)
     seen = (await queue.read_state()).entrypoints["mail"]
     await queue.apply(
-        Guarded(SettingsAsSeen(QueueSettings()), Configure(dead_retention=6)),
-        Guarded(LimitsAsSeen("mail", seen), SetLimits("mail", running=6)),
+        Guarded(Configure(dead_retention=6), settings=QueueSettings()),
+        Guarded(SetLimits("mail", running=6), entrypoint="mail", rules=seen),
     )
     state = await queue.read_state()
     assert (6, 6) == (state.settings.dead_retention, state.entrypoints["mail"].max_running)
@@ -87,8 +82,8 @@ async def test_a_cron_entry_is_compared_without_its_times(queue):
     later = seen.evolve(next_at=seen.next_at.replace(year=2040))
     other = seen.evolve(cron="0 3 * * *")
     with pytest.raises(ChangedMeanwhileError):
-        await queue.apply(Guarded(ScheduleAsSeen(other), Unschedule("nightly")))
-    assert [True] == await queue.apply(Guarded(ScheduleAsSeen(later), Unschedule("nightly")))
+        await queue.apply(Guarded(Unschedule("nightly"), schedule=other))
+    assert [True] == await queue.apply(Guarded(Unschedule("nightly"), schedule=later))
 
 
 async def test_an_amended_job_has_the_given_options_and_no_others(queue):

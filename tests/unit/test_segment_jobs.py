@@ -64,7 +64,7 @@ async def test_an_iteration_yields_each_job_of_its_version_once_while_others_fol
     assert claimed == next(job for job in found if job.status is JobStatus.IN_PROGRESS)
 
 
-class AsksForRows(Operation):
+class AsksForRows(Operation, frozen=True):
     """A faulty operation: it asks for rows although no segment is there."""
 
     def change(self, draft, now):

@@ -18,7 +18,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import IN_BULK, check_names, options_bytes
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import NewSegment, Preparation, new_job
+from jqueue.domain.operations import Enqueue, NewSegment, Preparation
 from jqueue.domain.operations.enqueue import LINE_BYTES
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import CHUNK_ROWS
@@ -154,8 +154,8 @@ class SegmentStager:
             TypeError: there is no such option here.
         """
         check_names("SegmentStager.add", options, IN_BULK)
-        new = new_job(self._preparation, entrypoint, payload, priority, **options)
-        job = new.placed(self.jobs + 1, self.created_at)
+        new = Enqueue(entrypoint, payload, priority, **options).prepared(self._preparation)
+        job = new.job(self.jobs + 1, self.created_at)
         if job_id is not None:
             job = job.evolve(id=job_id)
         self._groups.add(Group(job.entrypoint, is_scheduled(job), job_id is not None, self.created_at), [job])

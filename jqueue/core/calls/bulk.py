@@ -25,7 +25,6 @@ from jqueue.domain.operations import (
     BulkConflicts,
     Enqueue,
     EnqueueSegments,
-    NewJob,
     NewSegment,
     Preparation,
 )
@@ -63,7 +62,7 @@ class BulkEnqueue(SegmentCommit):
         self._preparation = replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
         self._created_at, self._before = now, now + objects.named_within
         self._groups = JobGroups(self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
-        self._few: list[tuple[int, NewJob]] = []
+        self._few: list[tuple[int, Enqueue]] = []
         self._features: set[str] = set()
         self._new: list[NewSegment] = []
         self._creating: asyncio.Task[NewSegment] | None = None
@@ -81,29 +80,29 @@ class BulkEnqueue(SegmentCommit):
         """
         for first in range(0, len(jobs), LINES_PER_SLICE):
             several = [self._new_job(job) for job in jobs[first : first + LINES_PER_SLICE]]
-            contents = [new.job.payload if new.large is None else new.large.content for new in several]
+            contents = [new.payload for new in several]
             self._add(await self._stored(several), contents)
             for full in self._groups.full():
                 await self._begin(*full)
             await asyncio.sleep(0)
 
-    def _new_job(self, job: Enqueue) -> NewJob:
+    def _new_job(self, job: Enqueue) -> Enqueue:
         if not isinstance(job, Enqueue):
             raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
         self._prepared += 1
         return job.prepared(self._preparation)
 
-    async def _stored(self, jobs: list[NewJob]) -> list[NewJob]:
+    async def _stored(self, jobs: list[Enqueue]) -> list[Enqueue]:
         """Return jobs with the objects of their large payloads, which are stored."""
-        if not any(new.large is not None for new in jobs):
+        if not any(new.apart for new in jobs):
             return jobs
         stored, _ = await self._objects.store(jobs, self.seconds_left)
         for each in stored:
             if isinstance(each, JQueueError):
                 raise each
-        return [new for new in stored if isinstance(new, NewJob)]
+        return [new for new in stored if isinstance(new, Enqueue)]
 
-    def _add(self, several: Sequence[NewJob], contents: Sequence[Any]) -> None:
+    def _add(self, several: Sequence[Enqueue], contents: Sequence[Any]) -> None:
         """Add jobs to their groups.
 
         Args:
@@ -111,10 +110,10 @@ class BulkEnqueue(SegmentCommit):
             contents: their payloads.
         """
         created_at, groups = self._created_at, dict[tuple[str, bool, bool], list[JobRecord]]()
-        numbers = self._given.add([new.job for new in several], [new.id_given for new in several])
-        jobs = [new.placed(number, created_at) for number, new in zip(numbers, several, strict=True)]
+        jobs = [new.job(number, created_at) for number, new in enumerate(several, len(self._given) + 1)]
+        self._given.add(jobs, [new.job_id is not None for new in several])
         for job, new in zip(jobs, several, strict=True):
-            groups.setdefault((job.entrypoint, is_scheduled(job), new.id_given), []).append(job)
+            groups.setdefault((job.entrypoint, is_scheduled(job), new.job_id is not None), []).append(job)
             if new.on_conflict != self._on_conflict:
                 self._modes[job.sequence] = new.on_conflict
             if job.payload_object is not None:
@@ -126,7 +125,7 @@ class BulkEnqueue(SegmentCommit):
         if self._whole is not None:
             payloads = [content if isinstance(content, bytes) else b"" for content in contents]
             whole = zip(jobs, payloads, several, strict=True)
-            self._whole += [(job.evolve(payload=payload), new.id_given) for job, payload, new in whole]
+            self._whole += [(job.evolve(payload=payload), new.job_id is not None) for job, payload, new in whole]
             self._whole_bytes += sum(map(len, payloads))
             limits = self._preparation.limits
             if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:

@@ -17,7 +17,7 @@ from jqueue.core.values import ValueObjects
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.operations import BulkConflicts, EnqueueSegments, NewJob, NewSegment, Preparation
+from jqueue.domain.operations import BulkConflicts, Enqueue, EnqueueSegments, NewSegment, Preparation
 from jqueue.domain.operations.bulk import MOST_CONFLICTS, Row
 from jqueue.domain.segment_index import SegmentIndex
 
@@ -114,7 +114,7 @@ class SegmentCommit:
                     found[each.name, row] = self._single(job, each.given, each.behind)
         return operation.pulling(found)
 
-    def _single(self, job: JobRecord, given: bool, behind: int = 0) -> tuple[int, NewJob]:
+    def _single(self, job: JobRecord, given: bool, behind: int = 0) -> tuple[int, Enqueue]:
         """Return the number of a job in the call, and the enqueue that adds it.
 
         Args:
@@ -123,7 +123,7 @@ class SegmentCommit:
             behind: number to add to its own number.
         """
         number, most = behind + job.sequence, self._preparation.limits.enqueue_bytes
-        return number, NewJob(job, given, None, self._modes.get(number, self._on_conflict), most)
+        return number, Enqueue.of(job, given, self._modes.get(number, self._on_conflict), most)
 
     async def _jobs_of(
         self, new: NewSegment, chunks: Iterable[int] | None = None

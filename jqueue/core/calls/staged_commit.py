@@ -22,13 +22,14 @@ from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations import (
     BulkAdded,
     BulkConflicts,
+    Enqueue,
     EnqueueSegments,
-    NewJob,
     NewSegment,
     Preparation,
     StagedReceipt,
     Transaction,
 )
+from jqueue.domain.operations.enqueue import stored_bytes
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.domain.size_limit import enqueue_limit
@@ -118,15 +119,16 @@ class StagedCommit(SegmentCommit):
             return outcome
         return StagedReceipt(self.jobs - outcome.existing, outcome.existing, version=outcome.version)
 
-    async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, NewJob]]:
+    async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, Enqueue]]:
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""
         if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
             return []
-        found = [self._single(job, False, each.behind) for each in new async for _, job in self._jobs_of(each)]
+        jobs = [(job, each.behind) for each in new async for _, job in self._jobs_of(each)]
         most = self._preparation.limits.enqueue_bytes
         room = enqueue_limit(self._engine.draft, most) - self._engine.draft.taken_bytes
-        if sum(single.stored_bytes() for _, single in found) > room:
+        if sum(stored_bytes(job) for job, _ in jobs) > room:
             return []
+        found = [self._single(job, False, behind) for job, behind in jobs]
         return sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
 
     def _numbered(self) -> list[NewSegment]:

@@ -39,7 +39,7 @@ class ConsumerVerbs(QueueBase, Consumer):
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
         if result is None:
-            await self._enter((Ack.of(self._claims.find(job_id)),), deadline, convert=first_of)
+            await self._enter((Ack(self._claims.find(job_id)),), deadline, convert=first_of)
         else:
             operation = self._checked(Ack(job_id, result).prepared(self._preparation))
             await self._submit((operation,), deadline, convert=first_of)

@@ -69,7 +69,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
     ) -> Redriven:
-        return await self._done(Redrive(job_id, entrypoint), deadline)
+        result: Redriven = await self._done(Redrive(job_id, entrypoint), deadline)
+        return result
 
     async def purge(
         self,
@@ -79,10 +80,12 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         older_than: Duration | None = None,
         deadline: Duration | None = None,
     ) -> int:
-        return await self._done(Purge(status, entrypoint, older_than), deadline)
+        result: int = await self._done(Purge(status, entrypoint, older_than), deadline)
+        return result
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
-        return await self._done(RequeueStale(timeout), deadline)
+        result: int = await self._done(RequeueStale(timeout), deadline)
+        return result
 
     # Limits
 
@@ -120,7 +123,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
             history_bytes=history_bytes,
             history_payloads=history_payloads,
         )
-        settings = await self._done(operation, deadline)
+        settings: QueueSettings = await self._done(operation, deadline)
         if operation == Configure():
             await self._require_queue()
         return settings
@@ -141,10 +144,12 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     ) -> Schedule:
         check_names("schedule", options, SCHEDULE_OPTIONS)
         operation = SetSchedule(name, cron, entrypoint, payload, timezone=timezone, **options)
-        return await self._done(operation, deadline)
+        result: Schedule = await self._done(operation, deadline)
+        return result
 
     async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
-        return await self._done(Unschedule(name), deadline)
+        result: bool = await self._done(Unschedule(name), deadline)
+        return result
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")

@@ -26,7 +26,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments, new_job
+from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments
 from jqueue.domain.operations.enqueue import LINE_BYTES
 from jqueue.ports.queue import Producer
 
@@ -50,12 +50,9 @@ class ProducerVerbs(QueueBase, Producer):
         deadline: Duration | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        if options:
-            operation = new_job(self._preparation, entrypoint, payload, priority, **options)
-        else:  # most calls: Python makes no dictionary and no tuple for the options
-            operation = new_job(self._preparation, entrypoint, payload, priority)
+        operation = Enqueue(entrypoint, payload, priority, **options).prepared(self._preparation)
         operations = (self._checked(operation),)
-        if operation.large is None:
+        if not operation.apart:
             jobs: list[JobRecord] = await self._enter(operations, deadline, convert=first_of)
         else:
             jobs = await self._submit(operations, deadline, convert=first_of)

@@ -4,20 +4,12 @@ Direct and broker queues differ only in the number of operations in one commit.
 """
 
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.operations.base import Change, JobReference, Operation, Preparation, perform
+from jqueue.domain.operations.base import JobReference, Operation, Preparation, perform
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment
+from jqueue.domain.operations.codec import AllOrNothing, Guarded, decode_operation, encode_operation
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
 from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack
-from jqueue.domain.operations.enqueue import Enqueue, NewJob, new_job
-from jqueue.domain.operations.guarded import (
-    Guard,
-    Guarded,
-    JobAsSeen,
-    JobMatches,
-    LimitsAsSeen,
-    ScheduleAsSeen,
-    SettingsAsSeen,
-)
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult, CountQueued, Find, LastTransaction, Peek
 from jqueue.domain.operations.operator import (
     AMENDABLE,
@@ -49,12 +41,12 @@ __all__ = [
     "AMENDABLE",
     "UNCHANGED",
     "Ack",
+    "AllOrNothing",
     "Amend",
     "AwaitResult",
     "BulkAdded",
     "BulkConflicts",
     "Cancel",
-    "Change",
     "Configure",
     "CountQueued",
     "CreateQueue",
@@ -64,17 +56,12 @@ __all__ = [
     "EnqueueSegments",
     "Fence",
     "Find",
-    "Guard",
     "Guarded",
     "HandBack",
     "Heartbeat",
-    "JobAsSeen",
-    "JobMatches",
     "JobReference",
     "LastTransaction",
-    "LimitsAsSeen",
     "Nack",
-    "NewJob",
     "NewSegment",
     "OnConflict",
     "Operation",
@@ -89,15 +76,14 @@ __all__ = [
     "Reschedule",
     "Resume",
     "RunSchedule",
-    "ScheduleAsSeen",
     "SetLimits",
     "SetSchedule",
-    "SettingsAsSeen",
     "StagedReceipt",
     "Sweep",
     "Transaction",
     "Unchanged",
     "Unschedule",
-    "new_job",
+    "decode_operation",
+    "encode_operation",
     "perform",
 ]

@@ -1,25 +1,34 @@
-"""The base of every operation: a value, checked once, then applied to a draft at each try of a commit."""
+"""The base of every operation: a record, checked once, then applied to a draft at each try of a commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import msgspec
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.large_values import LargeValue
-from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, QueueState, for_callers
+from jqueue.domain.large_values import LargeValue, PayloadSource
+from jqueue.domain.limits import Limits, check_name
+from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.stored_object import StoredObject
 
-Result_co = TypeVar("Result_co", covariant=True)
-
 JobReference = Job | Claim | str
 """A claim as callers name it: the dequeued job, its claim, or the bare id of a job that the queue object handed out."""
+
+if TYPE_CHECKING:  # a field as callers give it; when the operation is prepared, it has the type below, and can travel
+    GivenClaim = JobReference
+    GivenError = BaseException | str
+    GivenJob = AnyJob
+    GivenNames = str | Sequence[str]
+    GivenPayload = PayloadSource
+else:
+    GivenClaim, GivenError, GivenJob, GivenNames, GivenPayload = Claim, str, JobRecord, tuple[str, ...], bytes
 
 
 class ClaimLog(Protocol):
@@ -49,7 +58,6 @@ class Preparation:
         find_claim: turns a job, a claim or a bare id into a claim; raises ClaimLostError.
         holder: returns the name that claims keep if the operation gives none; None: they keep none.
         object_bytes: number of bytes above which a payload or a result gets an object of its own; None: none does.
-        enqueue_bytes: that of the limits.
     """
 
     limits: Limits
@@ -58,20 +66,15 @@ class Preparation:
     find_claim: Callable[[JobReference], Claim]
     holder: Callable[[], str | None] = lambda: None
     object_bytes: int | None = None
-    enqueue_bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "enqueue_bytes", self.limits.enqueue_bytes)
 
 
-class Operation:
-    """A change of the queue, as a value.
+class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A change of the queue, as a record.
 
-    `prepared` checks the arguments, once, before anything is sent. `change` is the transition: it may run several
-    times, on different drafts, before one of its results is committed. It reads no clock and uses no randomness.
+    `prepared` checks and completes the arguments, once, before anything is sent. Prepared, it is nothing but values,
+    and can travel: see `jqueue.domain.operations.codec`. `change` is the transition: it may run several times, on
+    different drafts, before one of its results is committed. It reads no clock and uses no randomness.
     """
-
-    __slots__ = ()
 
     claims_jobs: ClassVar[bool] = False
     """True if it hands out claims, or must come last for another reason: after the other operations and the sweep."""
@@ -91,13 +94,15 @@ class Operation:
     surveys: ClassVar[bool] = False
     """True if its result tells which jobs are there, or how many of all jobs it has changed."""
 
-    large: ClassVar[LargeValue | None] = None
-    """The value of the prepared operation that must be stored in an object of its own before the commit."""
-
     always_needs: ClassVar[tuple[str, ...]] = ()
     """Names of the capabilities that a queue needs for it, whatever its arguments."""
 
-    def prepared(self, preparation: Preparation) -> Operation:
+    @property
+    def large(self) -> LargeValue | None:
+        """The value of the prepared operation that must be stored in an object of its own before the commit."""
+        return None
+
+    def prepared(self, preparation: Preparation) -> Self:
         """Return the operation with its arguments checked and completed.
 
         Raises:
@@ -106,7 +111,7 @@ class Operation:
         """
         return self
 
-    def storing(self, stored: StoredObject, name_before: datetime) -> Operation:
+    def storing(self, stored: StoredObject, name_before: datetime) -> Self:
         """Return the prepared operation that names the object of its `large` value.
 
         Args:
@@ -182,15 +187,28 @@ class Operation:
         result = self.change(draft, now)
         return (draft.freeze() if draft.changed else state), for_callers(result)
 
+    def __repr__(self) -> str:
+        shown = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in HIDDEN)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown if value is not None)})"
 
-class Change(Protocol[Result_co]):
-    """An `Operation` by the type of its result."""
 
-    def prepared(self, preparation: Preparation) -> Operation:
-        """Return the operation with its arguments checked and completed."""
+HIDDEN = frozenset({"payload", "headers", "options", "result", "results", "apart", "enqueue_bytes", "blob_bytes"})
+"""Fields that no log shows."""
 
-    def change(self, draft: Draft, now: datetime) -> Result_co:
-        """Change the draft and return the result."""
+
+class OnJob(Operation, frozen=True):
+    """Base of the operations on one job that the caller does not hold."""
+
+    job_id: str
+
+    def prepared(self, preparation: Preparation) -> Self:
+        """Check the id."""
+        check_name("job_id", self.job_id, preparation.limits)
+        return self
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the id of the job."""
+        return (self.job_id,)
 
 
 def _id_of(reference: JobReference) -> str:

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice, product
 
+import msgspec
+
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.large_values import check_named_in_time
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.enqueue import FLOOR_AT_END, NewJob, drop_outlived
+from jqueue.domain.operations.enqueue import FLOOR_AT_END, Enqueue, drop_outlived
 from jqueue.domain.operations.transactions import Given, StagedReceipt, is_repeated, last_version, remember
 from jqueue.domain.printable import counted
 from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
@@ -112,8 +114,7 @@ class BulkConflicts:
     rows: frozenset[Row]
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueSegments(Operation):
+class EnqueueSegments(Operation, frozen=True):
     """Add jobs, all or none: those in segments, and some one by one.
 
     Its result is a `BulkAdded` or `BulkConflicts`; or a `StagedReceipt`, if its transaction was done before.
@@ -133,11 +134,11 @@ class EnqueueSegments(Operation):
     jobs: int
     created_at: datetime
     segments: Sequence[NewSegment]
-    one_by_one: Sequence[tuple[int, NewJob]]
+    one_by_one: Sequence[tuple[int, Enqueue]]
     before: datetime
     features: Collection[str] = ()
     transaction: Given = None
-    pairs: dict[str, list[tuple[Row, int]]] = field(default_factory=dict, repr=False, compare=False)
+    pairs: dict[str, list[tuple[Row, int]]] = msgspec.field(default_factory=dict)
 
     def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
         """Name the segments and add the other jobs, unless rows of the segments must be looked at first."""
@@ -246,7 +247,7 @@ class EnqueueSegments(Operation):
                     found += [*product(each.rows_with(hashed, of_keys=of_keys), there.find_hash(hashed))]
         self.pairs[name] = found
 
-    def pulling(self, rows: Mapping[Row, tuple[int, NewJob]]) -> EnqueueSegments:
+    def pulling(self, rows: Mapping[Row, tuple[int, Enqueue]]) -> EnqueueSegments:
         """Return the operation that adds some rows of its segments one by one.
 
         Args:
@@ -261,11 +262,11 @@ class EnqueueSegments(Operation):
         ]
         pairs = {name: [pair for pair in found if pair[0] not in rows] for name, found in self.pairs.items()}
         one_by_one = sorted([*self.one_by_one, *rows.values()], key=lambda pair: pair[0])
-        return replace(self, segments=segments, one_by_one=one_by_one, pairs=pairs)
+        return msgspec.structs.replace(self, segments=segments, one_by_one=one_by_one, pairs=pairs)
 
     def among_themselves(self) -> Slices[frozenset[Row]]:
         """Return the rows with the id or the key of another row or single job of the call, in slices."""
-        jobs = [new.job for _, new in self.one_by_one]
+        jobs = [new for _, new in self.one_by_one]
         found = {*self._rows_with((job.id for job in jobs), of_keys=False)}
         found.update(self._rows_with((job.unique_key for job in jobs if job.unique_key is not None), of_keys=True))
         for of_keys in (False, True):

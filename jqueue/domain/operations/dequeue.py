@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, Any, TypedDict
 
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -17,7 +16,7 @@ from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
+from jqueue.domain.operations.base import ClaimLog, GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.rules import fire_due
 from jqueue.domain.rates import with_claim
@@ -52,13 +51,10 @@ class DequeueOptions(TypedDict, total=False):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Dequeue(Operation):
-    """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
+class Claims(Operation, frozen=True, kw_only=True):
+    """Base of the operations that claim jobs.
 
     Attributes:
-        entrypoints: the entrypoints of the jobs: one name, several, or None for all.
-        batch_size: largest number of jobs to claim.
         claim_timeout: time that a claim lasts without a heartbeat; None means the queue's own.
         holder: name kept with the jobs while the claim lasts: who works on them. A restarted caller finds its claims
             by it. None: the queue object's own.
@@ -66,28 +62,49 @@ class Dequeue(Operation):
         enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
     """
 
-    claims_jobs: ClassVar[bool] = True
-    hands_out_jobs: ClassVar[bool] = True
+    claims_jobs = True
 
-    entrypoints: str | Sequence[str] | None = None
-    _: KW_ONLY
-    batch_size: int = 1
     claim_timeout: Duration | None = None
     holder: str | None = None
     through: int | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
 
-    def prepared(self, preparation: Preparation) -> Dequeue:
-        """Return the operation, checked, with the entrypoints as a tuple and the timeout in seconds."""
+    def completed(self, preparation: Preparation) -> dict[str, Any]:
+        """Return the values of these fields in the prepared operation."""
         timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
         holder = preparation.holder() if self.holder is None else self.holder
+        return {
+            "claim_timeout": to_seconds("claim_timeout", timeout),
+            "holder": None if holder is None else check_name("holder", holder, preparation.limits),
+            "through": None if self.through is None else check_integer("through", self.through, 0, LARGEST),
+            "enqueue_bytes": preparation.limits.enqueue_bytes,
+        }
+
+    def tidy(self, draft: Draft, now: datetime) -> None:
+        """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
+        drop_outlived(draft, now)
+        fire_due(draft, now, self.enqueue_bytes)
+
+
+class Dequeue(Claims, frozen=True):
+    """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
+
+    Attributes:
+        entrypoints: the entrypoints of the jobs: one name, several, or None for all.
+        batch_size: largest number of jobs to claim.
+    """
+
+    hands_out_jobs = True
+
+    entrypoints: GivenNames | None = None
+    batch_size: int = 1
+
+    def prepared(self, preparation: Preparation) -> Dequeue:
+        """Return the operation, checked, with the entrypoints as a tuple and the timeout in seconds."""
         return Dequeue(
             None if self.entrypoints is None else sought_names(self.entrypoints),
-            batch_size=check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
-            claim_timeout=to_seconds("claim_timeout", timeout),
-            holder=None if holder is None else check_name("holder", holder, preparation.limits),
-            through=None if self.through is None else check_integer("through", self.through, 0, LARGEST),
-            enqueue_bytes=preparation.limits.enqueue_bytes,
+            check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
+            **self.completed(preparation),
         )
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
@@ -101,11 +118,6 @@ class Dequeue(Operation):
         """Remove expired jobs, enqueue the jobs of cron entries that are due, then claim."""
         self.tidy(draft, now)
         return self.claim(draft, now)
-
-    def tidy(self, draft: Draft, now: datetime) -> None:
-        """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
-        drop_outlived(draft, now)
-        fire_due(draft, now, self.enqueue_bytes)
 
     def claim(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Claim ready jobs."""
@@ -135,7 +147,7 @@ class Dequeue(Operation):
 
     def _claimed(self, job: JobRecord, now: datetime) -> JobRecord:
         """Return a job as this dequeue claims it."""
-        return with_fields(
+        return replace(
             job,
             status=IN_PROGRESS,
             attempt=job.attempt + 1,
@@ -169,7 +181,7 @@ class Dequeue(Operation):
         return len(result) < self.batch_size
 
 
-_SEARCHED = attrgetter(*(field.name for field in fields(Dequeue) if field.name != "batch_size"))
+_SEARCHED = attrgetter(*(name for name in Dequeue.__struct_fields__ if name != "batch_size"))
 
 
 def count_claims(draft: Draft, entrypoint: str, now: datetime, claims: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
+
+from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -16,7 +17,7 @@ from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, NO_CLAIM, QUEUED, At
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import Job
-from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import ClaimLog, GivenClaim, GivenError, JobReference, Operation, Preparation
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Span, size_of
 from jqueue.domain.size_limit import take_reserve
@@ -156,15 +157,13 @@ def hand_back(draft: Draft, job: JobRecord, now: datetime, **changes: Any) -> No
     draft.move(job, Verb.HAND_BACK, after, QUEUED)
 
 
-class _EndsClaim(Operation):
+class _EndsClaim(Operation, frozen=True):
     """Base of the operations that end the claim on a job."""
 
-    __slots__ = ()
+    needs_space = False
+    ends_claims = True
 
-    needs_space: ClassVar[bool] = False
-    ends_claims: ClassVar[bool] = True
-
-    job: JobReference
+    job: GivenClaim
 
     def references(self) -> Sequence[JobReference]:
         """Return the claim that it ends."""
@@ -176,8 +175,7 @@ class _EndsClaim(Operation):
             claims.end(self.job)
 
 
-@dataclass(frozen=True)  # without slots: the defaults are those of the class
-class Ack(_EndsClaim):
+class Ack(_EndsClaim, frozen=True):
     """Finish a job: it leaves the queue, or stays while its result is kept.
 
     Repeating the ack soon after, with the same claim, changes nothing. The operation's result is the number of bytes of
@@ -189,36 +187,33 @@ class Ack(_EndsClaim):
         keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all.
         result_bytes: size of the result as JSON; set when the operation is prepared.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
-        large: the result, if it is to be stored in an object of its own; set when the operation is prepared.
+        apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
         result_object: that object, once it exists.
         name_before: time until which a commit may name it.
     """
 
-    job: JobReference
-    result: Any = field(default=None, repr=False)
+    result: Any = None
     keep_result: Duration | None = None
     result_bytes: int = 0
     blob_bytes: int = Limits().blob_bytes
-    large: LargeValue | None = field(default=None, repr=False)  # type: ignore[misc] # of this operation
+    apart: bytes = b""
     result_object: StoredObject | None = None
     name_before: datetime | None = None
 
-    @staticmethod
-    def of(claim: Claim) -> Ack:
-        """Return the prepared ack of a claim, without a result: like `Ack(claim)`, much faster."""
-        ack = Ack.__new__(Ack)
-        object.__setattr__(ack, "job", claim)
-        return ack
+    @property
+    def large(self) -> LargeValue | None:
+        """The result, while it must be stored in an object of its own."""
+        return LargeValue(RESULTS, self.apart) if self.apart else None
 
     def prepared(self, preparation: Preparation) -> Ack:
         """Return the operation with the claim found, and with the result as it will be read back."""
         keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
         most, limits = preparation.object_bytes, preparation.limits
         result, text = check_result(self.result, limits, most)
-        large = None
+        apart = b""
         if most is not None and len(text) > most and not self._is_dropped(keep_result):
-            result, large = None, LargeValue(RESULTS, text)
-        return Ack(preparation.find_claim(self.job), result, keep_result, len(text), limits.blob_bytes, large)
+            result, apart = None, text
+        return Ack(preparation.find_claim(self.job), result, keep_result, len(text), limits.blob_bytes, apart)
 
     def _is_dropped(self, keep_result: float | None) -> bool:
         """Return True if the job is known to be one whose result is not kept."""
@@ -226,7 +221,7 @@ class Ack(_EndsClaim):
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
         """Return the ack of a job whose result is in this object."""
-        return replace(self, large=None, result_object=stored, name_before=name_before)
+        return replace(self, apart=b"", result_object=stored, name_before=name_before)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield `results` if a result is given, or is to be kept."""
@@ -279,8 +274,7 @@ class Ack(_EndsClaim):
         return job is None or (job.status is COMPLETED and job.attempt == claim.attempt)
 
 
-@dataclass(frozen=True, slots=True)
-class Nack(_EndsClaim):
+class Nack(_EndsClaim, frozen=True):
     """Give a job back. Its result is the number of bytes of the error that the queue had no room for; None if it had.
 
     Attributes:
@@ -293,9 +287,8 @@ class Nack(_EndsClaim):
         traceback: frames of the error's traceback to keep beside it, the innermost last: see `Job.traceback`.
     """
 
-    job: JobReference
     delay: Duration | None = None
-    error: BaseException | str | None = None
+    error: GivenError | None = None
     dead: bool = False
     charge: bool = True
     blob_bytes: int = Limits().blob_bytes
@@ -345,8 +338,7 @@ class Nack(_EndsClaim):
         return changes.get("error_dropped") or None
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat(Operation):
+class Heartbeat(Operation, frozen=True):
     """Keep claims alive, many in one operation.
 
     Its result is a list of errors: one for each lost claim, and for each cancelled job of the claims. A range may have
@@ -357,10 +349,10 @@ class Heartbeat(Operation):
         tolerant: True if an error of one claim leaves the others their heartbeat; if not, the first error is raised.
     """
 
-    needs_space: ClassVar[bool] = False
-    always_needs: ClassVar[tuple[str, ...]] = ("heartbeat",)
+    needs_space = False
+    always_needs = ("heartbeat",)
 
-    jobs: tuple[JobReference, ...]
+    jobs: tuple[GivenClaim, ...]
     tolerant: bool = False
 
     def prepared(self, preparation: Preparation) -> Heartbeat:
@@ -409,8 +401,7 @@ class Heartbeat(Operation):
         claims.confirm(claim for claim in self.jobs if isinstance(claim, Claim) and claim.job_id not in lost)
 
 
-@dataclass(frozen=True, slots=True)
-class HandBack(Operation):
+class HandBack(Operation, frozen=True):
     """Hand back claims whose caller never received them. Claims that are no longer current are skipped."""
 
     claims_made: tuple[Claim, ...]

@@ -5,34 +5,26 @@ A job that moves arrives in one queue with its id and its history, and then depa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
+
+import msgspec
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.fields import LARGEST
-from jqueue.domain.job import COMPLETED, DEFAULT_CLAIM_TIMEOUT, NO_CLAIM, QUEUED, JobRecord, JobStatus
-from jqueue.domain.job_options import (
-    OPTIONS,
-    STORED,
-    EnqueueOptions,
-    OnConflict,
-    check_names,
-    check_options,
-    options_bytes,
-    options_needed,
-    takes_options,
-    with_options,
-)
-from jqueue.domain.large_values import LargeValue, PayloadSource, check_named_in_time, split_payload
+from jqueue.domain.job import COMPLETED, NO_CLAIM, QUEUED, JobRecord, JobStatus
+from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options, options_bytes, options_needed
+from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_headers, check_name, check_priority, written_bytes
 from jqueue.domain.models import AnyJob, record_of
-from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import ClaimLog, GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
-from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, StoredObject
+from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, PAYLOADS, StoredObject
 from jqueue.domain.transitions import ENQUEUE, Verb
 
 LINE_BYTES = 240
@@ -41,28 +33,13 @@ LINE_BYTES = 240
 FLOOR_AT_END = "the queue's attempt_floor has its largest value: enqueue without a job_id"
 """The error about a job with an id of its caller's, in a queue whose attempts can grow no further."""
 
-UNPLACED = datetime.min.replace(tzinfo=UTC)
-"""`created_at` of a job that no commit has added yet."""
-
-_NO_OPTIONS = ("entrypoint", "payload", "priority")
-"""The attributes of an `Enqueue` without options."""
+_options_of = attrgetter(*OPTIONS)
+_NO_OPTIONS = tuple(option.default for option in OPTIONS.values())
 
 
 def unreadable(job_id: str) -> str:
     """Return the error about a job that cannot be added because a line set aside has its id."""
     return f"job id {job_id!r} belongs to a line of the blob that cannot be read: mend or remove that line first"
-
-
-def _no_id() -> NoReturn:
-    raise InvalidJobError("an enqueue that is applied to a state needs a job_id")
-
-
-def _no_claim(job: object) -> NoReturn:
-    raise InvalidJobError("an enqueue has no claim")
-
-
-UNPREPARED = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), _no_id, _no_claim)
-"""The preparation of an `Enqueue` that is applied to a state directly, without a queue."""
 
 
 def drop_outlived(draft: Draft, now: datetime) -> None:
@@ -71,10 +48,64 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
-@dataclass(frozen=True, init=False)
-@with_options(EnqueueOptions)
-class Enqueue(Operation):
+def stored_bytes(job: JobRecord) -> int:
+    """Return about how many bytes a job takes in the blob."""
+    size = LINE_BYTES + len(job.payload) * 4 // 3
+    size += written_bytes(job.entrypoint) + written_bytes(job.id) + 8
+    size += options_bytes(job)
+    if job.payload_object is not None:
+        size += OBJECT_BYTES
+    if job.error is not None:  # of a job that comes from another queue
+        size += written_bytes(job.error)
+    if job.traceback is not None:
+        size += written_bytes(job.traceback)
+    return size
+
+
+class AddsJobs(Operation, frozen=True, kw_only=True):
+    """Base of the operations that add jobs: the options for a single job and for those of a cron entry.
+
+    `jqueue.domain.job_options` describes them.
+
+    Attributes:
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+    """
+
+    unique_key: str | None = None
+    headers: Mapping[str, str] | None = None
+    max_attempts: int | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    keep_result: Duration | None = None
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+
+class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
+    """Base of an enqueue: the options for a single job, and what its preparation adds.
+
+    Attributes:
+        new_id: id of the new job if the caller gives none.
+        apart: True while the payload must be stored in an object of its own before the commit.
+        payload_object: that object, once it exists.
+        name_before: time until which a commit may name it.
+    """
+
+    job_id: str | None = None
+    delay: Duration | None = None
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    unique_for: Duration | None = None
+    on_conflict: OnConflict = "return"
+    new_id: str = ""
+    apart: bool = False
+    payload_object: StoredObject | None = None
+    name_before: datetime | None = None
+
+
+class Enqueue(AddsOneJob, frozen=True):
     """Add a job. Its result is the new job, or the job with this id or unique key that is there already.
+
+    Its other arguments are the options of `enqueue`.
 
     Attributes:
         entrypoint: the name by which a worker finds the job's handler.
@@ -83,135 +114,101 @@ class Enqueue(Operation):
     """
 
     entrypoint: str
-    payload: PayloadSource = field(default=b"", repr=False)
+    payload: GivenPayload = b""
     priority: int = 0
 
-    if TYPE_CHECKING:  # an option that is not given is an attribute of the class
+    @staticmethod
+    def of(job: JobRecord, given: bool, on_conflict: OnConflict, enqueue_bytes: int) -> Enqueue:
+        """Return the prepared enqueue of a job.
 
-        def __getattr__(self, name: str) -> Any: ...
-
-    @takes_options(EnqueueOptions)
-    def __init__(
-        self, entrypoint: str, payload: PayloadSource = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
-    ) -> None:
-        values: dict[str, Any] = self.__dict__  # a `dataclass` sets each option, which takes ten times as long
-        values["entrypoint"], values["payload"], values["priority"] = entrypoint, payload, priority
-        if options:
-            check_names("Enqueue", options, OPTIONS)
-            values.update((name, value) for name, value in options.items() if value is not OPTIONS[name].default)
+        Args:
+            job: the job, as it is to be added; its place and its times are those of the commit.
+            given: True if the caller has chosen its id.
+            on_conflict: the answer if it cannot be added.
+            enqueue_bytes: as above.
+        """
+        values = {name: getattr(job, name) for name in STORED if name != "id"}
+        values |= {"job_id": job.id} if given else {"new_id": job.id}
+        values |= {"payload": job.payload, "payload_object": job.payload_object, "enqueue_bytes": enqueue_bytes}
+        return Enqueue(job.entrypoint, **values, on_conflict=on_conflict)
 
     @property
     def has_options(self) -> bool:
         """True if an option differs from its default."""
-        return len(self.__dict__) > len(_NO_OPTIONS)
+        return _options_of(self) != _NO_OPTIONS
 
-    def prepared(self, preparation: Preparation) -> NewJob:
+    @property
+    def id(self) -> str:
+        """The id of the new job; empty if it is not known yet."""
+        return self.job_id or self.new_id
+
+    @property
+    def large(self) -> LargeValue | None:
+        """The payload, while it must be stored in an object of its own."""
+        return LargeValue(PAYLOADS, self.payload) if self.apart else None
+
+    def prepared(self, preparation: Preparation) -> Enqueue:
         """Return the operation, checked, with an id and with durations in seconds."""
-        if not self.has_options:
-            return new_job(preparation, self.entrypoint, self.payload, self.priority)
-        options: Any = {name: value for name, value in self.__dict__.items() if name in OPTIONS}
-        return new_job(preparation, self.entrypoint, self.payload, self.priority, **options)
+        limits, options = preparation.limits, {}
+        if _options_of(self) != _NO_OPTIONS:
+            options = check_options({name: getattr(self, name) for name in OPTIONS}, limits)
+        payload, large = split_payload(self.payload, limits, preparation.object_bytes)
+        return Enqueue(
+            check_name("entrypoint", self.entrypoint, limits),
+            payload if large is None else large.content,
+            check_priority(self.priority),
+            new_id="" if self.job_id is not None else preparation.new_id(),
+            apart=large is not None,
+            enqueue_bytes=limits.enqueue_bytes,
+            **options,
+        )
 
-    def change(self, draft: Draft, now: datetime) -> JobRecord:
-        """Add the job, unless a job with its id or its unique key is there already."""
-        return self.prepared(UNPREPARED).change(draft, now)
-
-    def job_ids(self) -> Sequence[str]:
-        """Return the id of the job that it adds, if it is known."""
-        return () if self.job_id is None else (self.job_id,)
-
-
-def new_job(
-    preparation: Preparation,
-    entrypoint: str,
-    payload: PayloadSource = b"",
-    priority: int = 0,
-    **options: Unpack[EnqueueOptions],
-) -> NewJob:
-    """Return an enqueue, checked and completed: see `Enqueue`.
-
-    Raises:
-        InvalidJobError: an argument is wrong.
-        TypeError: there is no such option.
-    """
-    limits = preparation.limits
-    given: dict[str, Any] = {}
-    job_id, delay = None, None
-    on_conflict: OnConflict = "return"
-    if options:
-        given = check_options(options, limits)
-        job_id = given.pop("job_id", None)
-        delay = given.pop("delay", None)
-        on_conflict = given.pop("on_conflict", "return")
-    kept, large = split_payload(payload, limits, preparation.object_bytes)
-    job = JobRecord(
-        preparation.new_id() if job_id is None else job_id,
-        check_name("entrypoint", entrypoint, limits),
-        kept,
-        QUEUED,
-        0,
-        UNPLACED,
-        check_priority(priority),
-        **given,
-    )
-    return NewJob(job, job_id is not None, delay, on_conflict, preparation.enqueue_bytes, large)
-
-
-class NewJob(Operation):
-    """A prepared `Enqueue`: the new job, except its time and its place.
-
-    Args:
-        job: the job. It is not placed yet.
-        id_given: True if the caller has chosen the id.
-        delay: seconds from its commit until it may be claimed; None if the job has the time.
-        on_conflict: see `Enqueue`.
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
-        large: the payload, if it gets an object of its own.
-
-    Attributes:
-        job, id_given, delay: as in the arguments.
-    """
-
-    __slots__ = ("_enqueue_bytes", "_name_before", "delay", "id_given", "job", "large", "on_conflict")
-
-    def __init__(
-        self,
-        job: JobRecord,
-        id_given: bool,
-        delay: float | None,
-        on_conflict: OnConflict,
-        enqueue_bytes: int,
-        large: LargeValue | None = None,
-    ) -> None:
-        self.job = job
-        self.id_given = id_given
-        self.delay = delay
-        self.on_conflict = on_conflict
-        self._enqueue_bytes = enqueue_bytes
-        self._name_before: datetime | None = None
-        self.large = large  # type: ignore[misc] # of this operation
-
-    def placed(self, number: int, created_at: datetime) -> JobRecord:
-        """Return the job with its sequence number and the time of its enqueue."""
-        if self.delay is None:
-            return self.job.evolve(sequence=number, created_at=created_at)
-        run_at = created_at + timedelta(seconds=self.delay)
-        return self.job.evolve(sequence=number, created_at=created_at, run_at=run_at)
-
-    def storing(self, stored: StoredObject, name_before: datetime) -> NewJob:
+    def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
         """Return the enqueue of a job whose payload is in this object."""
-        job = self.job.evolve(payload_object=stored)
-        named = NewJob(job, self.id_given, self.delay, self.on_conflict, self._enqueue_bytes)
-        named._name_before = name_before
-        return named
+        changes = {"payload": b"", "apart": False, "payload_object": stored, "name_before": name_before}
+        return msgspec.structs.replace(self, **changes)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield one capability for each option that is used."""
-        yield from options_needed(self.job)
+        yield from options_needed(self)
         if self.delay is not None:
             yield "delay"
-        if self.id_given:
+        if self.job_id is not None:
             yield "job_ids"
+
+    def job(self, sequence: int, created_at: datetime, attempt: int = 0) -> JobRecord:
+        """Return the job that the prepared operation adds.
+
+        Args:
+            sequence: its place.
+            created_at: the time of the enqueue, from which a delay counts.
+            attempt: its attempt, and the number of attempts that are not tries of it.
+        """
+        prepared: Any = self  # with bytes, a dictionary and numbers of seconds
+        run_at = self.run_at
+        if self.delay is not None:
+            run_at = created_at + timedelta(seconds=to_seconds("delay", self.delay))
+        return JobRecord(
+            self.job_id or self.new_id,
+            self.entrypoint,
+            prepared.payload,
+            QUEUED,
+            sequence,
+            created_at,
+            self.priority,
+            attempt,
+            attempt,
+            max_attempts=self.max_attempts,
+            run_at=run_at,
+            expires_at=self.expires_at,
+            headers=prepared.headers,
+            unique_key=self.unique_key,
+            unique_for=prepared.unique_for,
+            concurrency_key=self.concurrency_key,
+            concurrency_limit=self.concurrency_limit,
+            keep_result=prepared.keep_result,
+            payload_object=self.payload_object,
+        )
 
     def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> JobRecord:
         """Add the job, unless a job with its id or its unique key is there already.
@@ -222,9 +219,9 @@ class NewJob(Operation):
             created_at: the time of the enqueue, from which a delay counts; None: `now`.
         """
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
-        job_id, unique_key = self.job.id, self.job.unique_key
-        there = draft.jobs.find(job_id) if self.id_given else draft.jobs.get(job_id)
-        is_refused = self.id_given and self.on_conflict == "raise"
+        is_given, unique_key, job_id = self.job_id is not None, self.unique_key, self.id
+        there = draft.jobs.find(job_id) if is_given else draft.jobs.get(job_id)
+        is_refused = is_given and self.on_conflict == "raise"
         if there is not None:
             if is_refused:
                 raise DuplicateJobError(None, job_id, f"that job is {there.status}")
@@ -235,7 +232,7 @@ class NewJob(Operation):
             return self._finished(job_id, draft, now)
         if job_id in draft.aside_keys:
             raise InvalidJobError(unreadable(job_id))
-        if self.id_given and draft.header.attempt_floor >= LARGEST:
+        if is_given and draft.header.attempt_floor >= LARGEST:
             raise InvalidJobError(FLOOR_AT_END)
         if unique_key is not None:
             holder = draft.key_holder(unique_key, now)
@@ -243,10 +240,12 @@ class NewJob(Operation):
                 return self._taken(unique_key, holder, draft, now)
             if holder is not None:
                 self._replace(unique_key, holder, draft)
-        check_named_in_time(self._name_before, now)
-        size = self.stored_bytes()
-        take_space(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
-        job = self._job(draft, now if created_at is None else created_at)
+        check_named_in_time(self.name_before, now)
+        floor = draft.header.attempt_floor if is_given else 0
+        job = self.job(draft.jobs.last_sequence + 1, now if created_at is None else created_at, floor)
+        size = stored_bytes(job)
+        take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
+        draft.next_sequence()
         draft.move(None, ENQUEUE, job, QUEUED)
         if job.concurrency_key is not None:
             draft.require(LIMITS)
@@ -256,43 +255,14 @@ class NewJob(Operation):
 
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job that it adds, if it is known."""
-        return (self.job.id,)
-
-    def stored_bytes(self) -> int:
-        """Return about how many bytes the job takes in the blob."""
-        job = self.job
-        size = LINE_BYTES + len(job.payload) * 4 // 3
-        size += written_bytes(job.entrypoint) + written_bytes(job.id) + 8
-        size += options_bytes(job)
-        if job.payload_object is not None:
-            size += OBJECT_BYTES
-        if job.error is not None:  # of a job that comes from another queue
-            size += written_bytes(job.error)
-        if job.traceback is not None:
-            size += written_bytes(job.traceback)
-        return size
-
-    def _job(self, draft: Draft, created_at: datetime) -> JobRecord:
-        job = self.placed(draft.next_sequence(), created_at)
-        floor = draft.header.attempt_floor if self.id_given else 0
-        return job.evolve(attempt=floor, attempts_before=floor) if floor else job
+        return (self.id,) if self.id else ()
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> JobRecord:
         """Return a completed job for an id that was acked and is gone. Its other fields are the caller's."""
         attempt = draft.header.finished.get(job_id, 0)
-        job = self.job
-        return JobRecord(
-            job_id,
-            job.entrypoint,
-            job.payload,
-            COMPLETED,
-            0,
-            now,
-            job.priority,
-            attempt,
-            headers=job.headers,
-            unique_key=job.unique_key,
-        )
+        own: Any = {"headers": self.headers, "unique_key": self.unique_key}
+        finished = Enqueue(self.entrypoint, self.payload, self.priority, **own)
+        return finished.job(0, now).evolve(id=job_id, status=COMPLETED, attempt=attempt)
 
     def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> JobRecord:
         live = draft.jobs.loaded(holder)
@@ -315,8 +285,7 @@ def _record(job: AnyJob) -> JobRecord:
     return job if isinstance(job, JobRecord) else record_of(job)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrive(Operation):
+class Arrive(Operation, frozen=True):
     """Add a job that was in another queue, unchanged except for its place. Its result is the job in this queue.
 
     A job that is there already is not added again.
@@ -324,18 +293,22 @@ class Arrive(Operation):
     Attributes:
         job: the job, queued or dead, without a claim.
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
-        payload: its payload, if `job` does not have it: an async iterable of pieces.
-        large: the payload, if it gets an object of its own; set when the operation is prepared.
+        payload: its payload, if `job` does not have it: an async iterable of pieces. Prepared, it has the payload while
+            this must be stored in an object of its own.
         name_before: time until which a commit may name it.
     """
 
-    transfers: ClassVar[bool] = True
+    transfers = True
 
-    job: AnyJob
+    job: GivenJob
     enqueue_bytes: int = Limits().enqueue_bytes
-    payload: PayloadSource | None = field(default=None, repr=False)
-    large: LargeValue | None = field(default=None, repr=False)  # type: ignore[misc] # of this operation
+    payload: GivenPayload | None = None
     name_before: datetime | None = None
+
+    @property
+    def large(self) -> LargeValue | None:
+        """The payload, while it must be stored in an object of its own."""
+        return None if self.payload is None else LargeValue(PAYLOADS, self.payload)
 
     def prepared(self, preparation: Preparation) -> Arrive:
         """Check the job like a new one, and decide where its payload is kept in this queue."""
@@ -350,11 +323,12 @@ class Arrive(Operation):
         for name, option in STORED.items():
             if option.check is check_name and getattr(job, name) is not None:
                 check_name(name, getattr(job, name), limits)
-        return replace(self, job=job, enqueue_bytes=limits.enqueue_bytes, payload=None, large=large)
+        return Arrive(job, limits.enqueue_bytes, None if large is None else large.content)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Arrive:
         """Return the arrival of a job whose payload is in this object."""
-        return replace(self, job=self.job.evolve(payload_object=stored), large=None, name_before=name_before)
+        job = _record(self.job).evolve(payload_object=stored)
+        return Arrive(job, self.enqueue_bytes, name_before=name_before)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield the capabilities without which the job would lose something."""
@@ -386,7 +360,7 @@ class Arrive(Operation):
             if holder is not None:
                 raise DuplicateJobError(job.unique_key, holder)
         check_named_in_time(self.name_before, now)
-        size = NewJob(job, True, None, "return", self.enqueue_bytes).stored_bytes()
+        size = stored_bytes(job)
         take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
@@ -412,19 +386,22 @@ class Arrive(Operation):
         return (self.job.id,)
 
 
-@dataclass(frozen=True, slots=True)
-class Depart(Operation):
+class Depart(Operation, frozen=True):
     """Remove a job that has arrived in another queue. It does not count as finished here, so it may come back.
 
     Attributes:
         job: the job as it was claimed, or as it was seen if it cannot be claimed.
     """
 
-    transfers: ClassVar[bool] = True
-    needs_space: ClassVar[bool] = False
-    ends_claims: ClassVar[bool] = True
+    transfers = True
+    needs_space = False
+    ends_claims = True
 
-    job: AnyJob
+    job: GivenJob
+
+    def prepared(self, preparation: Preparation) -> Depart:
+        """Return the operation without the payload."""
+        return Depart(_record(self.job).evolve(payload=b""))
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Remove the job.

@@ -7,24 +7,24 @@ number, and passes it to its dequeues as `through`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
 from datetime import UTC, datetime
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JobFailedError, ResultNotKeptError, SegmentDamagedError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import NotLoaded
-from jqueue.domain.operations.base import JobReference, Operation, Preparation
+from jqueue.domain.operations.base import OnJob, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Peek(Operation):
+class Peek(Operation, frozen=True):
     """Look up the jobs that a dequeue would return. Its result is the list of them, unclaimed and without payloads.
 
     It does everything that a dequeue does except the claims: it removes expired jobs, and enqueues the jobs of cron
@@ -34,8 +34,8 @@ class Peek(Operation):
         dequeue: the dequeue whose jobs are looked up.
     """
 
-    claims_jobs: ClassVar[bool] = True
-    surveys: ClassVar[bool] = True
+    claims_jobs = True
+    surveys = True
 
     dequeue: Dequeue
 
@@ -56,8 +56,7 @@ class Peek(Operation):
         return self.dequeue.search_key()
 
 
-@dataclass(frozen=True, slots=True)
-class CountQueued(Operation):
+class CountQueued(Operation, frozen=True):
     """Count the queued jobs. Its result is the number of queued jobs, ready or not, by entrypoint."""
 
     def change(self, draft: Draft, now: datetime) -> dict[str, int]:
@@ -74,8 +73,7 @@ class Backlog(NamedTuple):
     """Earliest time since when one of the ready jobs waits, or an earlier time; None if none is ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookAtBacklog(Operation):
+class LookAtBacklog(Operation, frozen=True):
     """Look at the jobs that wait. Its result is a `Backlog`.
 
     Attributes:
@@ -99,8 +97,7 @@ class LookAtBacklog(Operation):
         return Backlog(jobs, min((at for at in since if at <= now), default=None))
 
 
-@dataclass(frozen=True, slots=True)
-class Find(Operation):
+class Find(OnJob, frozen=True):
     """Look at a job. Its result is a list: the job without its payload, or nothing if it is not there.
 
     For a job that finished a short while ago and is gone, the result has the id, the attempt and the status completed.
@@ -109,14 +106,7 @@ class Find(Operation):
         job_id: the id of the job.
     """
 
-    surveys: ClassVar[bool] = True
-
-    job_id: str
-
-    def prepared(self, preparation: Preparation) -> Find:
-        """Check the id."""
-        check_name("job_id", self.job_id, preparation.limits)
-        return self
+    surveys = True
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the job in a list, and change nothing."""
@@ -128,28 +118,16 @@ class Find(Operation):
             return []
         return [JobRecord(self.job_id, "", b"", JobStatus.COMPLETED, 0, now, attempt=attempt)]
 
-    def references(self) -> Sequence[JobReference]:
-        """Return the id of the job."""
-        return (self.job_id,)
 
-
-@dataclass(frozen=True, slots=True)
-class AwaitResult(Operation):
+class AwaitResult(OnJob, frozen=True):
     """Look for the result of a job. Its result is a list: the finished job, or nothing while it has not finished.
 
     It is applied after the other operations of a commit, like a dequeue: a job that they finish is seen at once.
     """
 
-    claims_jobs: ClassVar[bool] = True
-    needs_space: ClassVar[bool] = False
-    always_needs: ClassVar[tuple[str, ...]] = ("results",)
-
-    job_id: str
-
-    def prepared(self, preparation: Preparation) -> AwaitResult:
-        """Check the arguments."""
-        check_name("job_id", self.job_id, preparation.limits)
-        return self
+    claims_jobs = True
+    needs_space = False
+    always_needs = ("results",)
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the finished job in a list; an empty list while it has not finished.
@@ -173,21 +151,16 @@ class AwaitResult(Operation):
             raise ResultNotKeptError(job.id, job.result_dropped)
         return [job]
 
-    def references(self) -> Sequence[JobReference]:
-        """Return the id of the job."""
-        return (self.job_id,)
 
-
-@dataclass(frozen=True, slots=True)
-class HeldBy(Operation):
+class HeldBy(Operation, frozen=True):
     """Look up the jobs in progress whose holder's name begins with a prefix. Its result is their list, in order.
 
     Attributes:
         prefix: the prefix of the name.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
-    hands_out_jobs: ClassVar[bool] = True
+    always_needs = ("holders",)
+    hands_out_jobs = True
 
     prefix: str
 
@@ -198,15 +171,14 @@ class HeldBy(Operation):
         return sorted(held, key=lambda job: (job.priority, job.sequence))
 
 
-@dataclass(frozen=True, slots=True)
-class RangesHeldBy(Operation):
+class RangesHeldBy(Operation, frozen=True):
     """Look up the claims of ranges whose holder's name begins with a prefix. Its result is their list.
 
     Attributes:
         prefix: the prefix of the name.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("holders", "ranges")
+    always_needs = ("holders", "ranges")
 
     prefix: str
 
@@ -221,8 +193,7 @@ class RangesHeldBy(Operation):
         return sorted(held, key=lambda claim: (claim.segment, claim.held.first))
 
 
-@dataclass(frozen=True, slots=True)
-class JobsInRanges(Operation):
+class JobsInRanges(Operation, frozen=True):
     """Look up jobs by their ids. Its result has an entry for each job in progress in a range: ids of range and job.
 
     If the row of a job can no longer be read, its result has an entry for each range that may have the job.
@@ -231,7 +202,7 @@ class JobsInRanges(Operation):
         ids: the ids.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+    always_needs = ("ranges",)
 
     ids: tuple[str, ...]
 
@@ -259,22 +230,20 @@ class JobsInRanges(Operation):
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LastSequence(Operation):
+class LastSequence(Operation, frozen=True):
     """Look up the last sequence number that was given to a job. Jobs that come later get higher numbers."""
 
-    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
+    always_needs = ("holders",)
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Return the number, and change nothing."""
         return draft.jobs.last_sequence
 
 
-@dataclass(frozen=True, slots=True)
-class LastTransaction(Operation):
+class LastTransaction(Operation, frozen=True):
     """Look up the version of an application's last write. Its result is that version, or None."""
 
-    always_needs: ClassVar[tuple[str, ...]] = ("staged",)
+    always_needs = ("staged",)
 
     app_id: str
 

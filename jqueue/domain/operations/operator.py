@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.job_options import STORED, check_options
+from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
 from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
-from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.enqueue import NewJob, drop_outlived
+from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
+from jqueue.domain.operations.enqueue import drop_outlived, stored_bytes
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import Verb
@@ -23,8 +24,7 @@ CLOCKS_DIFFER = 60.0
 """Seconds by which the clocks of two writers may differ: a job may be that much younger than its segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel(Operation):
+class Cancel(OnJob, frozen=True):
     """Remove a queued job. Its result is the job.
 
     Attributes:
@@ -33,13 +33,7 @@ class Cancel(Operation):
             leaves when that claim ends. An ack still finishes it. The result is then the job in progress.
     """
 
-    job_id: str
     running: bool = False
-
-    def prepared(self, preparation: Preparation) -> Cancel:
-        """Check the arguments."""
-        check_name("job_id", self.job_id, preparation.limits)
-        return self
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield `cancel_running` if a job in progress is to be stopped too."""
@@ -68,10 +62,6 @@ class Cancel(Operation):
             raise JobStateError(job.id, job.status, "only a queued job can be cancelled")
         draft.move(job, Verb.CANCEL, None, None)
         return job
-
-    def references(self) -> Sequence[JobReference]:
-        """Return the id of the job."""
-        return (self.job_id,)
 
 
 def _with_status(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[JobRecord]:
@@ -113,8 +103,7 @@ class Redriven(int):
         return redriven
 
 
-@dataclass(frozen=True, slots=True)
-class Redrive(Operation):
+class Redrive(Operation, frozen=True):
     """Queue dead jobs again. Failures and expiry are forgotten, attempts are kept. Its result is a `Redriven`.
 
     A dead job whose unique key is taken stays dead.
@@ -124,8 +113,8 @@ class Redrive(Operation):
         entrypoint: redrive the jobs of this entrypoint only.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("dead_letters",)
-    surveys: ClassVar[bool] = True
+    always_needs = ("dead_letters",)
+    surveys = True
 
     job_id: str | None = None
     entrypoint: str | None = None
@@ -186,8 +175,7 @@ class Redrive(Operation):
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 
 
-@dataclass(frozen=True, slots=True)
-class Purge(Operation):
+class Purge(Operation, frozen=True):
     """Remove the jobs of a status for good. Its result is their number.
 
     Attributes:
@@ -198,7 +186,7 @@ class Purge(Operation):
         before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
     """
 
-    surveys: ClassVar[bool] = True
+    surveys = True
 
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None
@@ -259,11 +247,10 @@ class Purge(Operation):
         return () if self.job_id is None else (self.job_id,)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateQueue(Operation):
+class CreateQueue(Operation, frozen=True):
     """Create the empty queue, if there is none."""
 
-    always_needs: ClassVar[tuple[str, ...]] = ("size_limit",)
+    always_needs = ("size_limit",)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Ask for the first commit.
@@ -276,8 +263,7 @@ class CreateQueue(Operation):
         draft.touch()
 
 
-@dataclass(frozen=True, slots=True)
-class Fence(Operation):
+class Fence(Operation, frozen=True):
     """Force a commit without a change. A write that was sent before, and has not landed by then, never will."""
 
     def change(self, draft: Draft, now: datetime) -> None:
@@ -293,8 +279,7 @@ def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> JobRecord:
     return job
 
 
-@dataclass(frozen=True, slots=True)
-class Reschedule(Operation):
+class Reschedule(OnJob, frozen=True):
     """Set another time for a queued job. Its result is the job. Give either `delay` or `run_at`.
 
     Attributes:
@@ -303,16 +288,14 @@ class Reschedule(Operation):
         run_at: time before which the job is not claimed.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+    always_needs = ("reschedule",)
 
-    job_id: str
-    _: KW_ONLY
     delay: Duration | None = None
     run_at: datetime | None = None
 
     def prepared(self, preparation: Preparation) -> Reschedule:
         """Return the operation, checked, with the delay in seconds and the time in UTC."""
-        check_name("job_id", self.job_id, preparation.limits)
+        super().prepared(preparation)
         if (self.delay is None) == (self.run_at is None):
             raise InvalidJobError("give one of delay and run_at")
         delay = None if self.delay is None else to_seconds("delay", self.delay)
@@ -335,26 +318,20 @@ class Reschedule(Operation):
             draft.move(job, Verb.RESCHEDULE, after, JobStatus.QUEUED)
         return after
 
-    def references(self) -> Sequence[JobReference]:
-        """Return the id of the job."""
-        return (self.job_id,)
 
-
-@dataclass(frozen=True, slots=True)
-class Reprioritise(Operation):
+class Reprioritise(OnJob, frozen=True):
     """Give a queued job another priority. Its sequence number gives its place among jobs of that priority.
 
     Its result is the job.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+    always_needs = ("reschedule",)
 
-    job_id: str
     priority: int
 
     def prepared(self, preparation: Preparation) -> Reprioritise:
         """Check the arguments."""
-        check_name("job_id", self.job_id, preparation.limits)
+        super().prepared(preparation)
         check_priority(self.priority)
         return self
 
@@ -371,17 +348,22 @@ class Reprioritise(Operation):
             draft.move(job, Verb.REPRIORITISE, after, JobStatus.QUEUED)
         return after
 
-    def references(self) -> Sequence[JobReference]:
-        """Return the id of the job."""
-        return (self.job_id,)
-
 
 AMENDABLE: tuple[str, ...] = tuple(name for name, option in STORED.items() if option.name != "job_id")
 """The fields of a job that an operator may change, besides its payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amend(Operation):
+class Amended(PriorityOption, EnqueueOptions, total=False):
+    """The options of a prepared `Amend`: those in `AMENDABLE`, as the job keeps them."""
+
+
+if TYPE_CHECKING:  # as callers give them, and as they travel: see `jqueue.domain.operations.base`
+    GivenOptions = Mapping[str, Any]
+else:
+    GivenOptions = Amended
+
+
+class Amend(OnJob, frozen=True):
     """Give a queued or dead job other options. Its result is the job. An option that is not given is unset.
 
     Attributes:
@@ -391,11 +373,10 @@ class Amend(Operation):
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+    always_needs = ("reschedule",)
 
-    job_id: str
-    options: Mapping[str, Any] = field(repr=False)
-    payload: bytes | None = field(default=None, repr=False)
+    options: GivenOptions
+    payload: bytes | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> Amend:
@@ -405,7 +386,7 @@ class Amend(Operation):
             InvalidJobError: an option is wrong, or there is no such option.
         """
         limits = preparation.limits
-        check_name("job_id", self.job_id, limits)
+        super().prepared(preparation)
         unknown = sorted(self.options.keys() - set(AMENDABLE))
         if unknown:
             raise InvalidJobError(f"a job has no option {unknown[0]!r} to change: it has {', '.join(AMENDABLE)}")
@@ -436,7 +417,7 @@ class Amend(Operation):
         if after == job:
             return job
         self._check_key(draft, job, after, now)
-        size = _stored_bytes(after) - _stored_bytes(job)
+        size = stored_bytes(after) - stored_bytes(job)
         if size > 0:
             take_space(draft, size, self.enqueue_bytes, f"{size} more bytes of job {job.id!r}")
         elif size < 0:
@@ -446,10 +427,6 @@ class Amend(Operation):
         draft.move(job, Verb.EDIT, after, job.status)
         return after
 
-    def references(self) -> Sequence[JobReference]:
-        """Return the id of the job."""
-        return (self.job_id,)
-
     def _check_key(self, draft: Draft, job: JobRecord, after: JobRecord, now: datetime) -> None:
         """Check that no other job has the unique key of a queued job. A dead job holds no key."""
         key = after.unique_key
@@ -458,7 +435,3 @@ class Amend(Operation):
         holder = draft.key_holder(key, now)
         if holder is not None:
             raise DuplicateJobError(key, holder)
-
-
-def _stored_bytes(job: JobRecord) -> int:
-    return NewJob(job, True, None, "return", 0).stored_bytes()

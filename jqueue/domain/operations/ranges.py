@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import Duration
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
-from jqueue.domain.fields import COUNT_MAX, LARGEST
+from jqueue.domain.fields import COUNT_MAX
 from jqueue.domain.job import Claim, JobRecord, JobStatus
-from jqueue.domain.limits import FINISHED_KEPT, Limits, check_integer, check_name
-from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
-from jqueue.domain.operations.dequeue import Dequeue, count_claims
+from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
+from jqueue.domain.operations.base import ClaimLog, GivenNames, JobReference, Operation, Preparation
+from jqueue.domain.operations.dequeue import Claims, Dequeue, count_claims, sought_names
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_range_back
-from jqueue.domain.operations.enqueue import drop_outlived
-from jqueue.domain.operations.rules import fire_due
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.ranges import RANGES_KEPT, Range
 from jqueue.domain.segment_index import SegmentIndex
@@ -27,63 +27,48 @@ from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import CHUNK_ROWS, Segment, without
 from jqueue.domain.transitions import BulkMove, Verb
 
+Claiming = TypeVar("Claiming", bound=Claims)
+
 WorstPriority = Callable[[str], float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRange(Operation):
+class ClaimRange(Claims, frozen=True):
     """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
 
     The rows follow each other, wait, and were claimed equally often: a range ends before the first other row. Jobs that
     keep a result or their unique key, expire, or have a concurrency key are never in a range: a dequeue claims each of
-    them by itself.
+    them by itself. With `through`, it claims only from a segment without a job whose `sequence` is larger.
 
     Attributes:
         entrypoint: of the jobs.
         rows: largest number of jobs.
         least: smallest number of jobs; if fewer can be claimed, none is.
         inline: True to claim none if payloads of the segment are in objects of their own.
-        claim_timeout: time that the claim lasts without a heartbeat; None means the queue's own.
-        holder: name kept with the claim; None: the queue object's own.
-        through: claim only from a segment without a job whose `sequence` is larger; None: from any.
-        enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
         range_id: id of the range; set when the operation is prepared.
     """
 
-    claims_jobs: ClassVar[bool] = True
-    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+    always_needs = ("ranges",)
 
     entrypoint: str
     rows: int
-    _: KW_ONLY
     least: int = 1
     inline: bool = False
-    claim_timeout: Duration | None = None
-    holder: str | None = None
-    through: int | None = None
-    enqueue_bytes: int = Limits().enqueue_bytes
     range_id: str = ""
 
     def prepared(self, preparation: Preparation) -> ClaimRange:
         """Return the operation, checked and completed."""
-        timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
-        holder = preparation.holder() if self.holder is None else self.holder
         return ClaimRange(
             check_name("entrypoint", self.entrypoint, preparation.limits),
             check_integer("rows", self.rows, 1, COUNT_MAX),
-            least=check_integer("least", self.least, 1, COUNT_MAX),
-            inline=self.inline,
-            claim_timeout=to_seconds("claim_timeout", timeout),
-            holder=None if holder is None else check_name("holder", holder, preparation.limits),
-            through=None if self.through is None else check_integer("through", self.through, 0, LARGEST),
-            enqueue_bytes=preparation.limits.enqueue_bytes,
-            range_id=preparation.new_id(),
+            check_integer("least", self.least, 1, COUNT_MAX),
+            self.inline,
+            preparation.new_id(),
+            **self.completed(preparation),
         )
 
     def change(self, draft: Draft, now: datetime) -> list[RangeClaim]:
         """Claim the next rows, if the next job is a row of a segment."""
-        drop_outlived(draft, now)
-        fire_due(draft, now, self.enqueue_bytes)
+        self.tidy(draft, now)
         if not draft.header.segments:
             return []
         with only_through(draft, self.through):
@@ -216,8 +201,14 @@ def _next_single(row: int, segment: Segment, index: SegmentIndex) -> int:
     return next((max(row, first) for first, last in index.single[place : place + 2] if last > row), segment.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class EndRange(Operation):
+if TYPE_CHECKING:  # as callers give them, and as they travel: see `jqueue.domain.operations.base`
+    GivenRange = RangeClaim | Claim
+    GivenFailure = RangeFailure | BaseException | str | None
+else:
+    GivenRange, GivenFailure = Claim, str
+
+
+class EndRange(Operation, frozen=True):
     """End the claim on a range: its jobs are done, but for those that failed, and those that nobody worked on.
 
     A job that failed, or that has a result, becomes a single job, and ends as by a nack or an ack.
@@ -234,16 +225,15 @@ class EndRange(Operation):
         singles: the ends of jobs that become single ones, by job id; set when the operation is prepared.
     """
 
-    needs_space: ClassVar[bool] = False
-    ends_claims: ClassVar[bool] = True
-    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+    needs_space = False
+    ends_claims = True
+    always_needs = ("ranges",)
 
-    claim: RangeClaim
-    failed: Mapping[str, RangeFailure | BaseException | str | None] = field(default_factory=dict, repr=False)
-    _: KW_ONLY
-    results: Mapping[str, tuple[Any, Duration]] = field(default_factory=dict, repr=False)
+    claim: GivenRange
+    failed: Mapping[str, GivenFailure] = {}
+    results: Mapping[str, tuple[Any, Duration]] = {}
     worked_on: int | None = None
-    singles: Mapping[str, Ack | Nack] = field(default_factory=dict, repr=False)
+    singles: Mapping[str, Ack | Nack] = {}
 
     def prepared(self, preparation: Preparation) -> EndRange:
         """Return the operation, checked, with errors as texts, and delays in seconds."""
@@ -262,8 +252,9 @@ class EndRange(Operation):
             singles[job_id] = Nack(Claim(job_id, 0), *end, traceback=failure.traceback)
         for job_id, (result, keep_result) in self.results.items():
             singles[job_id] = Ack(Claim(job_id, 0), result, keep_result)
-        own = replace(preparation, find_claim=_as_it_is, object_bytes=None)
-        return replace(self, singles={job_id: each.prepared(own) for job_id, each in singles.items()})
+        own = dataclasses.replace(preparation, find_claim=_as_it_is, object_bytes=None)
+        ends = {job_id: each.prepared(own) for job_id, each in singles.items()}
+        return EndRange(self.claim.claim, worked_on=self.worked_on, singles=ends)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """End the claim.
@@ -273,7 +264,7 @@ class EndRange(Operation):
             JobNotFoundError: a named job is not among those that were worked on.
             SegmentDamagedError: a named job cannot be read, so that nothing can be noted with it.
         """
-        claim, rows = self.claim.claim, draft.jobs.rows
+        claim, rows = self._claim, draft.jobs.rows
         held = draft.header.ranges.get(claim.job_id)
         if held is None or held.claims != claim.attempt:
             if draft.header.finished.get(claim.job_id) == claim.attempt:
@@ -306,13 +297,17 @@ class EndRange(Operation):
         if (floor := held.claims + segment.attempts) > draft.header.attempt_floor:
             draft.note_floor(floor)
 
+    @property
+    def _claim(self) -> Claim:
+        return self.claim if isinstance(self.claim, Claim) else self.claim.claim
+
     def references(self) -> Sequence[JobReference]:
         """Return the claim of the range."""
-        return (self.claim.claim,)
+        return (self._claim,)
 
     def tell(self, claims: ClaimLog, result: None) -> None:
         """Report that the claim is ended: a heartbeat that comes later does not count as lost."""
-        claims.end(self.claim.claim)
+        claims.end(self._claim)
 
 
 def _as_it_is(reference: JobReference) -> Claim:
@@ -320,8 +315,7 @@ def _as_it_is(reference: JobReference) -> Claim:
     return reference
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimBatch(Operation):
+class ClaimBatch(Claims, frozen=True):
     """Claim the next jobs, by priority and then by commit order. Its result is a list of jobs and claims of ranges.
 
     Behind the largest number of ranges, jobs are claimed one by one. At the largest number of such jobs, the batch ends
@@ -334,39 +328,30 @@ class ClaimBatch(Operation):
         singles: largest number of jobs that are claimed one by one.
         ranges: largest number of ranges.
         least: smallest number of jobs of a range. A range is tried again after as many single jobs.
-        claim_timeout: time that the claims last without a heartbeat; None means the queue's own.
-        holder: name kept with the claims; None: the queue object's own.
-        through: claim only jobs whose `sequence` is not larger, which were enqueued before a certain moment.
-        claim: the claim of one job after another; set when the operation is prepared.
-        range_claim: the claim of a range; set when the operation is prepared.
+        range_id: first part of the ids of the ranges; set when the operation is prepared.
     """
 
-    claims_jobs: ClassVar[bool] = True
-    hands_out_jobs: ClassVar[bool] = True
-    always_needs: ClassVar[tuple[str, ...]] = ("ranges", "holders", "claim_timeout")
+    hands_out_jobs = True
+    always_needs = ("ranges", "holders", "claim_timeout")
 
-    entrypoints: str | Sequence[str] | None
+    entrypoints: GivenNames | None
     jobs: int
-    _: KW_ONLY
     singles: int
     ranges: int
     least: int = CHUNK_ROWS
-    claim_timeout: Duration | None = None
-    holder: str | None = None
-    through: int | None = None
-    claim: Dequeue = field(default_factory=Dequeue)
-    range_claim: ClaimRange = field(default_factory=lambda: ClaimRange("", 1))
+    range_id: str = ""
 
     def prepared(self, preparation: Preparation) -> ClaimBatch:
         """Return the operation, checked and completed."""
-        for name in ("jobs", "singles", "ranges"):
-            check_integer(name, getattr(self, name), 0, COUNT_MAX)
-        timeout, holder, through = self.claim_timeout, self.holder, self.through
-        claim = Dequeue(self.entrypoints, claim_timeout=timeout, holder=holder, through=through)
-        in_ranges = ClaimRange(
-            "any", 1, least=self.least, inline=True, claim_timeout=timeout, holder=holder, through=through
+        return ClaimBatch(
+            None if self.entrypoints is None else sought_names(self.entrypoints),
+            check_integer("jobs", self.jobs, 0, COUNT_MAX),
+            check_integer("singles", self.singles, 0, COUNT_MAX),
+            check_integer("ranges", self.ranges, 0, COUNT_MAX),
+            check_integer("least", self.least, 1, COUNT_MAX),
+            preparation.new_id(),
+            **self.completed(preparation),
         )
-        return replace(self, claim=claim.prepared(preparation), range_claim=in_ranges.prepared(preparation))
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord | RangeClaim]:
         """Claim the jobs.
@@ -374,28 +359,37 @@ class ClaimBatch(Operation):
         Raises:
             RowsMissingError: rows are not loaded. It names those of all segments that the batch may need.
         """
-        self.claim.tidy(draft, now)
+        self.tidy(draft, now)
         try:
             with only_through(draft, self.through):
                 return self._claim(draft, now)
         except RowsMissingError as error:
             missing = error.wanted
-        rows, names = draft.jobs.rows, self.claim.entrypoints
-        assert names is None or isinstance(names, tuple)
-        raise RowsMissingError({*missing, *rows.upcoming(rows.unloaded(names), self.jobs)})
+        rows = draft.jobs.rows
+        raise RowsMissingError({*missing, *rows.upcoming(rows.unloaded(self._names), self.jobs)})
+
+    @property
+    def _names(self) -> tuple[str, ...] | None:
+        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
+        return self.entrypoints
+
+    def _with_fields_of(self, kind: type[Claiming], *fields: Any, **more: Any) -> Claiming:
+        """Return a claim of another kind with the same timeout, holder and bounds."""
+        return kind(*fields, **more, **{name: getattr(self, name) for name in Claims.__struct_fields__})
 
     def _claim(self, draft: Draft, now: datetime) -> list[JobRecord | RangeClaim]:
         found: list[JobRecord | RangeClaim] = []
         left, singles, ranges = self.jobs, self.singles, self.ranges
+        one_by_one = self._with_fields_of(Dequeue, self.entrypoints)
         while left and singles:
             if not draft.header.segments or not ranges:
-                return [*found, *self.claim.claim_next(draft, now, min(left, singles))]
+                return [*found, *one_by_one.claim_next(draft, now, min(left, singles))]
             claimed = self._range(draft, now, left, self.ranges - ranges)
             if claimed is not None:
                 found.append(claimed)
                 left, ranges = left - claimed.rows, ranges - 1
                 continue
-            jobs = self.claim.claim_next(draft, now, min(left, singles, self.least))
+            jobs = one_by_one.claim_next(draft, now, min(left, singles, self.least))
             if not jobs:
                 break
             found += jobs
@@ -411,12 +405,12 @@ class ClaimBatch(Operation):
             most: largest number of jobs.
             number: number of ranges that were claimed before.
         """
-        names, order, first = self.claim.entrypoints, draft.jobs.order, self.range_claim
-        assert names is None or isinstance(names, tuple)
+        names, order = self._names, draft.jobs.order
         entry = order.next_entry(names, now)
         if entry is None:
             return None
-        wanted = replace(first, entrypoint=entry[2], rows=most, range_id=f"{first.range_id}-{number}")
+        range_id = f"{self.range_id}-{number}"
+        wanted = self._with_fields_of(ClaimRange, entry[2], most, self.least, inline=True, range_id=range_id)
         return wanted.claim_at(draft, entry[-1], now, lambda name: order.best_priority_beside(name, names, now))
 
     def claims(self, result: list[JobRecord | RangeClaim]) -> Sequence[Claim]:

@@ -7,22 +7,25 @@ whatever their clocks show. There is no scheduler process.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
 from jqueue.domain.fields import COUNT_MAX
-from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
+from jqueue.domain.job import JobRecord
+from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
 from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.operations.enqueue import UNPLACED, NewJob, new_job
+from jqueue.domain.operations.enqueue import AddsJobs, Enqueue
 from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings, Schedule, Span
 from jqueue.domain.size_limit import check_rules_fit, take_space
 
@@ -38,32 +41,32 @@ _NEEDS = {
 _DURATIONS = ("dead_retention", "history")
 
 
-class Unchanged:
-    """The type of `UNCHANGED`, which stands for a setting that stays as it is."""
+Unchanged = msgspec.UnsetType
+"""The type of `UNCHANGED`."""
 
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = Unchanged()
+UNCHANGED: Final = msgspec.UNSET
+"""Stands for a setting that stays as it is."""
 
 
 def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
     return draft.header.entrypoints.get(entrypoint, EntrypointRules())
 
 
-@dataclass(frozen=True, slots=True)
-class Pause(Operation):
-    """Pause an entrypoint: no job of it is claimed until it is resumed. Jobs in progress go on; enqueue takes more."""
+class _OnEntrypoint(Operation, frozen=True):
+    """Base of the operations on the rules of an entrypoint."""
 
-    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
+    always_needs = ("limits",)
 
     entrypoint: str
 
-    def prepared(self, preparation: Preparation) -> Pause:
+    def prepared(self, preparation: Preparation) -> Self:
         """Check the name of the entrypoint."""
         check_name("entrypoint", self.entrypoint, preparation.limits)
         return self
+
+
+class Pause(_OnEntrypoint, frozen=True):
+    """Pause an entrypoint: no job of it is claimed until it is resumed. Jobs in progress go on; enqueue takes more."""
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Set the pause.
@@ -75,26 +78,15 @@ class Pause(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(paused=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Resume(Operation):
+class Resume(_OnEntrypoint, frozen=True):
     """End a pause."""
-
-    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
-
-    entrypoint: str
-
-    def prepared(self, preparation: Preparation) -> Resume:
-        """Check the name of the entrypoint."""
-        check_name("entrypoint", self.entrypoint, preparation.limits)
-        return self
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Lift the pause."""
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(paused=False))
 
 
-@dataclass(frozen=True, slots=True)
-class SetLimits(Operation):
+class SetLimits(_OnEntrypoint, frozen=True):
     """Set the limits of an entrypoint. They replace its former limits; a pause stays.
 
     Attributes:
@@ -104,17 +96,13 @@ class SetLimits(Operation):
         per: the window of `rate`, a timedelta or seconds.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
-
-    entrypoint: str
-    _: KW_ONLY
     running: int | None = None
     rate: int | None = None
     per: Duration | None = None
 
     def prepared(self, preparation: Preparation) -> SetLimits:
         """Return the operation, checked, with the window in seconds."""
-        check_name("entrypoint", self.entrypoint, preparation.limits)
+        super().prepared(preparation)
         if self.running is not None:
             check_integer("running", self.running, 1, COUNT_MAX)
         if (self.rate is None) != (self.per is None):
@@ -139,8 +127,7 @@ class SetLimits(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(**limits))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configure(Operation):
+class Configure(Operation, frozen=True, kw_only=True):
     """Change settings of the queue as a whole. Its result is the new `QueueSettings`.
 
     Attributes:
@@ -228,85 +215,68 @@ def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) 
         return with_clock(schedule, now)
     occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
     after = with_fired(schedule, occurrence, now)
-    NewJob(_job_of(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
+    _enqueue_of(schedule, occurrence, enqueue_bytes).change(draft, now)
     return after
 
 
-def _job_of(schedule: Schedule, occurrence: datetime, job_id: str | None = None) -> JobRecord:
-    """Return the job of an occurrence, before it is placed."""
+def _enqueue_of(schedule: Schedule, occurrence: datetime, enqueue_bytes: int, new_id: str = "") -> Enqueue:
+    """Return the enqueue of the job of an occurrence.
+
+    Args:
+        schedule: the entry.
+        occurrence: the time.
+        enqueue_bytes: see `SetSchedule`.
+        new_id: id of the job if it is not that of the occurrence. The key of the entry must not be taken then.
+    """
     moment = occurrence.isoformat()
-    return JobRecord(
-        f"cron:{schedule.name}:{moment}" if job_id is None else job_id,
-        schedule.entrypoint,
-        schedule.payload,
-        JobStatus.QUEUED,
-        0,
-        UNPLACED,
-        schedule.priority,
-        max_attempts=schedule.max_attempts,
-        headers={**schedule.headers, SCHEDULED_FOR: moment},
-        unique_key=schedule.unique_key,
-        concurrency_key=schedule.concurrency_key,
-        concurrency_limit=schedule.concurrency_limit,
-        keep_result=schedule.keep_result,
-    )
+    options: dict[str, Any] = {name: getattr(schedule, name) for name in SCHEDULE_OPTIONS}
+    options["headers"] = {**schedule.headers, SCHEDULED_FOR: moment}
+    if new_id:
+        options |= {"new_id": new_id, "on_conflict": "raise"}
+    else:
+        options["job_id"] = f"cron:{schedule.name}:{moment}"
+    return Enqueue(schedule.entrypoint, schedule.payload, enqueue_bytes=enqueue_bytes, **options)
 
 
-@dataclass(frozen=True, slots=True)
-@with_options(ScheduleOptions)
-class SetSchedule(Operation):
+class SetSchedule(AddsJobs, frozen=True):
     """Set a cron entry. Its result is the `Schedule`, with its next time by this commit's clock. An equal entry stays.
+
+    Its other arguments are the options of `schedule`.
 
     Attributes:
         name: unique in the queue.
         cron: the expression, of five fields (or six, the first for seconds), as in cron.
         entrypoint, payload: as in the jobs that it enqueues.
         timezone: IANA name of the time zone of the expression.
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+        priority: of the jobs.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+    always_needs = ("schedules",)
 
     name: str
     cron: str
     entrypoint: str
-    payload: bytes = field(default=b"", repr=False)
-    _: KW_ONLY
+    payload: bytes = b""
     timezone: str = "UTC"
-    enqueue_bytes: int = Limits().enqueue_bytes
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            name: str,
-            cron: str,
-            entrypoint: str,
-            payload: bytes = b"",
-            *,
-            timezone: str = "UTC",
-            **options: Unpack[ScheduleOptions],
-        ) -> None: ...
-
-        def __getattr__(self, name: str) -> Any: ...
+    priority: int = 0
 
     def prepared(self, preparation: Preparation) -> SetSchedule:
         """Return the operation, checked like the jobs that it will enqueue."""
-        check_name("name", self.name, preparation.limits)
-        if len(self.name.encode()) > preparation.limits.name_bytes - _SPARE_NAME:
+        limits = preparation.limits
+        check_name("name", self.name, limits)
+        if len(self.name.encode()) > limits.name_bytes - _SPARE_NAME:
             raise InvalidJobError(
                 f"the name of a cron entry is {len(self.name.encode())} bytes long; the limit is "
-                f"{preparation.limits.name_bytes - _SPARE_NAME}"
+                f"{limits.name_bytes - _SPARE_NAME}"
             )
         check_cron(self.cron, self.timezone)
-        headers = check_headers(self.headers, preparation.limits)
-        given = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
-        given["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
-        inline = replace(preparation, object_bytes=None)  # the entry keeps its payload, and copies it into each job
-        job = new_job(inline, self.entrypoint, self.payload, **given).job
+        headers = check_headers(self.headers, limits)
+        options: dict[str, Any] = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
+        options["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
+        inline = dataclasses.replace(preparation, object_bytes=None)  # the entry copies its payload into each job
+        job = Enqueue(self.entrypoint, self.payload, **options).prepared(inline)
         checked = {name: getattr(job, name) for name in ("payload", *SCHEDULE_OPTIONS)}
-        checked |= {"headers": headers, "enqueue_bytes": preparation.limits.enqueue_bytes}
-        return replace(self, **checked)
+        return replace(self, **checked | {"headers": headers, "enqueue_bytes": limits.enqueue_bytes})
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
         """Set the entry, due at its next time after `now`. If it exists with the same times, its due time is kept.
@@ -331,8 +301,7 @@ class SetSchedule(Operation):
         return as_shown(schedule, now)
 
 
-@dataclass(frozen=True, slots=True)
-class RunSchedule(Operation):
+class RunSchedule(Operation, frozen=True):
     """Enqueue one job of a cron entry now, whatever its times, which stay as they are. Its result is the job.
 
     Attributes:
@@ -341,7 +310,7 @@ class RunSchedule(Operation):
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+    always_needs = ("schedules",)
 
     name: str
     job_id: str = ""
@@ -363,18 +332,17 @@ class RunSchedule(Operation):
         schedule = draft.header.schedules.get(self.name)
         if schedule is None:
             raise InvalidJobError(f"there is no cron entry {self.name!r}")
-        return NewJob(_job_of(schedule, now, self.job_id), False, None, "raise", self.enqueue_bytes).change(draft, now)
+        return _enqueue_of(schedule, now, self.enqueue_bytes, self.job_id).change(draft, now)
 
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job."""
         return (self.job_id,) if self.job_id else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Unschedule(Operation):
+class Unschedule(Operation, frozen=True):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
 
-    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+    always_needs = ("schedules",)
 
     name: str
 

@@ -26,8 +26,7 @@ def _named(draft: Draft, name: str, segment: Segment, taken: Sequence[int], now:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Spill(Operation):
+class Spill(Operation, frozen=True):
     """Move queued jobs from the blob to a segment that holds them. Its result is the number of jobs that were moved.
 
     Rows whose job has changed since the segment was written, or is no longer in the blob, are taken from the beginning.
@@ -41,7 +40,7 @@ class Spill(Operation):
 
     name: str
     segment: Segment
-    rows: Mapping[str, JobRecord] = field(repr=False)
+    rows: Mapping[str, JobRecord]
     before: datetime
 
     def change(self, draft: Draft, now: datetime) -> int:
@@ -78,8 +77,7 @@ class MergedSegment:
     """The segment's `tried` at the time of the merge, which the new lines have in them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Merge(Operation):
+class Merge(Operation, frozen=True):
     """Replace segments by one with the same rows. Its result is the number of segments that were replaced.
 
     Attributes:
@@ -121,8 +119,7 @@ class Merge(Operation):
         return draft.header.segments[source.name].tried != source.tried
 
 
-@dataclass(frozen=True, slots=True)
-class DropRows(Operation):
+class DropRows(Operation, frozen=True):
     """Remove rows of a segment for good, without reading them. Its result is their number.
 
     Rows that are in progress in a range stay, unless the claim is stale. Such a claim ends here: if a job in the range

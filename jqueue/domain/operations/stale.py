@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -53,11 +51,10 @@ def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, *, in_place:
     return len(jobs)
 
 
-@dataclass(frozen=True, slots=True)
-class RequeueStale(Operation):
+class RequeueStale(Operation, frozen=True):
     """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""
 
-    surveys: ClassVar[bool] = True
+    surveys = True
 
     timeout: Duration
 
@@ -78,8 +75,7 @@ class RequeueStale(Operation):
         return revoked
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep(Operation):
+class Sweep(Operation, frozen=True):
     """Revoke stale claims, unless their heartbeat has moved meanwhile. Its result is the number of revoked claims."""
 
     suspects: tuple[tuple[Claim, datetime | None], ...]

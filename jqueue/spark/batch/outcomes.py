@@ -16,8 +16,7 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job import Claim
 from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
-from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
-from jqueue.spark.batch.all_or_nothing import AllOrNothing
+from jqueue.domain.operations import Ack, AllOrNothing, Enqueue, Nack, Operation
 from jqueue.worker.retries import CANCELLED
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]

@@ -17,12 +17,11 @@ from jqueue.core.blob.lines import encode_job, read_line
 from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of, record_of
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations import AllOrNothing, Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.segments import FOLDER
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.all_or_nothing import AllOrNothing
 from jqueue.spark.batch.outcomes import Outcome, enqueue_of_plain
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker.rows import DONE
