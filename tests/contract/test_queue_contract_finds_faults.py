@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue

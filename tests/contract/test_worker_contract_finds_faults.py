@@ -3,9 +3,8 @@
 A queue sees most faults of a worker as wrong calls. So they are planted in the queue, which changes these calls.
 """
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
@@ -39,14 +38,14 @@ class NeverAcks(Outcomes):
 
 class ChargesAlways(Outcomes):
     def changed(self, operation):
-        return dataclasses.replace(operation, charge=True) if isinstance(operation, Nack) else operation
+        return replace(operation, charge=True) if isinstance(operation, Nack) else operation
 
 
 class NeverGivesUp(Outcomes):
     def changed(self, operation):
         if not isinstance(operation, Nack):
             return operation
-        return dataclasses.replace(operation, dead=False, delay=operation.delay or 3600)
+        return replace(operation, dead=False, delay=operation.delay or 3600)
 
 
 class Unfenced(Outcomes):
@@ -54,7 +53,7 @@ class Unfenced(Outcomes):
 
     async def apply_each(self, *operations, **options):
         jobs = {job.id: job for job in (await self.read_state()).jobs}
-        current = [dataclasses.replace(operation, job=jobs[operation.job.id]) for operation in operations]
+        current = [replace(operation, job=jobs[operation.job.id]) for operation in operations]
         return await DirectQueue.apply_each(self, *current, **options)
 
 

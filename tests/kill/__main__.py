@@ -4,10 +4,11 @@
     python -m tests.kill --case enqueue --case merge --both
 
 Each case makes a few calls on a queue in a file. A child makes them under ptrace, once unharmed, then killed at one
-system call after the other, each time from the same beginning. After a kill, the queue is as it was after one of the
-case's commits, after the last one if the child had its answer; and the next process goes on: it reads the history,
-serves each job once and in order, and removes what the killed process has left. The exit code is 0 if all is well, 1
-if a promise was not kept, and 2 if system calls cannot be traced here.
+system call after the other, each time from the same beginning. It notes its operations and its writes in a journal.
+After a kill, the queue is what the plain model makes of the operations whose writes landed: of all of them, if the
+child had its answer. The next process goes on: it reads the history, serves each job once and in order, and removes
+what the killed process has left. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if system calls
+cannot be traced here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import mmap
 import os
 import random
 import shutil
@@ -31,11 +33,14 @@ from typing import Any
 from jqueue import DirectQueue, Job, JobStatus, JQueueError, Limits, LocalFileSystemStorage
 from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
 from jqueue.operations import Ack, Enqueue, Nack
-from jqueue.ports.observer import LandedCommit, Observer
+from jqueue.ports.observer import Observer
 from jqueue.runtime.system import SystemClock
+from tests.journal import PREFIX, Journal, Journals, objects_of, payload_of
 from tests.kill.children import at_most, warm_up
 from tests.kill.tracing import START, Point, ViolationError, trace_call, why_not
-from tests.soak.journal import payload_of
+from tests.simulation.answers_audit import OF_MANY_CALLS
+from tests.simulation.chain import QUEUED, Version, attempt_of, status_of
+from tests.simulation.history import Call, Violation
 
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
 SECONDS = 60.0
@@ -53,20 +58,35 @@ _LIKE = {"renameat": "rename", "renameat2": "rename", "linkat": "link", "unlinka
 
 
 class Watch(Observer):
-    """Notes commits and created objects, and copies the queue's folder after each commit."""
+    """Notes when an object was created."""
 
-    def __init__(self, folder: Path, copies: Path | None) -> None:
+    def __init__(self) -> None:
         self.created = asyncio.Event()
-        self.copies: list[Path] = []
-        self._folder, self._into = folder, copies
-
-    def committed(self, commit: LandedCommit) -> None:
-        if self._into is not None:
-            self.copies.append(shutil.copytree(self._folder, self._into / str(commit.version)))
 
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
         if call == "create" and error is None:
             self.created.set()
+
+
+class Memory:
+    """Memory that a child shares with this process. Writing to it is no system call at which it could be killed."""
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, MEMORY)
+
+    def clear(self) -> None:
+        """Forget what was written."""
+        self._map[:PREFIX] = bytes(PREFIX)
+
+    def write(self, data: bytes) -> None:
+        """Append some bytes."""
+        place = PREFIX + int.from_bytes(self._map[:PREFIX])
+        self._map[place : place + len(data)] = data
+        self._map[:PREFIX] = (place + len(data) - PREFIX).to_bytes(PREFIX)
+
+    def read(self) -> bytes:
+        """Return what was written."""
+        return self._map[PREFIX : PREFIX + int.from_bytes(self._map[:PREFIX])]
 
 
 Calls = Callable[[DirectQueue, Watch], Awaitable[Any]]
@@ -183,8 +203,8 @@ CASES = {
     "collect": Case(_collect, _large, _WITH_OBJECTS, _WITH_OBJECTS),
 }
 
-Summary = dict[str, tuple[str, int]]
-"""The status and the attempt of each job, by its id."""
+CHILD = "the child"
+MEMORY = 1 << 26
 
 
 class Kills:
@@ -193,14 +213,16 @@ class Kills:
     Args:
         name: name of the case.
         folder: an empty folder.
-        limits: replace those of the case.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.case = name, CASES[name]
         self.counts: Counter[str] = Counter()
-        self._template, self._copy, self._stages = folder / "template", folder / "copy", folder / "stages"
-        self._summaries: list[Summary] = []
+        self._template, self._copy = folder / "template", folder / "copy"
+        self._memory = Memory()
+        self._first: bytes | None = None
+        self._objects: dict[str, bytes] = {}
+        self._commits = 0
 
     def run(self, both: bool, every: int) -> None:
         """Kill at points, the last one first, as kills after the answer tell most.
@@ -215,14 +237,14 @@ class Kills:
         self._template.mkdir()
         if self.case.before is not None:
             asyncio.run(self._make(self._template, self.case.before, self.case.before_limits))
-        self._summaries = [asyncio.run(_summary(self._template))]
-        self._begin()
-        watch = asyncio.run(self._make(self._copy, self.case.calls, self.case.limits, self._stages))
-        self._summaries += [asyncio.run(_summary(copy)) for copy in watch.copies]
+        file = self._template / "queue.json"
+        self._first = file.read_bytes() if file.exists() else None
+        self._objects = asyncio.run(objects_of(_storage(self._template)))
         for _ in range(2):  # the second run and all later ones find everything imported
             trace, answered = self._trace(None)
             if trace.code != 0 or not answered:
                 raise ViolationError(f"{self.name} ended with {trace.code}, though nobody killed it")
+        self._commits = self._landed(answered=True).landed
         if unseen := self.case.calls_made - {_name_of(point) for point in trace.points}:
             raise ViolationError(f"{self.name} was watched, and made no call of {', '.join(sorted(unseen))}")
         *before, last = [point for point in trace.points if both or not point.at_exit or point is trace.points[-1]]
@@ -233,22 +255,23 @@ class Kills:
         shutil.rmtree(self._copy, ignore_errors=True)
         shutil.copytree(self._template, self._copy)
 
-    async def _make(self, folder: Path, calls: Calls, limits: Limits, copies: Path | None = None) -> Watch:
-        watch = Watch(folder, copies)
+    async def _make(self, folder: Path, calls: Calls, limits: Limits) -> None:
+        watch = Watch()
         async with DirectQueue(_storage(folder), limits=limits) as queue:
             queue.observe(watch)
             await calls(queue, watch)
-        return watch
 
     def _trace(self, point: Point | None) -> Any:
         self._begin()
+        self._memory.clear()
 
         async def work(descriptor: int) -> None:
-            watch = Watch(self._copy, None)
-            queue = DirectQueue(_storage(self._copy), limits=self.case.limits)
+            watch, journal = Watch(), Journal(CHILD, self._memory.write)
+            queue = DirectQueue(journal.of(_storage(self._copy)), limits=self.case.limits)
             queue.observe(watch)
+            queue.observe(journal.recorder)
             signal.raise_signal(START)
-            await self.case.calls(queue, watch)
+            await journal.record(Call(CHILD, OF_MANY_CALLS), self.case.calls(queue, watch))
             os.write(descriptor, b"!")
 
         return trace_call(lambda descriptor: asyncio.run(work(descriptor)), point, SECONDS, self.name)
@@ -268,18 +291,30 @@ class Kills:
 
     def _check(self, answered: bool) -> None:
         """Check the queue and its folder after a kill, and let the next process serve the jobs."""
-        summary = asyncio.run(_summary(self._copy))
-        if summary not in self._summaries:
-            raise ViolationError(f"the queue was never to be as it is: {summary}")
-        if answered and summary != self._summaries[-1]:
-            raise ViolationError("the calls were answered, and their effect is not there")
+        journals = self._landed(answered=answered)
         self.counts["kills"] += 1
-        self.counts["done"] += summary == self._summaries[-1] != self._summaries[0]
+        self.counts["done"] += journals.landed == self._commits > 0
         temporaries = list(self._copy.rglob(".*.tmp"))
         self.counts["temporaries"] += bool(temporaries)
         if len(temporaries) > 1:
             raise ViolationError(f"{len(temporaries)} temporary files are left")
-        asyncio.run(_go_on(self._copy, summary))
+        asyncio.run(_go_on(self._copy, journals.last))
+
+    def _landed(self, *, answered: bool) -> Journals:
+        """Compare the queue with the model, by the journal of the child.
+
+        Raises:
+            ViolationError: they differ, or the calls were answered and a write of theirs has not landed.
+        """
+        journals, file = Journals({CHILD: self._memory.read()}, self._objects), self._copy / "queue.json"
+        try:
+            journals.check(file.read_bytes() if file.exists() else None, self._first)
+        except Violation as violation:
+            raise ViolationError(str(violation)) from violation
+        if answered and journals.landed < journals.writes:
+            raise ViolationError("the calls were answered, and their effect is not there")
+        asyncio.run(_check_readable(self._copy, journals.last))
+        return journals
 
 
 class DaysLater(SystemClock):
@@ -298,19 +333,17 @@ def _name_of(point: Point) -> str:
     return _LIKE.get(point.name, point.name)
 
 
-async def _summary(folder: Path) -> Summary:
-    """Return the jobs in a folder as a new process reads them."""
+async def _check_readable(folder: Path, last: Version) -> None:
+    """Check that a new process reads all jobs, and the whole history."""
     async with DirectQueue(_storage(folder)) as queue:
         try:
-            jobs = [job async for job in queue.iterate_jobs()]
+            jobs = {job.id async for job in queue.iterate_jobs()}
         except QueueMissingError:
-            return {}
-        state = await queue.read_state()
-        if state.set_aside:
-            raise ViolationError(f"a line of the file cannot be read: {state.set_aside[0].reason}")
-        if state.history is not None:
-            await _check_history(queue, {job.id for job in jobs})
-    return {job.id: (str(job.status), job.attempt) for job in jobs}
+            jobs = set()
+        if jobs != last.jobs.keys():
+            raise ViolationError(f"a new process reads {sorted(jobs)}")
+        if last.history:
+            await _check_history(queue, jobs)
 
 
 async def _check_history(queue: DirectQueue, jobs: set[str]) -> None:
@@ -326,11 +359,11 @@ async def _check_history(queue: DirectQueue, jobs: set[str]) -> None:
         raise ViolationError(f"{len(jobs)} jobs were added, and the history has {len(events)} events")
 
 
-async def _go_on(folder: Path, summary: Summary) -> None:
+async def _go_on(folder: Path, last: Version) -> None:
     """Serve every job once, in order, as the next process, and leave nothing beside the file."""
     _age(folder)
     for job_id, limits in (("next", _SPILLING), ("large-next", _WITH_OBJECTS)):
-        watch = Watch(folder, None)
+        watch = Watch()
         async with DirectQueue(_storage(folder), limits=limits, deadline=SECONDS) as queue:
             queue.observe(watch)
             await queue.enqueue("t", _expected(job_id), job_id=job_id)
@@ -344,9 +377,10 @@ async def _go_on(folder: Path, summary: Summary) -> None:
                     raise ViolationError(f"the payload of {job.id} is not the one that was enqueued")
             served += jobs
             await queue.ack_many(jobs)
-    if sorted(job.id for job in served) != sorted([*summary, "next", "large-next"]):
+    if sorted(job.id for job in served) != sorted([*last.jobs, "next", "large-next"]):
         raise ViolationError(f"the next process served {[job.id for job in served]}")
-    places = [job.sequence for job in served if summary.get(job.id) == ("queued", 0)]
+    new = {job_id for job_id, job in last.jobs.items() if (status_of(job), attempt_of(job)) == (QUEUED, 0)}
+    places = [job.sequence for job in served if job.id in new]
     if places != sorted(places):
         raise ViolationError(f"jobs were served out of order: {places}")
     _age(folder)

@@ -100,7 +100,7 @@ class ModelAudit:
         for after in self._versions:
             if after.by is None or after.by == OLD_PROGRAM:
                 load(self._model, after, self._shown)
-                self._edited = True
+                self._edited = self._edited or before is not NOTHING
                 self._note_beats(before, after)
             else:
                 self._check_commit(before, after)

@@ -10,13 +10,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from jqueue import DirectQueue, JQueueError
+from jqueue import JQueueError
+from tests.journal import Journal, Journals
 from tests.servers.fault_kinds import (
     BlackHole,
     DropAnswer,
@@ -29,8 +29,7 @@ from tests.servers.fault_kinds import (
     TruncateAnswer,
 )
 from tests.servers.fault_proxy import FaultProxy
-from tests.soak.journal import decode
-from tests.soak.ledger import Ledger
+from tests.simulation.history import NEVER, Violation
 from tests.soak.places import FILE, Place
 from tests.soak.worker import Orders, Worker, main
 
@@ -48,7 +47,7 @@ LOST = (Refuse(), ResetRequest(body=0.5), BlackHole(), Late(2.0))
 """Faults by which the server gets no request, half of one, or a late one."""
 
 KINDS: tuple[Fault, ...] = CUT * 3 + LOST
-SEE_EVERY = 0.5
+COUNT_EVERY = 0.5
 REQUESTS_KEPT = 100
 LEAVING_SECONDS = 90.0
 """Seconds that a worker may take to leave: more than two consecutive calls, their resolve() and the exit need."""
@@ -85,12 +84,16 @@ class Settings:
 class Member:
     """A worker process, for the parent."""
 
-    def __init__(self, name: str, process: Any, writer: asyncio.StreamWriter, reading: asyncio.Task[None]) -> None:
+    def __init__(self, name: str, process: Any, pipe: socket.socket, journal: Path) -> None:
         self.name = name
         self.process = process
-        self.writer = writer
-        self.reading = reading
-        self.lines = 0
+        self.pipe = pipe
+        self.journal = journal
+
+    @property
+    def speaks(self) -> bool:
+        """True once it has made a call."""
+        return self.journal.exists() and self.journal.stat().st_size > 0
 
 
 class Soak:
@@ -99,17 +102,22 @@ class Soak:
     Args:
         settings: settings of the run.
         place: place of the queue's object, on the way without faults.
+        folder: an empty folder for the journals.
 
     Attributes:
-        ledger: the record of all lines and states.
+        journals: the journals of the workers, once the queue was drained.
+        violations: the broken promises.
+        folder: of the journals.
         fired: number of faults of each kind.
         requests: number of requests through the proxy.
         kills: number of killed workers.
     """
 
-    def __init__(self, settings: Settings, place: Place) -> None:
+    def __init__(self, settings: Settings, place: Place, folder: Path) -> None:
         self.settings = settings
-        self.ledger = Ledger()
+        self.folder = folder
+        self.journals = Journals({})
+        self.violations: list[str] = []
         self.requests = 0
         self.kills = 0
         self._place = place
@@ -134,7 +142,7 @@ class Soak:
         return FaultProxy(address.hostname, address.port, seed=self.settings.seed)
 
     async def run(self, on_progress: Callable[[float], Any] = lambda _: None) -> None:
-        """Work, stop, drain and audit; the ledger then has the violations.
+        """Work, stop, drain and audit.
 
         Args:
             on_progress: called with the share of the work that is done.
@@ -149,7 +157,7 @@ class Soak:
 
     async def _work(self, on_progress: Callable[[float], Any]) -> None:
         settings = self.settings
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(self._count_requests())
         try:
             for _ in range(settings.processes):
                 await self._start()
@@ -187,25 +195,19 @@ class Soak:
 
     async def _until_all_speak(self) -> None:
         async with asyncio.timeout(STARTING_SECONDS):
-            while not all(member.lines for member in self._members):
+            while not all(member.speaks for member in self._members):
                 await asyncio.sleep(0.05)
 
     async def _start(self) -> None:
         name = f"w{next(self._numbers)}"
         ours, theirs = socket.socketpair()
         repeats, self._unanswered = self._unanswered, []
-        process = _processes.Process(target=main, args=(self._orders(name)._replace(repeats=repeats), theirs))
+        journal = self.folder / name
+        orders = self._orders(name)._replace(repeats=repeats)
+        process = _processes.Process(target=main, args=(orders, journal, theirs))
         process.start()
         theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
-
-        async def read() -> None:
-            while data := await reader.readline():
-                self.ledger.hear(name, decode(data))
-                member.lines += 1
-
-        member = Member(name, process, writer, asyncio.create_task(read()))
-        self._members.append(member)
+        self._members.append(Member(name, process, ours, journal))
 
     def _orders(self, name: str) -> Orders:
         place, settings = self._place, self.settings
@@ -216,14 +218,11 @@ class Soak:
         )
         return orders._replace(claim_timeout=0.5, thought=0.0) if self._proxy is None else orders
 
-    async def _watch(self) -> None:
-        """Read the object now and then, and keep the proxy's records short."""
-        async with DirectQueue(self._place.open()) as queue:
-            while True:
-                with suppress(JQueueError):
-                    self.ledger.see(await queue.read_state(hot=True))
-                self._count(REQUESTS_KEPT)
-                await asyncio.sleep(SEE_EVERY)
+    async def _count_requests(self) -> None:
+        """Keep the proxy's records short."""
+        while True:
+            self._count(REQUESTS_KEPT)
+            await asyncio.sleep(COUNT_EVERY)
 
     def _count(self, keep: int) -> None:
         done = 0 if self._proxy is None else len(self._proxy.requests) - keep
@@ -235,58 +234,71 @@ class Soak:
         """Kill a worker at a random moment, and let another take its place."""
         longest = 0.2 if self._proxy is None else 4.0
         await asyncio.sleep(self._dice.uniform(0.0, longest))
-        busy = [member for member in self._members if member.lines]
+        busy = [member for member in self._members if member.speaks]
         if not busy:
             return
         victim = self._dice.choice(busy)
         victim.process.kill()
         await self._gone(victim)
         self._members.remove(victim)
-        self._unanswered += self.ledger.unanswered(victim.name)
+        calls = Journals({victim.name: victim.journal.read_bytes()}).calls
+        unanswered = (call for call in calls if call.verb == "enqueue_many" and call.ended == NEVER)
+        self._unanswered += [job_id for call in unanswered for job_id in call.job_ids]
         self.kills += 1
         await self._start()
 
     async def _dismiss(self, member: Member) -> None:
         """Ask a worker to leave, and wait until it has."""
-        member.writer.write_eof()
+        member.pipe.shutdown(socket.SHUT_WR)
         try:
             async with asyncio.timeout(LEAVING_SECONDS):
                 await self._gone(member)
         except TimeoutError:
-            self.ledger.blame(f"{member.name} did not leave within {LEAVING_SECONDS:g} s")
+            self.violations.append(f"{member.name} did not leave within {LEAVING_SECONDS:g} s")
             return
         if member.process.exitcode:
-            self.ledger.blame(f"{member.name} ended with {member.process.exitcode}: see its traceback above")
+            self.violations.append(f"{member.name} ended with {member.process.exitcode}: see its traceback above")
 
     async def _gone(self, member: Member) -> None:
-        """Wait for the end of a worker and for its last lines."""
-        await asyncio.shield(member.reading)
+        """Wait for the end of a worker."""
         await asyncio.to_thread(member.process.join)
-        member.writer.close()
+        member.pipe.close()
 
     async def _drain(self) -> None:
-        """Ack the remaining jobs without faults, and audit."""
+        """Ack the remaining jobs without faults, and compare the journals with the model."""
         orders = self._orders("last")._replace(place=self._place, call_timeout=15.0, claim_timeout=60.0)
-        worker = Worker(orders, lambda line: self.ledger.hear("last", line))
-        try:
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await worker.drain(self._place.open())
-            async with DirectQueue(self._place.open()) as queue:
-                jobs = [job async for job in queue.iterate_jobs()]
-                self.ledger.audit(await queue.read_state(hot=True), jobs)
-        except (JQueueError, TimeoutError) as error:
-            self.ledger.blame(f"the queue could not be drained and read: {type(error).__name__}: {error}")
-            self.ledger.audit(None)
+        storage, content = self._place.open(), None
+        with (self.folder / "last").open("ab", buffering=0) as file:
+            try:
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await Worker(orders, Journal("last", file.write)).drain(storage)
+                    content = bytes((await storage.read())[0])
+            except (JQueueError, TimeoutError) as error:
+                self.violations.append(f"the queue could not be drained and read: {type(error).__name__}: {error}")
+        await asyncio.to_thread(self._audit, content)
         if self._place.name == FILE:
             self._check_folder(Path(self._place.key))
+
+    def _audit(self, content: bytes | None) -> None:
+        self.journals = journals = Journals({path.name: path.read_bytes() for path in self.folder.iterdir()})
+        self.violations += journals.broken
+        if content is None:
+            return
+        try:
+            journals.check(content)
+        except Violation as violation:
+            self.violations.append(str(violation))
+        else:
+            if left := journals.last.jobs:
+                self.violations.append(f"jobs are left that cannot be acked: {', '.join(left)}")
 
     def _check_folder(self, file: Path) -> None:
         """Check that killed processes have left nothing beside the file for ever."""
         expected = {file.name, f"{file.name}.lock", f"{file.name}.lock.lock", f"{file.name}.segments"}
         if left := {path.name for path in file.parent.iterdir()} - expected:
-            self.ledger.blame(f"something was left beside the file: {', '.join(sorted(left))}")
+            self.violations.append(f"something was left beside the file: {', '.join(sorted(left))}")
         if (size := Path(f"{file}.lock").stat().st_size) > LARGEST_SIDECAR:
-            self.ledger.blame(f"the sidecar has grown to {size} bytes")
+            self.violations.append(f"the sidecar has grown to {size} bytes")
 
 
 LARGEST_SIDECAR = 256

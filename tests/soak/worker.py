@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import signal
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jqueue import BrokerQueue, DirectQueue, Job, JQueueError, Limits, QueueClosedError, UnknownOutcomeError
+from jqueue import BrokerQueue, Claim, DirectQueue, Job, JQueueError, Limits, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, SegmentDamagedError, StorageFatalError
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.operations import Ack, Enqueue
-from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.ports.storage import SupportsRelease
-from tests.soak.journal import JobAt, Kind, Line, Verb, encode, payload_of
+from tests.journal import Journal, payload_of
+from tests.simulation.history import Call
 from tests.soak.places import Place
 
 ENTRYPOINTS = ("one", "two")
@@ -38,6 +40,7 @@ RESOLVE_SECONDS = 15.0
 AGAIN_SECONDS = 5.0
 """Deadline of a repeated enqueue in seconds: the queue does not remember finished jobs for ever."""
 
+HANDS_OUT = ("dequeue", "claim_range")
 _NEVER = (InvalidBlobError, BlobMissingError, SegmentDamagedError, StorageFatalError)
 
 
@@ -69,30 +72,19 @@ class Orders(NamedTuple):
     thought: float = 0.1
 
 
-class Recognised(Observer):
-    """Counts the commits that landed although their answer was lost."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def committed(self, commit: LandedCommit) -> None:
-        self.count += commit.recognised
-
-
 class Worker:
     """The calls of one process.
 
     Args:
         orders: the settings.
-        say: takes each line.
+        journal: has its calls, and what it writes.
     """
 
-    def __init__(self, orders: Orders, say: Callable[[Line], None]) -> None:
+    def __init__(self, orders: Orders, journal: Journal) -> None:
         self._orders = orders
-        self._say = say
+        self._journal = journal
         self._dice = random.Random(orders.seed)
         self._numbers = itertools.count(1)
-        self._calls = itertools.count(1)
         self._queued = 0
         self._mine: list[str] = []
         self._is_over = False
@@ -101,7 +93,7 @@ class Worker:
         """Work with one queue object after the other until `stop` is set."""
         repeats = list(self._orders.repeats)
         while not stop.is_set():
-            storage = self._orders.place.open(timeout=self._orders.call_timeout)
+            storage = self._journal.of(self._orders.place.open(timeout=self._orders.call_timeout))
             await self._session(storage, stop, repeats)
             repeats = []
 
@@ -115,8 +107,7 @@ class Worker:
             call_timeout=self._orders.call_timeout,
             limits=Limits(hot_bytes=hot),
         )
-        recognised = Recognised()
-        queue.observe(recognised)
+        queue.observe(self._journal.recorder)
         await queue.__aenter__()
         self._is_over = False
         for job_id in repeats:
@@ -129,21 +120,25 @@ class Worker:
         watch.cancel()
         if self._dice.random() < 0.5:
             await asyncio.gather(*loops)
-        await self._leave(queue, recognised)
+        try:
+            await queue.__aexit__(None, None, None)
+        except JQueueError as error:
+            self._journal.note("broken", f"left with {error!r}")
         await asyncio.gather(*loops)
         if isinstance(storage, SupportsRelease):
             await storage.release()  # a resolve() may have opened a client again
 
     async def drain(self, storage: Any) -> None:
         """Ack everything that can be claimed, until nothing is left."""
-        async with DirectQueue(storage, stale_timeout=self._orders.claim_timeout) as queue:
+        async with DirectQueue(self._journal.of(storage), stale_timeout=self._orders.claim_timeout) as queue:
+            queue.observe(self._journal.recorder)
             await self._enqueue(queue, [self._new_id()])
-            await queue.requeue_stale(0)
+            await self._call("requeue_stale", lambda end: queue.requeue_stale(0, deadline=end))
             while (version := (await queue.stats()).version) and [job async for job in queue.iterate_jobs()]:
                 for job in await self._dequeue(queue, None, 100, 1.0):
                     await self._ack(queue, job)
                 if version == (await queue.stats()).version:
-                    return  # no job can be acked: the auditor judges the remaining ones
+                    return  # no job can be acked: the caller looks at the remaining ones
 
     async def _look(self, queue: Any) -> None:
         """Note the number of jobs now and then."""
@@ -151,17 +146,6 @@ class Worker:
             with suppress(JQueueError):
                 self._queued = (await queue.stats()).ready
             await asyncio.sleep(LOOK_EVERY)
-
-    async def _leave(self, queue: Any, recognised: Recognised) -> None:
-        call, began = next(self._calls), time.monotonic()
-        kind, note = Kind.DONE, ""
-        try:
-            await queue.__aexit__(None, None, None)
-        except JQueueError as error:
-            kind, note = Kind.BROKEN, repr(error)
-        else:
-            note = str(recognised.count)
-        self._tell(call, kind, Verb.LEAVE, (), began, self._orders.deadline, note)
 
     async def _loop(self, queue: Any) -> None:
         with suppress(QueueClosedError):
@@ -186,7 +170,7 @@ class Worker:
         if end == "abandon":
             return
         if end == "heartbeat":
-            await self._call(Verb.HEARTBEAT, [job.claim], lambda end: queue.heartbeat(job, deadline=end))
+            await self._call("heartbeat", lambda end: queue.heartbeat(job, deadline=end), claims=[job.claim])
         if end == "nack":
             charge = self._dice.random() < 0.7
             delay = self._dice.choice((None, 0.3)) if charge else None
@@ -194,11 +178,12 @@ class Worker:
             def nack(end: float) -> Any:
                 return queue.nack(job, charge=charge, delay=delay, deadline=end)
 
-            await self._call(Verb.NACK, [job.claim], nack)
+            await self._call("nack", nack, claims=[job.claim])
         elif end == "apply":
             new = self._new_id()
             child = Enqueue(self._dice.choice(ENTRYPOINTS), payload_of(new), job_id=new)
-            await self._call(Verb.APPLY, [job.claim, (new, 0)], lambda end: queue.apply(Ack(job), child, deadline=end))
+            both = lambda end: queue.apply(Ack(job), child, deadline=end)  # noqa: E731
+            await self._call("apply", both, claims=[job.claim], job_ids=[new])
         else:
             await self._ack(queue, job)
             if end == "twice":
@@ -216,7 +201,7 @@ class Worker:
             claims.append(claim)
             return [job async for job in queue.read_range(claim)]
 
-        jobs = await self._call(Verb.CLAIM_RANGE, [], claim_range)
+        jobs = await self._call("claim_range", claim_range)
         if not jobs:
             return
         [claim] = claims
@@ -225,118 +210,98 @@ class Worker:
             return
         worked_on = {"all": len(jobs), "some": self._dice.randint(0, len(jobs)), "nothing": 0}[end]
         fates = {job: self._dice.choice(("done", "failed")) if end == "some" else "done" for job in jobs[:worked_on]}
-        done = [job.claim for job, fate in fates.items() if fate == "done"]
         failed = {job.id: RangeFailure("boom", delay=0.01) for job, fate in fates.items() if fate == "failed"}
 
         def end_range(limit: float) -> Any:
             return queue.end_range(claim, failed=failed, worked_on=worked_on, deadline=limit)
 
-        await self._call(Verb.END_RANGE, [claim.claim, *done], end_range)
+        await self._call("end_range", end_range, claims=[claim.claim])
 
     async def _cancel(self, queue: Any, job_id: str) -> None:
-        await self._call(Verb.CANCEL, [(job_id, 0)], lambda end: queue.cancel(job_id, deadline=end))
+        await self._call("cancel", lambda end: queue.cancel(job_id, deadline=end), job_ids=[job_id])
 
     async def _enqueue(self, queue: Any, job_ids: Sequence[str]) -> None:
         entrypoint, priority = self._dice.choice(ENTRYPOINTS), self._dice.randint(0, 2)
         jobs = [Enqueue(entrypoint, payload_of(job_id), priority, job_id=job_id) for job_id in job_ids]
-        names = [(job_id, 0) for job_id in job_ids]
         self._mine = [*self._mine, *job_ids][-MOST_QUEUED:]
 
         def call(end: float) -> Any:
             return queue.enqueue_many(jobs, deadline=min(end, AGAIN_SECONDS) if again else end)
 
         again = False
-        answer = await self._call(Verb.ENQUEUE, names, call)
+        answer = await self._call("enqueue_many", call, job_ids=job_ids)
         if answer is not None and not self._orders.segments and self._dice.random() < 0.1:
             again = True
-            await self._call(Verb.ENQUEUE, names, call)
+            await self._call("enqueue_many", call, job_ids=job_ids)
 
     async def _dequeue(self, queue: Any, entrypoint: str | None, batch_size: int, wait: float | None) -> list[Job]:
         def call(end: float) -> Any:
             return queue.dequeue(entrypoint, batch_size=batch_size, wait=wait, deadline=end)
 
-        return list(await self._call(Verb.DEQUEUE, [], call, wait or 0.0) or [])
+        return list(await self._call("dequeue", call) or [])
 
     async def _ack(self, queue: Any, job: Job) -> None:
-        await self._call(Verb.ACK, [job.claim], lambda end: queue.ack(job, deadline=end))
+        await self._call("ack", lambda end: queue.ack(job, deadline=end), claims=[job.claim])
 
     async def _call(
         self,
-        verb: Verb,
-        jobs: Sequence[tuple[str, int]],
+        verb: str,
         function: Callable[[float], Awaitable[Any]],
-        wait: float = 0.0,
+        claims: Sequence[Claim] = (),
+        job_ids: Sequence[str] = (),
     ) -> Any:
-        """Report the intent, make the call, and report its outcome. Return None if it was not done.
+        """Make a call, and resolve its outcome if it is unknown. Return None if it was not done.
 
         Raises:
             QueueClosedError: the queue was left.
         """
-        call, began = next(self._calls), time.monotonic()
-        names = tuple(JobAt(*job) for job in jobs)
         deadline = self._dice.uniform(*SHORT) if self._dice.random() < SHORT_SHARE else self._orders.deadline
-        allowed = deadline * (2 if verb is Verb.CLAIM_RANGE else 1) + wait
-        self._tell(call, Kind.INTENT, verb, names)
-        try:
-            answer = await function(deadline)
-        except UnknownOutcomeError as error:
-            note = type(error.cause or error).__name__
-            kind = Kind.BROKEN if isinstance(error.cause, _NEVER) else Kind.UNKNOWN
-            self._tell(call, kind, verb, names, began, allowed, note)
-            return await self._resolve(call, verb, names, error)
-        except JQueueError as error:
-            kind = Kind.BROKEN if isinstance(error, _NEVER) else Kind.REFUSED
-            self._tell(call, kind, verb, names, began, allowed, type(error).__name__)
-            if isinstance(error, QueueClosedError):
-                raise
+        call = Call(self._orders.name, verb, tuple(claims), tuple(job_ids), expected=(JQueueError,))
+        answer = await self._journal.record(call, function(deadline))
+        cause = answer.cause if isinstance(answer, UnknownOutcomeError) else answer
+        if isinstance(cause, _NEVER):
+            self._journal.note("broken", f"{call} failed with {cause!r}")
+        if isinstance(answer, QueueClosedError):
+            raise answer
+        if isinstance(answer, UnknownOutcomeError):
+            return await self._resolve(call, answer)
+        if isinstance(answer, JQueueError):
             return None
-        if verb in (Verb.DEQUEUE, Verb.CLAIM_RANGE):
-            names = tuple(JobAt(*job.claim) for job in answer)
-            if any(job.payload != payload_of(job.id) for job in answer):
-                self._tell(call, Kind.BROKEN, verb, names, note="a payload is not the one enqueued")
-        self._tell(call, Kind.DONE, verb, names, began, allowed)
+        if verb in HANDS_OUT and any(job.payload != payload_of(job.id) for job in answer):
+            self._journal.note("broken", f"{call} returned a payload that is not the one enqueued")
         return True if answer is None else answer
 
-    async def _resolve(self, call: int, verb: Verb, names: tuple[JobAt, ...], unknown: UnknownOutcomeError) -> Any:
-        """Resolve the unknown outcome of a call, and report it."""
-        began = time.monotonic()
+    async def _resolve(self, call: Call, unknown: UnknownOutcomeError) -> Any:
+        """Resolve the unknown outcome of a call, which becomes its answer."""
+        loop = asyncio.get_running_loop()
         try:
             answer = await unknown.resolve(RESOLVE_SECONDS)
-        except UnknownOutcomeError as error:
-            kind, note, answer = Kind.STILL_UNKNOWN, type(error.cause or error).__name__, None
+        except UnknownOutcomeError:
+            return None
         except JQueueError as error:
-            kind, note, answer = Kind.NOT_DONE, type(error).__name__, None
-        else:
-            kind, note = Kind.LANDED, ""
-            if verb is Verb.DEQUEUE and answer:
-                kind, note = Kind.BROKEN, "resolve() handed out claims"
-        self._tell(call, kind, verb, names, began, RESOLVE_SECONDS, note)
-        return answer if verb in (Verb.ENQUEUE, Verb.ACK) else None
-
-    def _tell(
-        self,
-        call: int,
-        kind: Kind,
-        verb: Verb,
-        names: tuple[JobAt, ...],
-        began: float | None = None,
-        allowed: float = 0.0,
-        note: str = "",
-    ) -> None:
-        seconds = 0.0 if began is None else time.monotonic() - began
-        self._say(Line(call, kind, verb, names, round(seconds, 4), allowed, note))
+            call.error, call.ended = error, loop.time()
+            self._journal.answer(call)
+            return None
+        if call.verb in HANDS_OUT:
+            if answer:
+                self._journal.note("broken", f"{call}: resolve() handed out claims")
+            return None
+        call.error, call.result, call.ended = None, answer, loop.time()
+        self._journal.answer(call)
+        return answer if call.verb in ("enqueue_many", "ack") else None
 
     def _new_id(self) -> str:
         return f"{self._orders.name}-{next(self._numbers)}"
 
 
-def main(orders: Orders, pipe: socket.socket) -> None:
+def main(orders: Orders, journal: Path, pipe: socket.socket) -> None:
     """Work in this process until the other end of the socket sends no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which stops us
+    file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def work() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_reader(pipe, stop.set)
-        await Worker(orders, lambda line: pipe.sendall(encode(line))).run(stop)
+        await Worker(orders, Journal(orders.name, partial(os.write, file))).run(stop)
 
     asyncio.run(work())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobQueue
-from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.job_options import OPTIONS, SCHEDULE_OPTIONS, options_of_plain, plain_options
+from jqueue.domain.operations import Enqueue, SetSchedule
 from jqueue.sync import SyncQueue
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
@@ -39,6 +39,11 @@ def test_an_enqueue_is_a_value_whose_options_become_json_and_come_back():
     assert {"2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+01:00"} == {encoded["run_at"], encoded["expires_at"]}
     assert {**GIVEN, "delay": 3.0} == options_of_plain(encoded)
     assert {} == plain_options({name: option.default for name, option in OPTIONS.items()})
+    assert [option.default for option in OPTIONS.values()] == [getattr(plain, name) for name in OPTIONS]
+    entry = SetSchedule("nightly", "0 2 * * *", "resize")
+    assert [option.default for option in SCHEDULE_OPTIONS.values()] == [
+        getattr(entry, name) for name in SCHEDULE_OPTIONS
+    ]
 
 
 @pytest.mark.parametrize("option", BOUND, ids=lambda each: each.name)
