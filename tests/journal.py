@@ -240,7 +240,7 @@ def _commits_of(content: bytes) -> tuple[int, Any, dict[tuple[str, int], int]]:
     """Return the number of a version, the id of its commit, and the version of each commit in its table."""
     header, _, body = content.partition(b"\n")
     whole = from_json(header + b"}}" if body else content)
-    table = {(writer, record[0]): record[1] for writer, record in whole["commits"].items()}
+    table = {(writer, record["sequence"]): record["version"] for writer, record in whole["commits"].items()}
     return whole["version"], next((each for each, made in table.items() if made == whole["version"]), None), table
 
 

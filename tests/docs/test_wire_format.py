@@ -6,12 +6,15 @@ from pathlib import Path
 
 from jqueue.core.blob import codec
 from jqueue.domain.models import Job, QueueState, header_of
+from jqueue.domain.operations import decode_operation, encode_operation
 from jqueue.domain.ranges import Range
 from jqueue.domain.segments import Segment
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
-OURS, LEGACY = (example.encode() for example in re.findall(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+OURS, OPERATIONS, LEGACY = (
+    example.encode() for example in re.findall(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+)
 
 
 def _section(heading: str) -> str:
@@ -50,3 +53,8 @@ def test_every_field_of_a_job_a_segment_and_a_range_is_documented():
 def test_the_example_of_a_segment_is_byte_for_byte_the_one_of_the_vectors():
     [lines] = re.findall(r"^```text\n(.*?)^```", _section("Segments"), re.MULTILINE | re.DOTALL)
     assert lines.encode() == (ROOT / "tests/vectors/deep.json.segments/ready").read_bytes()
+
+
+def test_the_encoded_operations_on_the_page_are_those_that_we_write():
+    for line in OPERATIONS.splitlines():
+        assert json.loads(line) == json.loads(encode_operation(decode_operation(line)))
