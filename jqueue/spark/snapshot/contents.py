@@ -8,8 +8,7 @@ each line can be read alone, anywhere. Segments are not read here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jqueue.adapters.storage.memory import InMemoryStorage
@@ -17,7 +16,8 @@ from jqueue.core.blob.lines import encode_job
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError
 from jqueue.domain.header import Header
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.selection import Selection
+from jqueue.runtime.system import SystemClock
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
 from jqueue.spark.snapshot.segment_rows import SegmentRows
 from jqueue.spark.staging import absolute
@@ -27,25 +27,6 @@ DEADLINE = 30.0
 
 AT_ONCE = 16
 """Number of queues to read at a time."""
-
-
-@dataclass(frozen=True)
-class JobFilter:
-    """The jobs that a reader asks for.
-
-    Attributes:
-        entrypoints: the wanted entrypoints; None for any.
-        statuses: the wanted statuses; None for any.
-    """
-
-    entrypoints: Collection[str] | None = None
-    statuses: Collection[str] | None = None
-
-    def matches(self, job: JobRecord) -> bool:
-        """Return True if a job is wanted."""
-        return (self.entrypoints is None or job.entrypoint in self.entrypoints) and (
-            self.statuses is None or job.status in self.statuses
-        )
 
 
 class Content(NamedTuple):
@@ -61,12 +42,12 @@ class Content(NamedTuple):
     """The rows of its segments that may be wanted. They are not read."""
 
 
-async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Content]:
+async def read_all(addresses: Sequence[str], selection: Selection) -> list[Content]:
     """Return the queues that the addresses stand for.
 
     Args:
         addresses: of the queues, with wildcards or without.
-        job_filter: the wanted jobs.
+        selection: chooses the wanted jobs, by statuses and entrypoints.
 
     Raises:
         InvalidURLError: an address is wrong, or no queue matches.
@@ -79,7 +60,7 @@ async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Cont
 
     async def read(queue: FleetQueue) -> Content:
         async with room:
-            return await _content(queue, job_filter)
+            return await _content(queue, selection)
 
     try:
         return await asyncio.gather(*map(read, queues))
@@ -87,7 +68,7 @@ async def read_all(addresses: Sequence[str], job_filter: JobFilter) -> list[Cont
         await release_all(queues)
 
 
-async def _content(queue: FleetQueue, job_filter: JobFilter) -> Content:
+async def _content(queue: FleetQueue, selection: Selection) -> Content:
     """Return the wanted jobs of a queue."""
     if isinstance(queue.storage, InMemoryStorage):
         raise InvalidURLError(
@@ -99,17 +80,18 @@ async def _content(queue: FleetQueue, job_filter: JobFilter) -> Content:
         raise type(error)(f"{queue.name}: {error}") from None
     if view.absent:
         raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
-    lines = [encode_job(job) for job in view.records.values() if job_filter.matches(job)]
-    return Content(queue.name, lines, len(view.set_aside), _rows_of(queue, view.header, job_filter))
+    now = SystemClock().now()
+    lines = [encode_job(job) for job in view.records.values() if selection.matches(job, now)]
+    return Content(queue.name, lines, len(view.set_aside), _rows_of(queue, view.header, selection))
 
 
-def _rows_of(queue: FleetQueue, header: Header, job_filter: JobFilter) -> list[SegmentRows]:
+def _rows_of(queue: FleetQueue, header: Header, selection: Selection) -> list[SegmentRows]:
     """Return the rows of the wanted segments, as the manifest of the queue has them."""
-    statuses = frozenset(map(JobStatus, job_filter.statuses or ()))
+    statuses = frozenset(selection.statuses)
     found = []
     for name, segment in header.segments.items():
         ranges = tuple(each for each in header.ranges.values() if each.segment == name)
-        if job_filter.entrypoints is not None and segment.entrypoint not in job_filter.entrypoints:
+        if selection.entrypoints and segment.entrypoint not in selection.entrypoints:
             continue
         first = min([segment.next, *(each.first for each in ranges)])
         chunks = segment.chunk_of(first), segment.chunks

@@ -18,11 +18,12 @@ from pyspark.sql.types import StructType
 from jqueue.core.blob.lines import decode_line
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.printable import counted
+from jqueue.domain.selection import Selection, phases_of
 from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import arrow_of, check_schema
-from jqueue.spark.snapshot.contents import Content, JobFilter, read_all
+from jqueue.spark.snapshot.contents import Content, read_all
 from jqueue.spark.snapshot.counted_rows import COLUMNS, CountedRows
 from jqueue.spark.snapshot.segment_rows import BATCH_ROWS, SegmentRows
 
@@ -39,8 +40,8 @@ SMALLEST, LARGEST = 1 << 18, 1 << 24
 """Least and most bytes of a partition by default. Spark sends it with its task, and refuses messages of 128 MiB."""
 
 
-def _statuses(text: str) -> tuple[str, ...]:
-    return tuple(JobStatus(name.strip().lower()).value for name in text.split(","))
+def _statuses(text: str) -> tuple[JobStatus, ...]:
+    return tuple(JobStatus(name.strip().lower()) for name in text.split(","))
 
 
 STATUSES = OptionType(f"some of {', '.join(JobStatus)}, with commas between them", _statuses)
@@ -132,7 +133,7 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         taken = parse_options(options, KNOWN, answers=ANSWERS)
         self.addresses = addresses_of(options)
-        self.job_filter = JobFilter(taken.get("entrypoint"), taken.get("status"))
+        self.selection = Selection(phases_of(taken.get("status", ())), frozenset(taken.get("entrypoint", ())))
         self.count: int | None = taken.get("numPartitions")
         self.schema = schema
         check_schema(schema, fleet=names_several(self.addresses))
@@ -147,7 +148,7 @@ class SnapshotReader(DataSourceReader):
         contents: list[Content] = []
 
         async def read() -> None:  # `asyncio.run` would print a returned value with an error
-            contents.extend(await read_all(self.addresses, self.job_filter))
+            contents.extend(await read_all(self.addresses, self.selection))
 
         asyncio.run(read())
         for name, lines, set_aside, rows in contents:
