@@ -21,6 +21,7 @@ from jqueue.core.values import ValueObjects
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import Header
+from jqueue.domain.job import objects_of
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
@@ -142,7 +143,7 @@ class Collector:
 
     async def _named(self, view: QueueView) -> set[str]:
         """Return the suffixes that the queue names."""
-        named = {stored.suffix async for stored in view.objects()}
+        named = {stored.suffix for job in view.records.values() for stored in objects_of(job)}
         named |= await self._named_in(view.header)
         for aside in view.set_aside:  # an operator may repair the line
             named.update(f".{folder.decode()}/{name.decode()}" for folder, name in _NAME.findall(aside.line))

@@ -27,7 +27,7 @@ from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import read_until
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.header import Header, SetAside
-from jqueue.domain.job import JobRecord, JobStatus, objects_of
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, job_of, state_of
 from jqueue.domain.range_jobs import job_of_row, with_tries
@@ -37,7 +37,6 @@ from jqueue.domain.segments import FOLDER, RowKey, Segment
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
 from jqueue.domain.stats import Census, QueueStats
-from jqueue.domain.stored_object import StoredObject
 
 MOST_AHEAD = 8
 """Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
@@ -114,15 +113,14 @@ class QueueView:
             selection: chooses the jobs.
             in_order: True for jobs in progress first, then ready ones as they will be served, and so on, in the order
                 of `place_of`. False for those of the queue's object first, by their sequence numbers.
-            hot: True for the jobs of the queue's object alone.
+            hot: True for the jobs of the queue's object alone, by their sequence numbers.
 
         Raises:
             JobsUnreadableError: at the end, if segments are missing or damaged.
             StorageError: the store failed.
         """
         damage: dict[str, str] = {}
-        chosen = replace(self, parts=None) if hot else self
-        jobs = chosen._in_order if in_order else chosen._as_kept
+        jobs = self._in_order if in_order else self._hot if hot else self._as_kept
         async with aclosing(jobs(now, selection, damage)) as found:
             async for job in found:
                 yield job_of(job)
@@ -158,9 +156,11 @@ class QueueView:
             JobsUnreadableError: a segment that may hold it is missing or damaged.
             StorageError: the store failed.
         """
-        record, parts = self.records.get(job_id), self.parts
-        if record is not None or parts is None:
-            return None if record is None else job_of(record)
+        if (record := self.records.get(job_id)) is not None:
+            return job_of(record)
+        if not self.header.segments:
+            return None
+        parts = self._parts
         if (known := parts.get("job", job_id)) is not None and (there := self._job(*known)) is not None:
             return job_of(there)
         damage: dict[str, str] = {}
@@ -190,26 +190,17 @@ class QueueView:
             await asyncio.sleep(0)
         damage: dict[str, str] = {}
         for name, segment in self._segments().items():
-            assert self.parts is not None
             try:
                 index = await self._index(name, segment)
                 for numbers in pieces_of(segment, index, self._ranges(name)):
                     self._tell(segment, numbers)
-                    read = partial(self.parts.reader.ids, name, segment, index, numbers)
+                    read = partial(self._parts.reader.ids, name, segment, index, numbers)
                     for row, job_id in await self._patiently(name, read):
                         if job_id.startswith(prefix) and self._is_there(name, segment, row):
                             yield job_id
             except DAMAGED as error:
                 _note(damage, name, error)
         _raise(damage)
-
-    async def objects(self) -> AsyncGenerator[StoredObject, None]:
-        """Iterate over the objects beside the queue that jobs of the queue's object name."""
-        for some in self._slices():
-            for job in some:
-                for stored in objects_of(job):
-                    yield stored
-            await asyncio.sleep(0)
 
     async def count(self, now: datetime, selection: Selection = EVERY_JOB) -> int:
         """Return the number of chosen jobs.
@@ -228,7 +219,7 @@ class QueueView:
         phases = selection.phases or frozenset(Phase)
         if selection != Selection(selection.phases, selection.entrypoints) or phases == {Phase.EXPIRED}:
             return sum([1 async for _ in self.jobs(now, selection)])
-        number = sum([1 async for _ in self._as_kept(now, selection, {}, hot=True)])
+        number = sum([1 async for _ in self._hot(now, selection, {})])
         segments = self._segments(selection.entrypoints)
         for name, segment in segments.items():
             due = await self._due(name, segment, now.timestamp()) if phases & {Phase.READY, Phase.SCHEDULED} else 0
@@ -254,7 +245,7 @@ class QueueView:
         for some in self._slices():
             census.count(some)
             await asyncio.sleep(0)
-        if (segments := self._segments()) and self.parts is not None:
+        if segments := self._segments():
             seconds = self.deadline if deadline is None else deadline
             timed = replace(self, until=asyncio.get_running_loop().time() + seconds)
             turns = asyncio.Semaphore(AT_ONCE)
@@ -301,11 +292,11 @@ class QueueView:
 
         If the store fails, nothing is learned: a later listing may succeed.
         """
-        if self.parts is None or not self.header.segments:
+        if not self.header.segments:
             return
-        reader = self.parts.reader
+        reader = self._parts.reader
         with suppress(JQueueError):
-            sizes = await read_until(LIST_DEADLINE, reader.sizes, self.parts.entropy, "the list of segments")
+            sizes = await read_until(LIST_DEADLINE, reader.sizes, self._parts.entropy, "the list of segments")
             reader.damage.forget()
             for name, segment in self.header.segments.items():
                 size = sizes.get(FOLDER + name)
@@ -315,7 +306,7 @@ class QueueView:
     def damage(self) -> list[str]:
         """Return a sentence for each segment that is known to be missing or damaged, and still has jobs."""
         segments, ranges = self.header.segments, self.header.ranges.values()
-        return [] if self.parts is None else self.parts.reader.damage.warnings(segments, ranges)
+        return self._parts.reader.damage.warnings(segments, ranges) if segments else []
 
     # Jobs as they are kept
 
@@ -325,18 +316,23 @@ class QueueView:
         while some := list(islice(left, JOBS_PER_SLICE)):
             yield some
 
-    async def _as_kept(
-        self, now: datetime, selection: Selection, damage: dict[str, str], *, hot: bool = False
+    async def _hot(
+        self, now: datetime, selection: Selection, damage: dict[str, str]
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield the chosen jobs of the queue's object, by their sequence numbers, and then those of segments."""
+        """Yield the chosen jobs of the queue's object, by their sequence numbers. They need no read of a segment."""
         for some in self._slices(sorted(self.records.values(), key=attrgetter("sequence"))):
             for job in some:
                 if selection.matches(job, now):
                     yield job
             await asyncio.sleep(0)
-        if not hot:
-            async with aclosing(self._rows(now, selection, damage)) as rows:
-                async for job in rows:
+
+    async def _as_kept(
+        self, now: datetime, selection: Selection, damage: dict[str, str]
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the chosen jobs of the queue's object, and then those of segments."""
+        for source in (self._hot, self._rows):
+            async with aclosing(source(now, selection, damage)) as jobs:
+                async for job in jobs:
                     yield job
 
     async def _rows(
@@ -389,7 +385,7 @@ class QueueView:
         """
         wanted = selection.phases or frozenset(Phase)
         hot: dict[Phase, list[JobRecord]] = {phase: [] for phase in Phase}
-        async for job in self._as_kept(now, selection, damage, hot=True):
+        async for job in self._hot(now, selection, damage):
             hot[phase_of(job, now)].append(job)
         if wanted & {Phase.READY, Phase.EXPIRED}:
             async with aclosing(self._waiting(selection, damage, scheduled=True)) as waiting:
@@ -535,8 +531,6 @@ class QueueView:
 
     def _segments(self, entrypoints: frozenset[str] = frozenset()) -> Mapping[str, Segment]:
         """Return the segments of some entrypoints; all if there are none."""
-        if self.parts is None:
-            return {}
         segments = self.header.segments
         return {name: each for name, each in segments.items() if not entrypoints or each.entrypoint in entrypoints}
 
@@ -553,34 +547,35 @@ class QueueView:
         segment = self.header.segments.get(name)
         return None if segment is None else job_of_row(segment, self._ranges(name), row, job)
 
+    @property
+    def _parts(self) -> SegmentParts:
+        assert self.parts is not None  # a store that cannot hold segments has no rows to read
+        return self.parts
+
     async def _index(self, name: str, segment: Segment) -> SegmentIndex:
-        assert self.parts is not None
-        return await self._patiently(name, partial(self.parts.reader.index, name, segment))
+        return await self._patiently(name, partial(self._parts.reader.index, name, segment))
 
     async def _outline(self, name: str, segment: Segment) -> SegmentIndex:
         """Return the index of a segment without its tables."""
-        assert self.parts is not None
-        known: SegmentIndex | None = self.parts.get("outline", name)
+        known: SegmentIndex | None = self._parts.get("outline", name)
         if known is None:
-            known = self.parts.keep("outline", name, (await self._index(name, segment)).without_tables())
+            known = self._parts.keep("outline", name, (await self._index(name, segment)).without_tables())
         return known
 
     async def _times(self, name: str, segment: Segment, index: SegmentIndex, chunk: int) -> Sequence[float]:
         """Return the time at which each row of a chunk becomes ready, in seconds since 1970."""
-        assert self.parts is not None
-        known: Sequence[float] | None = self.parts.get("times", (name, chunk))
+        known: Sequence[float] | None = self._parts.get("times", (name, chunk))
         if known is None:
             [rows] = await self._chunks(name, segment, index, [chunk])
             times = array("d", [(job.run_at or job.created_at).timestamp() for _, job in rows])
-            known = self.parts.keep("times", (name, chunk), times)
+            known = self._parts.keep("times", (name, chunk), times)
         return known
 
     async def _chunks(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
     ) -> list[Rows]:
         """Return the rows of some chunks."""
-        assert self.parts is not None
-        read = partial(self.parts.reader.chunks, name, segment, index, numbers, prefix)
+        read = partial(self._parts.reader.chunks, name, segment, index, numbers, prefix)
         found = await self._patiently(name, read)
         self._tell(segment, numbers)
         return [rows for _, rows in found]
@@ -590,9 +585,8 @@ class QueueView:
             self.looked(sum(min(segment.chunk_rows, segment.rows - each * segment.chunk_rows) for each in numbers))
 
     async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
-        assert self.parts is not None
         seconds = self.deadline if self.until is None else self.until - asyncio.get_running_loop().time()
-        return await read_until(seconds, read, self.parts.entropy, f"segment {FOLDER}{name}")
+        return await read_until(seconds, read, self._parts.entropy, f"segment {FOLDER}{name}")
 
 
 def _note(damage: dict[str, str], name: str, error: JQueueError) -> None:

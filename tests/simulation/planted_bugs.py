@@ -243,7 +243,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "asyncio.create_task(self.storage.create_object(suffix, content))",
         ),
         "A collection takes the results that jobs name for results that nothing names": Bug(
-            "core/collection.py", "in view.objects()}", "in view.objects() if RESULTS not in stored.suffix}"
+            "core/collection.py", "in objects_of(job)}", "in objects_of(job) if RESULTS not in stored.suffix}"
         ),
     },
     # Operators act on what they have seen in every seed.
