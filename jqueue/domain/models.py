@@ -203,7 +203,7 @@ class Job(JobFacts, BaseModel):
             before its first claim.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True, defer_build=True)
 
     id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
     entrypoint: str
@@ -336,7 +336,7 @@ class QueueState(BaseModel):
         extra: fields that this version does not know, kept for the versions that do.
     """
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True, defer_build=True)
 
     jobs: tuple[Job, ...] = ()
     version: _Count = 0

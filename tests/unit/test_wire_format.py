@@ -4,6 +4,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,59 @@ async def test_every_field_is_read_in_any_layout_and_a_commit_writes_it_back():
     assert (18, STATE.commits["writer"]) == (after.version, after.commits["writer"])
 
 
+ROWS: dict[str, dict[str, Any]] = {
+    "commits": {"w": {"sequence": 1, "version": 17, "at": 1.5, "cycle": 0.25}},
+    "entrypoints": {"e": {"max_running": 3}, "": {"paused": True}},
+    "schedules": {"s": {"name": "s", "cron": "0 3 * * *", "entrypoint": "e", "next_at": "2026-02-01T03:00:00Z"}},
+    "workers": {"r": {"name": "w", "at": NOW.timestamp()}},
+    "segments": {"g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "next": 5}},
+    "ranges": {
+        "c": {
+            **{
+                "segment": "g",
+                "entrypoint": "e",
+                "first": 1,
+                "last": 2,
+                "claims": 1,
+                "failures": 1,
+                "head": [0, 1, 1.5],
+            },
+            **{"heartbeat_at": NOW.isoformat(), "claim_timeout": 1e9, "claimed_at": NOW.isoformat()},
+        }
+    },
+}
+
+
+async def test_unknown_fields_of_the_header_and_of_every_row_are_written_back():
+    more = {"from the future": {"deep": [1, 2**70, 2.5, None]}, "": "ü"}
+    header: dict[str, Any] = {name: {key: row | more for key, row in rows.items()} for name, rows in ROWS.items()}
+    header |= {"settings": {"blob_bytes": 10**9, **more}, "history": {"series": "s", "stopped": True, **more}, **more}
+    blob = json.dumps({"format": 2, "queue": "q", "version": 17, **header, "jobs": {}})
+    for data in (blob, blob.replace('"jobs": {}}', '"jobs": {\n}}')):
+        written = json.loads(await committed(await committed(data.encode())))
+        for name in ("settings", "history"):
+            assert more == {key: written[name][key] for key in more}
+        for name, rows in ROWS.items():
+            assert all(more.items() <= written[name][key].items() for key in rows), name
+        assert more == {key: written[key] for key in more}
+
+
+@pytest.mark.parametrize("time", ["2026-01-02T05:04:05+02:00", "2026-01-02T03:04:05", "2026-01-02T03:04:05Z"])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+async def test_names_and_times_of_rows_are_the_same_in_any_layout(time, separators):
+    """A cron entry is called as its key says, and every time is in UTC."""
+    schedule = ROWS["schedules"]["s"] | {"name": "another", "next_at": time, "fired": [[time, time]]}
+    claim = ROWS["ranges"]["c"] | {"heartbeat_at": time, "claimed_at": time}
+    tables = {"schedules": {"s": schedule}, "segments": ROWS["segments"], "ranges": {"c": claim}}
+    head = json.dumps({"format": 2, "version": 17, "queue": "q", **tables, "jobs": 0}, separators=separators)
+    state = await queue_of(head.encode().replace(b"0}", b"{\n}}\n"))[0].read_state(hot=True)
+    entry, held = state.schedules["s"], state.ranges["c"]
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert ("s", at, at, at) == (entry.name, entry.next_at, held.heartbeat_at, held.claimed_at)
+    assert ((at, at),) == entry.fired
+    assert {UTC} == {each.tzinfo for each in (entry.next_at, *entry.fired[0], held.heartbeat_at, held.claimed_at)}
+
+
 async def test_the_shape_of_1_0_0_is_read_in_its_order_and_its_double_jobs_become_one():
     first = {"id": "b", "entrypoint": "t", "payload": "eA==", "created_at": "2024-01-01T12:00:00Z"}
     second = {"id": "a", "entrypoint": "t", "payload": "", "status": "in_progress", "priority": 5}
@@ -111,6 +165,13 @@ REFUSED = [
     (b'{"format": 2, "critical": ["time travel"], "jobs": {}}', "time travel"),
     (b'{"format": 2, "version": 9007199254740993, "jobs": {}}', "version"),
     (b'{"format": 2, "jobs": {"a": {}, "a": {}}}', "'a' twice"),
+    (b'{"format":2,"version":1,"queue":"q","version":2,"jobs":{\n}}', "'version' twice"),
+    (b'{"format":2,"queue":"q","holds":{"k":["a",1.0],"k":["b",1.0]},"jobs":{\n}}', "'k' twice"),
+    (
+        b'{"format":2,"queue":"q","entrypoints":{"a":{},"b":{"rate":1}},"jobs":{\n}}',
+        r"together - at .\$.entrypoints\['b'\]",
+    ),
+    (b'{"format":2,"queue":"q","history":{"series":"s","batches":[[1,"x"]]},"jobs":{\n}}', "batch that cannot be read"),
     (b'{"format": 2, "jobs": {"a": {}}, "jobs": {\n"b": {}\n}}', "'jobs' twice"),
     (b'{"format": 2, "critical": ["\\ud800"], "jobs": {\n}}', "JSON cannot hold"),
     (b'{"format": 2, "colour": NaN, "jobs": {}}', "JSON cannot hold"),

@@ -41,7 +41,6 @@ _dump_anything = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).enco
 encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _encode: Callable[[JobRecord], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], JobRecord] = msgspec.json.Decoder(JobRecord).decode
-_validate = Job.__pydantic_validator__.validate_python  # like `Job.model_validate`, without its handling of options
 _times = attrgetter(*(name for name in JobRecord.__struct_fields__ if name.endswith("_at")))
 
 
@@ -193,7 +192,7 @@ def _read_job(key: str, fields: object, line: bytes, undated: datetime | None) -
         fields["id"] = key
         if undated is not None:
             fields.setdefault("created_at", undated)
-        job: Job = _validate(fields)
+        job = Job.model_validate(fields)
         if job.__pydantic_extra__:
             _dump(job.__pydantic_extra__)
         if job.result is not None:
