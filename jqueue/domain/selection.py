@@ -89,6 +89,7 @@ class Selection:
         key: the unique key or the concurrency key.
         error: a part of the last error, in any case of letters.
         id_prefix: the beginning of the ids.
+        text: a part of the id, the entrypoint, the holder, a key or the last error, in any case of letters.
     """
 
     phases: frozenset[Phase] = frozenset()
@@ -99,6 +100,7 @@ class Selection:
     key: str | None = None
     error: str | None = None
     id_prefix: str | None = None
+    text: str | None = None
 
     def __bool__(self) -> bool:
         """True if any field is set."""
@@ -123,8 +125,13 @@ class Selection:
             and (self.key is None or self.key in (job.unique_key, job.concurrency_key))
             and _contains(job.holder, self.holder)
             and _contains(job.error, self.error)
+            and (self.text is None or self._has_the_text(job, self.text))
             and self._has_the_age(job, now)
         )
+
+    def _has_the_text(self, job: AnyJob, text: str) -> bool:
+        texts = (job.id, job.entrypoint, job.holder, job.unique_key, job.concurrency_key, job.error)
+        return any(_contains(each, text) for each in texts)
 
     def _has_the_age(self, job: AnyJob, now: datetime) -> bool:
         if self.older_than is None and self.newer_than is None:

@@ -35,7 +35,7 @@ from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.dead import pattern_of
-from jqueue.server.jobs import ORDERS, search_of, seen_of
+from jqueue.server.jobs import ORDERS, seen_of, selection_of
 from jqueue.server.view import View
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
@@ -172,10 +172,9 @@ async def _cancel_found(request: Request) -> dict[str, Any]:
     seen_at, query = request.time("seen_at"), request.body.get("query")
     if seen_at is None or not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
         raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
-    search, now = search_of(query), request.view.now
     jobs = FirstItems[Job](CHUNK, ORDERS["served"])
-    async for job in request.view.queue.jobs(now, search.selection):
-        if job.status is JobStatus.QUEUED and job.created_at <= seen_at and search.has_text(job):
+    async for job in request.view.queue.jobs(request.view.now, selection_of(query)):
+        if job.status is JobStatus.QUEUED and job.created_at <= seen_at:
             jobs.add(job)
     return await _on_jobs(request, jobs, lambda job: Guarded(Cancel(job.id), job=job))
 

@@ -30,7 +30,7 @@ from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import Authorize, Role, Tokens
 from jqueue.server.dead import dead_groups
-from jqueue.server.jobs import job_details, job_page, search_of
+from jqueue.server.jobs import job_details, job_page, selection_of
 from jqueue.server.overview import overview
 from jqueue.server.past import events_of_job, timeline
 from jqueue.server.payloads import payload_of, result_of
@@ -143,7 +143,7 @@ class _Dashboard:
         asked = request.query_params
         view = await self._viewers.look()
         start = _natural(asked.get("start", "0"))
-        return JSONResponse(await job_page(view, search_of(asked), asked.get("order", "served"), start))
+        return JSONResponse(await job_page(view, selection_of(asked), asked.get("order", "served"), start))
 
     async def _dead(self, request: Request) -> Response:
         await self._role(request)

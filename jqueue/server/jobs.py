@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -42,28 +42,7 @@ ORDERS: Mapping[str, Callable[[AnyJob], Any]] = {
 """The orders of a list, each by the key of a job."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """The filters of a list of jobs.
-
-    Attributes:
-        selection: phases, entrypoints and holders, as for commands.
-        text: part of an id, an entrypoint, a holder, a key or an error, in any case.
-    """
-
-    selection: Selection
-    text: str = ""
-
-    def matches(self, job: AnyJob, now: datetime) -> bool:
-        """Return True if the filters pick a job."""
-        return self.selection.matches(job, now) and self.has_text(job)
-
-    def has_text(self, job: AnyJob) -> bool:
-        """Return True if the text is in a job."""
-        return not self.text or any(self.text.casefold() in text.casefold() for text in _texts(job))
-
-
-def search_of(asked: Mapping[str, str]) -> Search:
+def selection_of(asked: Mapping[str, str]) -> Selection:
     """Return the filters in the query of a URL.
 
     Raises:
@@ -73,24 +52,18 @@ def search_of(asked: Mapping[str, str]) -> Search:
         phases = frozenset(Phase(name) for name in asked.get("state", "").split(",") if name)
     except ValueError:
         raise InvalidJobError(f"there is no state of this name: the states are {', '.join(Phase)}") from None
-    entrypoint, holder = asked.get("entrypoint"), asked.get("holder")
-    chosen = Selection(phases, frozenset((entrypoint,) if entrypoint else ()), holder=holder or None)
-    return Search(chosen, asked.get("text", ""))
+    names = frozenset(filter(None, (asked.get("entrypoint"),)))
+    return Selection(phases, names, holder=asked.get("holder") or None, text=asked.get("text") or None)
 
 
-def _texts(job: AnyJob) -> list[str]:
-    found = (job.id, job.entrypoint, job.holder, job.unique_key, job.concurrency_key, job.error)
-    return [text for text in found if text]
-
-
-async def job_page(view: View, search: Search, order: str, start: int) -> dict[str, Any]:
+async def job_page(view: View, selection: Selection, order: str, start: int) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
     `listed` is the number of jobs that pages can show, and `beyond` that of the waiting jobs which were not looked at.
 
     Args:
         view: the queue.
-        search: the filters.
+        selection: the filters.
         order: one of `ORDERS`.
         start: number of jobs to leave out at the beginning.
 
@@ -99,7 +72,7 @@ async def job_page(view: View, search: Search, order: str, start: int) -> dict[s
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    asked = search, order, start + PAGE
+    asked = selection, order, start + PAGE
     if asked not in view.lists:
         found = await _found(view, *asked)
         if len(view.lists) < LISTS_KEPT:
@@ -107,7 +80,7 @@ async def job_page(view: View, search: Search, order: str, start: int) -> dict[s
     first, beyond = view.lists.get(asked) or found
     return {
         "now": view.now.timestamp(),
-        "total": first.number + (0 if search.text else beyond),
+        "total": first.number + (0 if selection.text else beyond),
         "listed": first.number,
         "beyond": beyond,
         "start": start,
@@ -116,33 +89,30 @@ async def job_page(view: View, search: Search, order: str, start: int) -> dict[s
     }
 
 
-async def _found(view: View, search: Search, order: str, most: int) -> tuple[FirstItems[Job], int]:
+async def _found(view: View, selection: Selection, order: str, most: int) -> tuple[FirstItems[Job], int]:
     """Return the first jobs that the filters pick, and the number of those that may fit and were not looked at.
 
     A page is drawn again at each change of the queue, and a look at a million jobs would take longer than that. So if
     very many jobs are in segments, only the next of them are looked at.
     """
-    queue, now, selection, place = view.queue, view.now, search.selection, ORDERS[order]
-    first = FirstItems[Job](most, lambda job: (place(job), job.id))
-    few, known = view.stats.segment_jobs <= FEW, 0
+    queue, now, place = view.queue, view.now, ORDERS[order]
+    first, few = FirstItems[Job](most, lambda job: (place(job), job.id)), view.stats.segment_jobs <= FEW
     with suppress(JobsUnreadableError):  # all others are listed, and the page says which segment cannot be read
         async for job in queue.jobs(now, selection, hot=not few):
-            known += 1
-            if search.has_text(job):
-                first.add(job)
+            first.add(job)
     if few or selection.holder is not None:  # no waiting job has a holder
         return first, 0
-    next_jobs: dict[str, Job] = {}
-    for phase in {Phase.READY, Phase.SCHEDULED} & (selection.phases or frozenset(Phase)):
-        found = await queue.first_jobs(LISTED, now, Selection(frozenset({phase}), selection.entrypoints), LISTED_BYTES)
+    plain, next_jobs = Selection(selection.phases, selection.entrypoints), dict[str, Job]()
+    for phase in {Phase.READY, Phase.SCHEDULED} & (plain.phases or frozenset(Phase)):
+        found = await queue.first_jobs(LISTED, now, replace(plain, phases=frozenset({phase})), LISTED_BYTES)
         next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
-    beyond = max(0, await queue.count(now, selection) - known - len(next_jobs))
-    if search.text and search.text not in queue.records:
-        with suppress(JobsUnreadableError):  # it may be there
-            whole = await queue.find(search.text)
-            next_jobs |= {} if whole is None else {whole.id: whole}
+    known = sum([1 async for _ in queue.jobs(now, plain, hot=True)]) + len(next_jobs)
+    beyond = max(0, await queue.count(now, plain) - known)
+    with suppress(JobsUnreadableError):  # it may be there
+        if selection.text and (whole := await queue.find(selection.text)) and whole.id not in queue.records:
+            next_jobs[whole.id] = whole
     for job in next_jobs.values():
-        if search.matches(job, now):
+        if selection.matches(job, now):
             first.add(job)
     return first, beyond
 

@@ -51,6 +51,9 @@ def test_a_phase_is_the_status_with_queued_jobs_told_apart_by_time(each):
         ({"key": "c"}, {"scheduled"}),
         ({"error": "later"}, {"dead"}),
         ({"id_prefix": "re"}, {"ready"}),
+        ({"text": "LATER"}, {"dead"}),
+        ({"text": "host-1"}, {"running"}),
+        ({"text": "expire"}, {"expired"}),
         ({"phases": frozenset({Phase.DEAD, Phase.READY}), "entrypoints": frozenset({"mail"})}, {"dead"}),
     ],
 )
