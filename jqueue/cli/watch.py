@@ -52,7 +52,7 @@ def watch(url: URL, interval: Interval = 1.0) -> None:
     async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
         stats = await opened.stats()
         depths.append(stats.ready)
-        return screen(opened, stats, await find_holders(opened), terminal, room, depths)
+        return screen(opened, stats, find_holders(opened.view), terminal, room, depths)
 
     live(url, draw, interval, instead="jqueue stats")
 

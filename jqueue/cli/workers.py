@@ -10,7 +10,7 @@ from typing import Any
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import age, instant, show_lines
-from jqueue.domain.selection import Phase, Selection
+from jqueue.core.view import QueueView
 from jqueue.domain.workers import WorkerRecord, by_name
 
 COLUMNS = (
@@ -52,7 +52,7 @@ def workers(url: URL, as_json: OneALine = False) -> None:
     """
 
     async def read(opened: OpenedQueue) -> tuple[list[Holder], datetime]:
-        return await find_holders(opened), opened.now()
+        return find_holders(opened.view), opened.now()
 
     found, now = on_queue(url, read, as_json=as_json)
     if as_json:
@@ -61,20 +61,14 @@ def workers(url: URL, as_json: OneALine = False) -> None:
         write_lines(_lines(found, now, Terminal.of_stdout()))
 
 
-async def find_holders(opened: OpenedQueue) -> list[Holder]:
+def find_holders(view: QueueView) -> list[Holder]:
     """Return the workers of a queue by name, and the other holders of jobs after them."""
-    claims: dict[str, list[datetime]] = {}
-    async for job in opened.view.jobs(opened.now(), Selection(frozenset({Phase.IN_PROGRESS}))):
-        claims.setdefault(job.holder or "?", []).append(job.claimed_at or job.created_at)
-    records = by_name(opened.view.header.workers.values())
-    known = [Holder(each.holder, *_claimed(claims.get(each.holder, [])), each) for each in records]
-    others = sorted(claims.keys() - {each.holder for each in records})
-    return [*known, *(Holder(name, len(claims[name]), min(claims[name]), None) for name in others)]
-
-
-def _claimed(times: Sequence[datetime]) -> tuple[int, datetime | None]:
-    """Return the number of claims, and the time of the oldest."""
-    return len(times), min(times, default=None)
+    claims, known = view.holders(), []
+    for record in by_name(view.header.workers.values()):
+        jobs, oldest = claims.get(record.holder, (0, None))
+        known.append(Holder(record.holder, jobs, oldest, record))
+    others = sorted(claims.keys() - {each.name for each in known})
+    return [*known, *(Holder(name, *claims[name], None) for name in others)]
 
 
 def _values(holder: Holder, now: datetime) -> dict[str, Any]:

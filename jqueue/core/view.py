@@ -264,6 +264,18 @@ class QueueView:
             census.warnings += self.damage()
         return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
 
+    def holders(self) -> dict[str, tuple[int, datetime]]:
+        """Return the number of jobs in progress and the time of the oldest claim, by holder. No row is read."""
+        claims = [(held.holder, held.rows, held.claimed_at) for held in self.header.ranges.values()]
+        for job in self.records.values():
+            if job.status is JobStatus.IN_PROGRESS:
+                claims.append((job.holder, 1, job.claimed_at or job.created_at))
+        found: dict[str, tuple[int, datetime]] = {}
+        for holder, number, at in claims:
+            before, oldest = found.get(holder or "?", (0, at))
+            found[holder or "?"] = before + number, min(oldest, at)
+        return found
+
     async def state(self, now: datetime, *, hot: bool = False) -> QueueState:
         """Return this version as one value.
 

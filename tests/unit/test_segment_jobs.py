@@ -166,6 +166,8 @@ async def test_jobs_of_the_object_and_of_segments_are_chosen_ordered_and_counted
         == sorted([i async for i in view.ids()])
     )
     assert [job.id for job in every] == [(await view.find(job.id)).id for job in every]
+    claims = [job.claimed_at for job in every if job.status is JobStatus.IN_PROGRESS]
+    assert [(len(claims), min(claims))] == list(view.holders().values())
     phases = ((), (Phase.READY,), (Phase.SCHEDULED,), (Phase.EXPIRED,), (Phase.IN_PROGRESS, Phase.DEAD))
     selections = [Selection(frozenset(each), frozenset(names)) for each in phases for names in ("", "ac")]
     for now in (clock.now(), clock.now() + timedelta(minutes=90)):
