@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -140,3 +141,13 @@ async def test_a_storage_in_the_place_of_a_queue_names_the_remedy(url, tmp_path,
 async def test_the_error_for_a_payload_that_is_not_bytes_says_how_to_encode_it(payload, hint):
     with pytest.raises(InvalidJobError, match=hint):
         await DirectQueue(InMemoryStorage()).enqueue("mail", payload)
+
+
+async def test_a_storage_that_is_entered_like_a_queue_names_the_remedy():
+    storage: Any = connect("memory://")
+    with pytest.raises(AttributeError, match=REMEDY):
+        async with storage:
+            pass
+    async with AsyncExitStack() as stack:
+        with pytest.raises(AttributeError, match=REMEDY):
+            await stack.enter_async_context(storage)

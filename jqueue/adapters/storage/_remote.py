@@ -383,13 +383,11 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     async def _send(self, client: Client, *, upload: Upload, part: bytearray, is_last: bool) -> str:
         """Send one part, and return its receipt. All parts but the last have `PART_BYTES` bytes."""
 
-    @abstractmethod
     async def _finish(self, client: Client, *, upload: Upload) -> None:
-        """Make the object of its parts, if there is none."""
+        """Make the object of its parts, if there is none. By default, the last part has made it."""
 
-    @abstractmethod
     async def _abandon(self, client: Client, *, upload: Upload) -> None:
-        """Remove the parts of an upload that will not be finished."""
+        """Remove the parts of an upload that will not be finished. By default, the store does that after a while."""
 
     @abstractmethod
     async def _sign_url(self, client: Client, *, seconds: float) -> str:

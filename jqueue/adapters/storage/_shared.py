@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -66,6 +66,20 @@ def _verbs() -> frozenset[str]:
     return frozenset(name for port in (JobQueue, SupportsPeek) for name in dir(port) if not name.startswith("_"))
 
 
+def _refuse(storage: object, what: str = "be used with `async with`") -> NoReturn:
+    raise AttributeError(
+        f"{type(storage).__name__} is a storage, not a queue, and cannot {what}: write "
+        "`connect(url, BrokerQueue)` or `BrokerQueue(storage)` for a queue"
+    )
+
+
+class _Entering:
+    """Makes `async with` and an `AsyncExitStack` fail with the same text."""
+
+    def __get__(self, storage: object, owner: type) -> Callable[[object], NoReturn]:
+        return _refuse if storage is None else _refuse(storage)
+
+
 class NoQueue:
     """Base of storages. Its errors for a storage that is used like a queue say how to make a queue.
 
@@ -74,16 +88,9 @@ class NoQueue:
     """
 
     if not TYPE_CHECKING:  # a type checker knows which attributes a storage has
-
-        def _refuse(self, what: str = "be used with `async with`") -> NoReturn:
-            raise AttributeError(
-                f"{type(self).__name__} is a storage, not a queue, and cannot {what}: write "
-                "`connect(url, BrokerQueue)` or `BrokerQueue(storage)` for a queue"
-            )
-
-        __aenter__ = __aexit__ = property(_refuse)
+        __aenter__ = __aexit__ = _Entering()
 
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_") and name in _verbs():
-                self._refuse(f"do {name!r}")
+                _refuse(self, f"do {name!r}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

@@ -256,9 +256,6 @@ class AzureBlobStorage(RemoteStorage[Any]):
             **self._options_of_blobs(),
         )
 
-    async def _abandon(self, client: ContainerClient, *, upload: Upload) -> None:
-        """Do nothing: Azure has no call for it, and drops blocks that were not committed within a week."""
-
     async def _sign_url(self, client: ContainerClient, *, seconds: float) -> str:
         key = getattr(client.credential, "account_key", None)
         if key is None:

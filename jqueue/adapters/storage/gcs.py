@@ -191,9 +191,6 @@ class GCSStorage(RemoteStorage[Any]):
             raise StorageError(f"{self.url}: the store kept only a part of what was sent to it")
         return ""
 
-    async def _finish(self, client: Any, *, upload: Upload) -> None:
-        """Do nothing: the last part was marked as such, and has made the object."""
-
     async def _abandon(self, client: Any, *, upload: Upload) -> None:
         await in_a_network_thread(client._http.delete, upload.name, timeout=self._timeouts())
 
