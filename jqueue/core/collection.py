@@ -17,6 +17,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
+from jqueue.core.tasks import end_tasks
 from jqueue.core.values import ValueObjects
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JQueueError
@@ -95,8 +96,7 @@ class Collector:
         """End a collection that is under way."""
         task = self._task
         if task is not None and task.get_loop() is asyncio.get_running_loop():
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks([task])
 
     async def _collect_quietly(self) -> None:
         try:

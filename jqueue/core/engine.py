@@ -28,7 +28,7 @@ from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import StaleWatch
-from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, read_until
+from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, retried
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
@@ -227,7 +227,7 @@ class Engine:
         """Wait until the history is moved, for some seconds at most."""
         await self.history.finish(seconds)
         if self.segments is not None:
-            await self.segments.finish(seconds)
+            await self.segments.finish()
 
     async def is_absent(self) -> bool:
         """Return True if there was no queue at the last commit, which has read the store."""
@@ -313,12 +313,9 @@ class Engine:
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
                     for request in pending:
                         request.last_error = error
-                    throttled = isinstance(error, StorageThrottledError)
-                    refused = throttled and not reading
+                    refused = isinstance(error, StorageThrottledError) and not reading
                     step = Step.READ
-                    await sleep_while_awaited(
-                        pending, self.pacing.refused() if refused else backoff.failure(throttled=throttled)
-                    )
+                    await sleep_while_awaited(pending, self.pacing.refused() if refused else backoff.after(error))
                 elif reading or failure.nothing_written:
                     self._fail(pending, failure)
                 else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
@@ -533,7 +530,7 @@ class Engine:
             found = await self._call("read", lambda: changed(known))
             return None if found is None else (existed, queue_id, *found)
 
-        found = await read_until(deadline, read, self.entropy, "the queue")
+        found = await retried(deadline, read, self.entropy, "the queue could not be read")
         if found is None or (known is not None and found[3] == known):
             return None
         existed, queue_id, data, etag = found

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from jqueue.domain.durations import exponential_bound
-from jqueue.domain.errors import DeadlineExceededError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.domain.errors import (
+    CASConflictError,
+    DeadlineExceededError,
+    JQueueError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
 from jqueue.domain.slices import Result, Slices
 from jqueue.ports.clock import Entropy
 
@@ -80,19 +87,16 @@ TRANSIENT = (StorageError, OSError, TimeoutError)
 
 
 class Backoff:
-    """The pauses between the tries of one commit: growing, with full jitter."""
+    """The pauses between the tries of one request or commit: growing, with full jitter."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
         self._failures = 0
 
-    def failure(self, *, throttled: bool) -> float:
-        """Return the seconds to wait after a failure of the store; more if it asked for fewer requests.
-
-        Args:
-            throttled: True if the store asked for fewer requests.
-        """
+    def after(self, error: BaseException) -> float:
+        """Return the seconds to wait after a failure of the store; more if it asked for fewer requests."""
         self._failures += 1
+        throttled = isinstance(error, StorageThrottledError)
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
         return self._entropy.jitter(exponential_bound(self._failures, base, cap))
 
@@ -106,53 +110,59 @@ def as_storage_error(error: BaseException) -> StorageError:
     return StorageError(f"the storage adapter raised {type(error).__name__}", error)
 
 
-async def read_until(deadline: float, read: Callable[[], Awaitable[Answer]], entropy: Entropy, what: str) -> Answer:
-    """Read something outside of commits, and try again while the store fails.
-
-    Args:
-        deadline: maximum seconds.
-        read: reads it once.
-        entropy: draws the pauses.
-        what: its description, for the error.
-
-    Raises:
-        DeadlineExceededError: it could not be read in time.
-        StorageError: the store refused.
-    """
-    try:
-        return await ask_until(deadline, read, entropy, f"{what} could not be read before the deadline")
-    except StorageError:
-        raise
-    except Exception as error:
-        raise as_storage_error(error) from error
-
-
-async def ask_until(deadline: float, request: Callable[[], Awaitable[Answer]], entropy: Entropy, failed: str) -> Answer:
+async def retried(
+    seconds: float,
+    request: Callable[[], Awaitable[Answer]],
+    entropy: Entropy,
+    failed: str,
+    *,
+    streams: bool = False,
+) -> Answer:
     """Send a request that may be repeated, again and again while the store fails.
 
     Args:
-        deadline: maximum seconds.
+        seconds: maximum time.
         request: sends it once.
         entropy: draws the pauses.
         failed: the error if it was not answered in time; the reason is added.
+        streams: True if a request that has begun may take longer.
 
     Raises:
         DeadlineExceededError: it was not answered in time.
         StorageError: the store refused.
     """
-    backoff = Backoff(entropy)
-    last: BaseException | None = None
-    try:
-        async with asyncio.timeout(deadline):
-            while True:
-                try:
-                    return await request()
-                except StorageFatalError:
-                    raise
-                except TRANSIENT as error:
-                    last = error
-                    await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
-    except TimeoutError as error:
-        why = next((each for each in (last, error) if each is not None and str(each)), None)
-        silent = "" if why else ": the store did not answer"
-        raise DeadlineExceededError(f"{failed}{silent}", why) from why
+    loop = asyncio.get_running_loop()
+    until, backoff, why = loop.time() + seconds, Backoff(entropy), None
+    while True:
+        try:
+            async with asyncio.timeout_at(None if streams else until):
+                return await request()
+        except StorageFatalError:
+            raise
+        except (CASConflictError, *TRANSIENT) as error:
+            why, pause = error if str(error) else why, backoff.after(error)
+        except JQueueError:
+            raise
+        except Exception as error:
+            raise as_storage_error(error) from error
+        await asyncio.sleep(max(0.0, min(pause, until - loop.time())))
+        if loop.time() >= until:
+            silent = "" if why else ": the store did not answer"
+            raise DeadlineExceededError(f"{failed} before the deadline{silent}", why) from why
+
+
+# Beside the calls
+
+TO_CANCEL = 1.0
+"""Seconds to wait for tasks that were cancelled."""
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]], seconds: float = 0.0) -> None:
+    """Wait until tasks have ended, for some seconds at most, and then cancel them."""
+    several = [task for task in tasks if not task.done()]
+    if several and seconds > 0:
+        await asyncio.wait(several, timeout=seconds)
+    for task in several:
+        task.cancel()
+    if several:
+        await asyncio.wait(several, timeout=TO_CANCEL)

@@ -24,17 +24,13 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import Backoff, as_storage_error
+from jqueue.core.tasks import end_tasks, retried
 from jqueue.domain.errors import (
-    CASConflictError,
-    DeadlineExceededError,
     InvalidJobError,
     JQueueError,
     ObjectDamagedError,
     ObjectMissingError,
     StorageError,
-    StorageFatalError,
-    StorageThrottledError,
     UnknownOutcomeError,
 )
 from jqueue.domain.job import Claim, JobRecord
@@ -88,22 +84,13 @@ class ObjectCalls:
 
     async def end_storing(self) -> None:
         """End all work that stores: the calls are not done."""
-        await _ended(self._storing)
+        await end_tasks(self._storing)
+        await asyncio.sleep(0)  # lets the calls end
 
     async def end_loading(self, until: float) -> None:
         """Wait for all work that loads, until a time on the clock of the event loop, and then end it."""
-        if self._loading:
-            await asyncio.wait(list(self._loading), timeout=max(0.0, until - asyncio.get_running_loop().time()))
-        await _ended(self._loading)
-
-
-async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
-    several = list(tasks)
-    for task in several:
-        task.cancel()
-    if several:
-        await asyncio.wait(several)
-        await asyncio.sleep(0)  # lets the calls end
+        await end_tasks(self._loading, until - asyncio.get_running_loop().time())
+        await asyncio.sleep(0)
 
 
 logger = logger_of("jqueue")
@@ -294,8 +281,6 @@ WHOLE_BYTES = 8 << 20
 
 HASHED_INLINE = 256 << 10
 """Number of bytes above which a digest is computed in a thread."""
-
-TRANSIENT = (StorageError, OSError, TimeoutError)
 
 
 class ValueObjects:
@@ -530,37 +515,18 @@ class ValueObjects:
             raise failures[0]
 
     async def retried(
-        self, call: Callable[[], Awaitable[Answer]], seconds: float, *, reads: bool = False, streams: bool = False
+        self, request: Callable[[], Awaitable[Answer]], seconds: float, *, reads: bool = False, streams: bool = False
     ) -> Answer:
-        """Call the store until it answers.
+        """Send a request until the store answers: see `jqueue.core.tasks.retried`.
 
         Args:
-            call: one request.
+            request: sends it once.
             seconds: time to try for.
             reads: True if the request reads an object, as the error then says.
             streams: True if a request that has begun may take longer.
-
-        Raises:
-            DeadlineExceededError: the store did not answer in time.
-            StorageError: the store refused.
         """
-        loop = asyncio.get_running_loop()
-        until, backoff = loop.time() + seconds, Backoff(self._entropy)
-        while True:
-            try:
-                async with asyncio.timeout_at(None if streams else until):
-                    return await call()
-            except (StorageFatalError, InvalidJobError):
-                raise
-            except (CASConflictError, *TRANSIENT) as error:
-                pause = backoff.failure(throttled=isinstance(error, StorageThrottledError))
-                await asyncio.sleep(max(0.0, min(pause, until - loop.time())))
-                if loop.time() >= until:
-                    what = "read" if reads else "stored"
-                    raise DeadlineExceededError(
-                        f"an object beside the queue could not be {what} before the deadline, and nothing was done",
-                        as_storage_error(error) if isinstance(error, TimeoutError) else error,
-                    ) from error
+        failed = f"an object beside the queue could not be {'read' if reads else 'stored'}"
+        return await retried(seconds, request, self._entropy, failed, streams=streams)
 
 
 def _content(operation: Operation) -> Any:

@@ -24,7 +24,7 @@ from msgspec.structs import replace as replace_fields
 from jqueue.core.blob.segment_damage import CUT_OFF, MISSING, reason_of
 from jqueue.core.blob.segment_reader import DAMAGED, Rows, pieces_of
 from jqueue.core.blob.segments import SegmentParts
-from jqueue.core.tasks import read_until
+from jqueue.core.tasks import retried
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
@@ -308,7 +308,9 @@ class QueueView:
             return
         reader = self._parts.reader
         with suppress(JQueueError):
-            sizes = await read_until(LIST_DEADLINE, reader.sizes, self._parts.entropy, "the list of segments")
+            sizes = await retried(
+                LIST_DEADLINE, reader.sizes, self._parts.entropy, "the list of segments could not be read"
+            )
             reader.damage.forget()
             for name, segment in self.header.segments.items():
                 size = sizes.get(FOLDER + name)
@@ -598,7 +600,7 @@ class QueueView:
 
     async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
         seconds = self.deadline if self.until is None else self.until - asyncio.get_running_loop().time()
-        return await read_until(seconds, read, self._parts.entropy, f"segment {FOLDER}{name}")
+        return await retried(seconds, read, self._parts.entropy, f"segment {FOLDER}{name} could not be read")
 
 
 def _note(damage: dict[str, str], name: str, error: JQueueError) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
 from jqueue.core.requests import Callers, Request
+from jqueue.core.tasks import end_tasks
 from jqueue.core.values import ObjectCalls
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
@@ -396,12 +397,8 @@ class Writer:
         await self._files.ended()
 
     async def _wait_for_task(self, until: float) -> None:
-        task = self._task
-        if task is not None and not task.done():
-            await asyncio.wait([task], timeout=until - asyncio.get_running_loop().time())
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=1.0)
+        if self._task is not None:
+            await end_tasks([self._task], until - asyncio.get_running_loop().time())
 
     def open(self) -> bool:
         """Begin to take calls. Return False if it took them already, in this process and on this event loop."""

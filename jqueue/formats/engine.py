@@ -18,12 +18,12 @@ from weakref import WeakValueDictionary
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import StaleWatch
-from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, read_until
+from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, retried
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError, StorageThrottledError
+from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations import Sweep, perform
@@ -193,9 +193,7 @@ class StoreEngine:
                     for request in pending:
                         request.last_error = error
                     step = _Step.READ
-                    await sleep_while_awaited(
-                        pending, backoff.failure(throttled=isinstance(error, StorageThrottledError))
-                    )
+                    await sleep_while_awaited(pending, backoff.after(error))
                 elif reading or failure.nothing_written:
                     self._fail(pending, failure)
                 else:  # a refusal, or a bug of the store: a read checks it like any other answer
@@ -342,7 +340,7 @@ class StoreEngine:
             DeadlineExceededError: the store could not be read in time.
             StorageError: the store refused, or its content is not a queue that we can read.
         """
-        kept, jobs = await read_until(deadline, lambda: self._call(self._all), self.entropy, "the queue")
+        kept, jobs = await retried(deadline, lambda: self._call(self._all), self.entropy, "the queue could not be read")
         now_seen = frozenset((place, *comparable(job)) for job, place in kept)
         if now_seen != self._last_seen:
             self._version, self._last_seen = self._version + 1, now_seen

@@ -19,6 +19,7 @@ from msgspec import Raw
 
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, encode_object, place_of
 from jqueue.core.observers import Observers
+from jqueue.core.tasks import end_tasks
 from jqueue.domain.errors import CASConflictError, InvalidBlobError
 from jqueue.domain.header import Header
 from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of, surplus_of
@@ -150,12 +151,8 @@ class HistoryMover:
 
     async def finish(self, seconds: float) -> None:
         """Wait until the task has ended. Cancel it after some seconds."""
-        task = self._task
-        if task is not None and not task.done():
-            await asyncio.wait([task], timeout=max(0.0, seconds))
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=1.0)
+        if self._task is not None:
+            await end_tasks([self._task], seconds)
 
     async def _run(self, objects: SupportsObjects, history: HistoryHeader, queue: str, settings: QueueSettings) -> None:
         task = asyncio.current_task()

@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Raw
 
 from jqueue.core.blob.history_objects import FOLDER, Place, decode_object, last_number, place_of
-from jqueue.core.tasks import read_until
+from jqueue.core.tasks import retried
 from jqueue.domain.errors import (
     HistoryDamagedError,
     InvalidBlobError,
@@ -165,7 +165,7 @@ class HistoryReader:
             async with asyncio.timeout(self.call_timeout):
                 return await call()
 
-        return await read_until(self.deadline, once, self.entropy, "the history of the queue")
+        return await retried(self.deadline, once, self.entropy, "the history of the queue could not be read")
 
 
 def _missing(history: HistoryHeader, first: int, last: int) -> str:

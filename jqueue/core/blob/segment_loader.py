@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader
-from jqueue.core.tasks import Backoff, as_storage_error
+from jqueue.core.tasks import Backoff, as_storage_error, end_tasks
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import JQueueError, StorageError, StorageThrottledError
+from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment
@@ -240,7 +240,7 @@ class SegmentLoader:
                 if isinstance(error, DAMAGED) or are_enough or not load.tries:
                     load.error = failure
                     return
-                pause = backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                pause = backoff.after(error)
             await asyncio.sleep(pause)
             try:
                 await self._ask()
@@ -334,10 +334,6 @@ class SegmentLoader:
                 self._begin(name, _Load([], confirmed=False, tries=False), rows, chunks)
                 return
 
-    async def finish(self, seconds: float) -> None:
+    async def finish(self) -> None:
         """End what is loaded."""
-        tasks = [load.task for load in self._loads.values() if load.task is not None and not load.task.done()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(0.0, seconds))
+        await end_tasks(load.task for load in self._loads.values() if load.task is not None)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment, key_of, since_of
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import SpareTurns, as_storage_error, in_turns, one_turn
+from jqueue.core.tasks import SpareTurns, as_storage_error, end_tasks, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
@@ -138,12 +138,10 @@ class _Background:
             draft.jobs.rows.load_index(self._stored.operation.name, self._stored.encoded.table)
             self._stored = None
 
-    async def end(self, seconds: float) -> None:
+    async def end(self) -> None:
         """Cancel what is under way."""
-        task = self._task
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=max(0.0, seconds))
+        if self._task is not None:
+            await end_tasks([self._task])
 
     async def _run(self, work: Work) -> None:
         try:
@@ -223,10 +221,10 @@ class SegmentWriter:
             self._merges.begin(work)
         self.under_way = self._spills.under_way or self._merges.under_way
 
-    async def finish(self, seconds: float) -> None:
+    async def finish(self) -> None:
         """Cancel spills and merges. Their objects without a commit are litter."""
         for background in (self._spills, self._merges):
-            await background.end(min(seconds, 1.0))
+            await background.end()
 
     async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime, float]:
         """Create a segment. Return its name, and the time until which a commit may name it, by two clocks."""

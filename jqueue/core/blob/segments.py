@@ -124,7 +124,7 @@ class Segments:
         if draft.header.segments or self.writer.under_way or (hot_bytes is not None and size >= hot_bytes):
             self.writer.landed(draft)
 
-    async def finish(self, seconds: float) -> None:
+    async def finish(self) -> None:
         """End what is done in the background. The queue is being closed."""
-        await self.loader.finish(seconds)
-        await self.writer.finish(seconds)
+        await self.loader.finish()
+        await self.writer.finish()

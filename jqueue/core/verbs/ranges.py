@@ -9,7 +9,7 @@ from jqueue.core.blob.segment_damage import reason_of
 from jqueue.core.blob.segment_reader import UNREADABLE
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import QueueBase, nothing
-from jqueue.core.tasks import read_until
+from jqueue.core.tasks import retried
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
@@ -78,15 +78,19 @@ class RangeVerbs(QueueBase, SupportsRanges):
         name, entry, seconds = claim.segment, _checked(claim).entry, self._seconds(deadline)
         self.capabilities.require("ranges")
         assert self._engine.segments is not None
-        reader, entropy, what = self._engine.segments.reader, self.options.entropy, f"segment {FOLDER}{name}"
+        reader, entropy, what = (
+            self._engine.segments.reader,
+            self.options.entropy,
+            f"segment {FOLDER}{name} could not be read",
+        )
         first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
         numbers = range(0)
         try:
-            index = await read_until(seconds, partial(reader.index, name, entry), entropy, what)
+            index = await retried(seconds, partial(reader.index, name, entry), entropy, what)
             for start in range(first, last, CHUNKS_AT_ONCE):
                 numbers = range(start, min(start + CHUNKS_AT_ONCE, last))
                 read = partial(reader.chunks, name, entry, index, numbers)
-                for number, rows in await read_until(seconds, read, entropy, what):
+                for number, rows in await retried(seconds, read, entropy, what):
                     begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
                     yield [job for _, job in rows[begin:end]]
         except UNREADABLE as error:

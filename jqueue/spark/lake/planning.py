@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.history_objects import FOLDER, place_of
-from jqueue.core.tasks import read_until
+from jqueue.core.tasks import retried
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.history import HistoryHeader
@@ -130,12 +130,14 @@ async def _plan(queue: FleetQueue, marker: Marker) -> QueuePlan | None:
     if before is None:
         _check_is_new(source, marker)
     objects = queue.storage
-    listed = await read_until(DEADLINE, lambda: objects.list_beside(FOLDER), SystemEntropy(), f"{queue.name}'s history")
+    listed = await retried(
+        DEADLINE, lambda: objects.list_beside(FOLDER), SystemEntropy(), f"{queue.name}'s history could not be read"
+    )
     return plan_of(source, before, history, listed)
 
 
 async def _header(queue: FleetQueue) -> Header:
-    data, etag = await read_until(DEADLINE, queue.storage.read, SystemEntropy(), queue.name)
+    data, etag = await retried(DEADLINE, queue.storage.read, SystemEntropy(), f"{queue.name} could not be read")
     if etag is None:
         raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
     try:

@@ -18,7 +18,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
-from jqueue.core.tasks import ask_until
+from jqueue.core.tasks import retried
 from jqueue.domain.errors import (
     CASConflictError,
     InvalidURLError,
@@ -281,8 +281,8 @@ class LakeStore:
         return await self._patiently("the marker of the lake could not be written", once)
 
     async def _patiently(self, what: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Repeat a request until it is answered. Errors are as for `ask_until`."""
-        return await ask_until(DEADLINE, request, self._entropy, what)
+        """Repeat a request until it is answered. Errors are as for `retried`."""
+        return await retried(DEADLINE, request, self._entropy, what)
 
 
 def awaited(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.history_objects import Place, decode_object
-from jqueue.core.tasks import read_until
+from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.events import EventColumns, columns_in
 from jqueue.domain.history import span_of
@@ -209,8 +209,11 @@ async def _batches(storage: SupportsObjects, source: Source, window: Sequence[An
     """Return the batches in an object; none if it was removed because of its age."""
     place = Place(window[0], window[1])
     try:
-        content = await read_until(
-            DEADLINE, lambda: storage.read_object(place.suffix), SystemEntropy(), f"{source.name}{place.suffix}"
+        content = await retried(
+            DEADLINE,
+            lambda: storage.read_object(place.suffix),
+            SystemEntropy(),
+            f"{source.name}{place.suffix} could not be read",
         )
         return decode_object(content, source.queue, place.first)
     except ObjectMissingError:

@@ -18,7 +18,7 @@ from jqueue.connect import connect_storage
 from jqueue.core.blob.segment_object import decode_chunk
 from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import read_until
+from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.range_jobs import job_of_row
@@ -184,7 +184,9 @@ class SegmentRows:
 
         try:
             found.append(
-                await read_until(DEADLINE, read, SystemEntropy(), f"{self.queue}: segment {FOLDER}{self.name}")
+                await retried(
+                    DEADLINE, read, SystemEntropy(), f"{self.queue}: segment {FOLDER}{self.name} could not be read"
+                )
             )
         finally:
             if isinstance(storage, SupportsRelease):
