@@ -64,12 +64,16 @@ class ClaimRegistry:
     """Remembers claims until they are ended through the same queue object.
 
     It is bounded, and drops the oldest first.
+
+    Attributes:
+        saw_objects: True once a job was handed out whose payload is in an object of its own.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._held: dict[str, Entry] = {}  # by the id of the job
         self._ended: dict[str, Entry] = {}
+        self.saw_objects = False
 
     def lose(self, error: JQueueError) -> None:
         """Forget the claim that an error reports as lost."""
@@ -111,6 +115,8 @@ class ClaimRegistry:
             if older is not None:
                 older = _cut(_without(older, attempt), OLDER_KEPT)
             held[job_id] = (attempt, job.claim_timeout or 0.0, at, older)
+            if job.payload_object is not None:
+                self.saw_objects = True
         if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
             _drop_oldest(held, CLAIMS_KEPT)
 

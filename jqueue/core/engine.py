@@ -355,28 +355,23 @@ class Engine:
             if start:
                 await asyncio.sleep(0)
             for request in claiming[start : start + OPERATIONS_PER_SLICE]:
-                if request.awaited:
-                    self._perform_claiming(request, applied, nothing_for)
+                if not request.awaited:
+                    continue
+                if nothing_for and request.search_key in nothing_for:  # an equal search has found nothing before
+                    request.in_flight = True
+                    applied.outcomes.append((request, [[]]))
+                    continue
+                before = draft.savepoint() if nothing_for else None
+                outcome = self._perform(request, applied)
+                if outcome is not None and is_empty(outcome) and (key := request.search_key) is not None:
+                    nothing_for.add(key)
+                elif nothing_for and request.search_key is None and draft.savepoint() != before:
+                    nothing_for.clear()
         if not draft.changed and _may_still_land(applied.outcomes):
             draft.touch()
         if segments is not None and segments.writer.under_way and draft.changed and not applied.missing:
             segments.writer.name_stored(draft, applied.now)
         return applied
-
-    def _perform_claiming(self, request: Request, applied: Applied, nothing_for: set[Any]) -> None:
-        """Apply a request that claims jobs, unless an equal search has found nothing before."""
-        draft = self.draft
-        if nothing_for:
-            if request.search_key in nothing_for:
-                request.in_flight = True
-                applied.outcomes.append((request, [[]]))
-                return
-            before = draft.savepoint()
-        outcome = self._perform(request, applied)
-        if outcome is not None and is_empty(outcome) and (key := request.search_key) is not None:
-            nothing_for.add(key)
-        elif nothing_for and request.search_key is None and draft.savepoint() != before:
-            nothing_for.clear()
 
     def _perform(self, request: Request, applied: Applied) -> Outcome | None:
         """Apply a request, and note its outcome. Return None if it is left out, as rows that it needs are not there."""

@@ -321,8 +321,14 @@ class QueueBase(SupportsApply, SupportsWorkers):
             NotLoadedError: no payload could be loaded, and the call did nothing else.
         """
         payloads, operations = self._claimed_payloads, request.operations
-        if payloads is None or not payloads.has_objects(operations, results):
+        if payloads is None or not any(
+            job.payload_object is not None
+            for operation, result in zip(operations, results, strict=True)
+            if operation.hands_out_jobs and isinstance(result, list)
+            for job in result
+        ):
             return results
+        self._claims.saw_objects = True
         unloaded = NotLoadedError(reason="were not loaded before the queue closed")
         try:
             loaded: list[Any] = await self._writer.objects.load(
@@ -335,8 +341,8 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     def _committed(self, requests: Sequence[Request]) -> None:
         """Let the collector look for objects that the jobs of ended claims named."""
-        collector, payloads = self._collector, self._claimed_payloads
-        if collector is None or payloads is None or not (payloads.seen or self._engine.draft.header.segments):
+        collector = self._collector
+        if collector is None or not (self._claims.saw_objects or self._engine.draft.header.segments):
             return
         if any(operation.ends_claims for request in requests for operation in request.operations):
             collector.begin()
@@ -355,8 +361,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         self._writer.check_open()
         closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
         stored, seconds = await self._writer.objects.store(objects.store(operations, seconds), closed)
-        assert self._claimed_payloads is not None
-        self._claimed_payloads.seen = True
+        self._claims.saw_objects = True
         named = [operation for operation in stored if isinstance(operation, Operation)]
         given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
         errors = [error for error in stored if isinstance(error, JQueueError)]

@@ -116,11 +116,6 @@ async def _no_jobs(timeout: float | None) -> list[JobRecord]:
     return []
 
 
-def holds_objects(jobs: Iterable[JobRecord | RangeClaim]) -> bool:
-    """Return True if one of these jobs has its payload in an object."""
-    return any([job.payload_object is not None for job in jobs])  # noqa: C419 - a generator costs more for one job
-
-
 class ClaimedPayloads:
     """Loads the payloads of claimed jobs.
 
@@ -129,9 +124,6 @@ class ClaimedPayloads:
         limits: of the queue object.
         hand_back: hands claims back to the queue, with the next commit.
         end: carries out nacks within a number of seconds.
-
-    Attributes:
-        seen: True once a job with an object was claimed.
     """
 
     def __init__(
@@ -141,21 +133,11 @@ class ClaimedPayloads:
         hand_back: Callable[[Sequence[Claim]], None],
         end: Callable[[Sequence[Nack], float], Awaitable[object]],
     ) -> None:
-        self.seen = False
         self._objects = objects
         self._limits = limits
         self._hand_back = hand_back
         self._end = end
         self._failures: dict[str, int] = {}
-
-    def has_objects(self, operations: Sequence[Operation], results: Sequence[Any]) -> bool:
-        """Return True if a job that was handed out has its payload in an object."""
-        for place, operation in enumerate(operations):
-            result = results[place]
-            if operation.hands_out_jobs and isinstance(result, list) and holds_objects(result):
-                self.seen = True
-                return True
-        return False
 
     async def loaded(self, operations: Sequence[Operation], results: list[Any], until: float) -> list[Any]:
         """Return the results of operations, with the payloads of the jobs that they claimed.

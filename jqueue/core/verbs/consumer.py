@@ -26,14 +26,15 @@ class ConsumerVerbs(QueueBase, Consumer):
         deadline: Duration | None = None,
         **options: Unpack[DequeueOptions],
     ) -> list[Job]:
-        check_names("dequeue", options, DequeueOptions.__annotations__)
+        if options:
+            check_names("dequeue", options, DequeueOptions.__annotations__)
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, options)
         longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
         request = self._enter(operations, deadline, wait=longest_wait, convert=first_of)
         results = await request
-        if self._objects is not None:
+        if self._claims.saw_objects:
             results = await self._with_payloads(request, results)
         return [job_of(job) for job in results[0]]
 
