@@ -172,7 +172,8 @@ class Contender:
         world, pacing = self.world, self.pacing
         self.sequence += 1
         record = CommitRecord(self.sequence, self.version + 1, 0.0, round(pacing.cycle.seconds, 4))
-        table, started = {**self.commits, self.name: record}, pacing.sent()
+        table, started = {**self.commits, self.name: record}, world.now
+        pacing.pace.sent = started
         world.writes += 1
         yield world.way(self.latency)
         refused = world.now < world.last + world.scenario.every

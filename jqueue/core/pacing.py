@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
@@ -90,14 +90,14 @@ class Contenders:
         turns = (self.cycle + sum(cycle for _, cycle in self.others)) / 2
         return max(turns, self.slowest)
 
-    def gap(self, versions: Iterable[int]) -> float:
-        """Return the seconds without writes after some of these versions, so that newcomers get in."""
+    def gap(self, first: int, last: int) -> float:
+        """Return the seconds without writes after some of the versions from `first` to `last`: newcomers get in."""
         step = KNOWN_STEP if self.others else ALONE_STEP
-        counts = [version // step for version in versions if version % step == 0]
-        if not counts:
+        if last // step == (first - 1) // step:
             return 0.0
         return self.slowest * max(
-            16 if count % 32 == 0 else 4 if count % 4 == 2 or (self.others and count % 2) else 1 for count in counts
+            16 if count % 32 == 0 else 4 if count % 4 == 2 or (self.others and count % 2) else 1
+            for count in range((first - 1) // step + 1, last // step + 1)
         )
 
 
@@ -163,7 +163,7 @@ class Turns:
             return None
         if version > self._gaps_through:
             self._gaps_through = version
-            if gap := self._contenders.gap([version]):
+            if gap := self._contenders.gap(version, version):
                 return min(gap, self._wait_end - now)
         if newcomers := commits.keys() - self._known_writers:
             self._known_writers |= newcomers
@@ -192,7 +192,7 @@ class Turns:
             version - 1 if self._since_version is None else self._since_version, own, commits, cycle
         )
         alone = not contenders.others
-        gap = contenders.gap(range(version, version + len(contenders.others) + 1))
+        gap = contenders.gap(version, version + len(contenders.others))
         if self._landings == FIRST_GAP:
             gap = max(gap, contenders.slowest, min(FIRST_GAP_CYCLES * contenders.slowest, FIRST_GAP_SECONDS))
         if alone and gap:
@@ -310,18 +310,13 @@ class Pacing:
         self.line = Line(clock, turn)
         self.turns: Turns | Line = Turns(clock) if turn is None else self.line
 
-    @property
-    def is_slow(self) -> bool:
-        """True while the store refuses writes that come too soon. Each commit then takes all pending calls."""
-        return self.pace.interval > 0.0
-
     def pause(self) -> float:
         """Return the seconds until our turn to begin; 0 or less if it is our turn."""
-        return self.pace.pause() if self.is_slow else self.turns.pause()
+        return self.pace.pause() if self.pace.interval else self.turns.pause()
 
     def begin(self) -> bool:
         """Note that a commit begins. Return True if it should begin with a read."""
-        return self.pace.shared if self.is_slow else self.turns.begin()
+        return self.pace.shared if self.pace.interval else self.turns.begin()
 
     def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
         """Return the seconds to wait after a read before the next one; None if it is our turn to write.
@@ -332,7 +327,7 @@ class Pacing:
         """
         return (
             self.pace.wait_after_read(version, commits)
-            if self.is_slow
+            if self.pace.interval
             else self.turns.wait_after_read(version, commits)
         )
 
@@ -346,11 +341,6 @@ class Pacing:
         if moved:
             self.pace.moved()
         self.turns.read(version, moved=moved)
-
-    def sent(self) -> float:
-        """Note that a write is being sent, and return the time on the monotonic clock."""
-        self.pace.sent = self._clock.monotonic()
-        return self.pace.sent
 
     def landed(self, writer: str, commits: Mapping[str, CommitRecord]) -> None:
         """Note that the last write has landed.

@@ -549,7 +549,7 @@ class Writer:
         While the store takes few commits, a direct queue's calls share them too.
         """
         limit, pending = self._batch_limit, self.pending
-        if self.engine.pacing.is_slow:
+        if self.engine.pacing.pace.interval:
             limit = max(limit, BATCH_WHILE_PACED)
         if len(pending) <= limit:
             batch = [request for request in pending if request.awaited]

@@ -371,7 +371,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/segments.py", "*(first for first, _ in self.taken if first > row), ", "", seeds=100
         ),
         "Jobs in ranges do not count as running": Bug(
-            "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)"
+            "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)", seeds=100
         ),
     },
     Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0): {
