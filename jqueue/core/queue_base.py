@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from jqueue.core.calls.bulk import BulkEnqueue
+from jqueue.core.calls.segment_commit import SegmentCommit
 from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.collection import Collector
 from jqueue.core.queue_options import QueueOptions
@@ -21,7 +22,15 @@ from jqueue.core.writer import QueueEngine, Writer
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
 from jqueue.domain.models import for_callers
-from jqueue.domain.operations import Dequeue, Fence, JobReference, Operation, Preparation
+from jqueue.domain.operations import (
+    BulkConflicts,
+    Dequeue,
+    EnqueueSegments,
+    Fence,
+    JobReference,
+    Operation,
+    Preparation,
+)
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.system import forks, process_name
 
@@ -313,6 +322,32 @@ class QueueBase(SupportsApply, SupportsWorkers):
             )
         request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
         return await self._with_payloads(request, await request)
+
+    async def _submit_segments(
+        self,
+        commit: SegmentCommit,
+        encoding: Coroutine[Any, Any, EnqueueSegments],
+        closed: QueueClosedError,
+        convert: Convert,
+    ) -> tuple[EnqueueSegments, Any]:
+        """Commit an operation that names segments. Try again with the jobs that must be given one by one.
+
+        Args:
+            commit: prepares the operation.
+            encoding: returns the operation for the first try.
+            closed: the error if the queue is closed before a try.
+            convert: as in `_submit`.
+
+        Returns:
+            The operation that was committed, and its result.
+        """
+        operation = await self._writer.objects.store(encoding, closed)
+        while True:
+            [found] = await self._submit((operation,), commit.seconds_left, convert=convert)
+            if not isinstance(found, BulkConflicts):
+                return operation, found
+            self._writer.check_open()
+            operation = await self._writer.objects.store(commit.again(operation, found), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
@@ -19,6 +19,9 @@ from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of
 from jqueue.domain.segments import FOLDER, Segment, Span, joined, without
+
+if TYPE_CHECKING:
+    from jqueue.domain.indexed_jobs import IndexedJobs
 
 NEVER = -float("inf")
 
@@ -41,20 +44,6 @@ class RowsMissingError(Exception):
     def __init__(self, wanted: Iterable[Wanted]) -> None:
         self.wanted = frozenset(wanted)
         super().__init__(f"{len(self.wanted)} parts of segments are not loaded")
-
-
-class HoldsRows(Protocol):
-    """A table of jobs in which loaded rows stand."""
-
-    def __contains__(self, job_id: object, /) -> bool: ...
-
-    def __getitem__(self, job_id: str, /) -> JobRecord: ...
-
-    def put_row(self, job: JobRecord) -> None:
-        """Add the job of a row."""
-
-    def drop_row(self, job_id: str) -> None:
-        """Remove the job of a row."""
 
 
 class _Head(NamedTuple):
@@ -81,7 +70,7 @@ class SegmentRows:
         indexes: the indexes that are loaded, by segment.
     """
 
-    def __init__(self, jobs: HoldsRows) -> None:
+    def __init__(self, jobs: IndexedJobs) -> None:
         self._jobs = jobs
         self.segments: Mapping[str, Segment] = {}
         self.committed: Mapping[str, Segment] = {}
@@ -248,22 +237,18 @@ class SegmentRows:
             rows: the rows.
             journal: of the draft.
         """
-        segment, returned = self.segments[name], _Returned(self)
+        segment = self.segments[name]
         known = {row: (job_id, entry) for job_id, (its, row, entry) in self._claimed.items() if its == range_id}
         unknown = {segment.chunk_of(row) for row in rows if row not in known}
         self._loaded.get(name, set()).difference_update(unknown)
         for row in rows:
             if row in known:
                 job_id, entry = known[row]
+                self._note(job_id, journal)
                 self._jobs.put_row(with_tries(entry, segment.tries_of(row)))
                 self.of[job_id] = name, row
                 self._left[segment.entrypoint] += 1
-                journal.entries.append((returned, job_id, None))
         self.changed()
-
-    def forget_row(self, job_id: str) -> None:
-        """Undo `give_back` of one row."""
-        self._forget(job_id)
 
     def hide(self, job_id: str, range_id: str | None, journal: Journal) -> None:
         """Note that the loaded row of a job no longer waits. The caller marks it as taken.
@@ -273,13 +258,13 @@ class SegmentRows:
             range_id: the range in which it is claimed; None if it leaves the queue.
             journal: of the draft.
         """
-        place, known = self.of[job_id], self._claimed.get(job_id)
+        self._note(job_id, journal)
         if range_id is not None:
+            place = self.of[job_id]
             entry = self._jobs[job_id]
             claims, failures = self.segments[place[0]].tries_of(place[1])
             self._claimed[job_id] = range_id, place[1], with_tries(entry, (-claims, -failures))
         self.release(job_id)
-        journal.entries.append((_Hidden(self), job_id, (place, known)))
 
     def is_loaded(self, wanted: Wanted) -> bool:
         """Return True if a part of a segment is loaded, or the segment cannot be read."""
@@ -288,17 +273,6 @@ class SegmentRows:
         if wanted.chunk is None:
             return wanted.segment in self.indexes
         return wanted.chunk in self._loaded.get(wanted.segment, ())
-
-    def index_of(self, name: str) -> SegmentIndex:
-        """Return the index of a segment.
-
-        Raises:
-            RowsMissingError: it is not loaded, or cannot be read: `perform` tells these apart.
-        """
-        index = self.indexes.get(name)
-        if index is None:
-            raise RowsMissingError([Wanted(name, None)])
-        return index
 
     def damage_of(self, name: str) -> SegmentDamagedError | None:
         """Return the error that says why a segment cannot be read; None if it can be, as far as is known."""
@@ -347,29 +321,32 @@ class SegmentRows:
 
     def take(self, job_id: str, journal: Journal) -> None:
         """Take the row of a job, if it is one: the caller changes the job."""
-        place = self.of.pop(job_id, None)
-        if place is not None:
-            self._taken.setdefault(place[0], set()).add(place[1])
-            self._left[self._entrypoints[place[0]]] -= 1
-            journal.entries.append((self, job_id, place))
+        if job_id in self.of:
+            self._note(job_id, journal)
+            name, row = self.of[job_id]
+            self._taken.setdefault(name, set()).add(row)
+            self.release(job_id)
 
-    def unhide(self, job_id: str, place: tuple[str, int], known: tuple[str, int, JobRecord] | None) -> None:
-        """Undo `hide`, given what was known of the row: its place, and the range that it had left in this commit."""
-        if known is None:
-            self._claimed.pop(job_id, None)
-        else:
-            self._claimed[job_id] = known
-        self.of[job_id] = place
-        self._left[self._entrypoints[place[0]]] += 1
+    def _note(self, job_id: str, journal: Journal) -> None:
+        """Note what is known of a row: its place, and the range that it is in."""
+        journal.entries.append((self, job_id, (self.of.get(job_id), self._claimed.get(job_id))))
 
     def restore(self, job_id: str, old: Any) -> None:
-        """Undo the taking of a row: see `Journal`."""
-        name, row = self.of[job_id] = old
+        """Undo a change of a row: see `Journal`."""
+        place, claimed = old
+        if claimed is None:
+            self._claimed.pop(job_id, None)
+        else:
+            self._claimed[job_id] = claimed
+        if place is None:
+            self._forget(job_id)
+            return
+        name, row = self.of[job_id] = place
         self._left[self._entrypoints[name]] += 1
-        rows = self._taken[name]
+        rows = self._taken.get(name, set())
         rows.discard(row)
         if not rows:
-            del self._taken[name]
+            self._taken.pop(name, None)
 
     # Questions of operations
 
@@ -482,10 +459,10 @@ class SegmentRows:
         claim = self.ranges[range_id]
         if not claim.cancelled:
             return []
-        if claim.segment not in self.indexes and (damage := self.damage_of(claim.segment)) is not None:
-            raise damage
-        ids = self.index_of(claim.segment).ids
-        found = [row for job_id in claim.cancelled for row in ids.find(job_id) if first <= row < claim.last]
+        index = self.indexes.get(claim.segment)
+        if index is None:
+            raise self.damage_of(claim.segment) or RowsMissingError([Wanted(claim.segment, None)])
+        found = [row for job_id in claim.cancelled for row in index.ids.find(job_id) if first <= row < claim.last]
         return joined((row, row + 1) for row in found)
 
     def attempts_in(self, range_id: str, rows: Iterable[int]) -> list[tuple[str, int]]:
@@ -609,7 +586,7 @@ class SegmentRows:
                     before.append(head)
                     break
         if before:  # once the first is loaded, the others may come later than a known row
-            self._need([min(before)])
+            raise RowsMissingError([Wanted(*min(before)[2:])])
 
     def priorities_beside(
         self, segment: str, entrypoints: Sequence[str], through: int | None, now: datetime
@@ -670,11 +647,6 @@ class SegmentRows:
         at = now.timestamp()
         return min((head.rank for heads in self._heads()[1].values() for head in heads if head.rank > at), default=None)
 
-    def _need(self, heads: Iterable[_Head]) -> None:
-        wanted = [Wanted(head.segment, head.chunk) for head in heads]
-        if wanted:
-            raise RowsMissingError(wanted)
-
     def _heads(self) -> tuple[dict[str, list[_Head]], dict[str, list[_Head]]]:
         """Return the first rows of segments that are not loaded, ready ones and scheduled ones, in order."""
         if self._ready is None:
@@ -703,36 +675,6 @@ class SegmentRows:
         if segment.scheduled:
             return _Head(key.since, key.sequence, name, chunk)
         return _Head(key.priority, key.sequence, name, chunk)
-
-
-class _Hidden:
-    """Restores rows that were hidden: see `Journal`.
-
-    Args:
-        rows: their owner.
-    """
-
-    def __init__(self, rows: SegmentRows) -> None:
-        self._rows = rows
-
-    def restore(self, job_id: str, old: Any) -> None:
-        """Note that the row is loaded again."""
-        self._rows.unhide(job_id, *old)
-
-
-class _Returned:
-    """Takes rows away that were given back: see `Journal`.
-
-    Args:
-        rows: their owner.
-    """
-
-    def __init__(self, rows: SegmentRows) -> None:
-        self._rows = rows
-
-    def restore(self, job_id: str, old: Any) -> None:
-        """Note that the row is in progress again."""
-        self._rows.forget_row(job_id)
 
 
 def _is_unmoved(row: int, before: Segment, after: Segment | None) -> bool:

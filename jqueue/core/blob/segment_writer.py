@@ -88,7 +88,7 @@ class Stored(NamedTuple):
     """Time on the monotonic clock after which no commit names it: a clock that is set back must not keep it young."""
 
 
-Work: TypeAlias = Callable[[], Coroutine[Any, Any, Stored | None]]
+Work: TypeAlias = Coroutine[Any, Any, Stored | None]
 
 
 class _Background:
@@ -145,7 +145,7 @@ class _Background:
 
     async def _run(self, work: Work) -> None:
         try:
-            self._stored, self._tried, self._pause = await work(), False, 0.0
+            self._stored, self._tried, self._pause = await work, False, 0.0
         except Exception as error:
             self._pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self._pause * 2))
             self.wait(self._pause)
@@ -215,10 +215,14 @@ class SegmentWriter:
         self._waiting = _waiting_in(draft)
         for background in (self._spills, self._merges):
             background.landed(draft)
-        if self._is_spill_due(draft) and self._spills.is_free:
-            self._spills.begin(self._spilling(draft))
-        if draft.jobs.rows.segments and self._merges.is_free and (work := self._merging(draft)) is not None:
-            self._merges.begin(work)
+        rows, hot_bytes, (waiting, taken) = draft.jobs.rows, self.sizes.hot_bytes, self._waiting
+        is_full = hot_bytes is not None and waiting > 0 and taken >= hot_bytes
+        if is_full and len(rows.segments) < SEGMENTS_KEPT and self._spills.is_free:
+            self._spills.begin(
+                self._spill([job for job in draft.jobs.values() if job.id not in rows.of], waiting, taken)
+            )
+        if rows.segments and self._merges.is_free and (names := self._to_merge(rows)):
+            self._merges.begin(self._merge({name: (rows.segments[name], rows.indexes.get(name)) for name in names}))
         self.under_way = self._spills.under_way or self._merges.under_way
 
     async def finish(self) -> None:
@@ -244,22 +248,6 @@ class SegmentWriter:
 
     # Spilling
 
-    def _is_spill_due(self, draft: Draft) -> bool:
-        """Return True if the blob holds too many waiting jobs."""
-        hot_bytes, (waiting, taken) = self.sizes.hot_bytes, self._waiting
-        if hot_bytes is None or not waiting or taken < hot_bytes:
-            return False
-        return len(draft.jobs.rows.segments) < SEGMENTS_KEPT
-
-    def _spilling(self, draft: Draft) -> Work:
-        """Return the work of a spill."""
-        sizes, jobs = self.sizes, draft.jobs
-        waiting, taken = self._waiting
-        number = math.ceil(waiting * (1 - (sizes.hot_bytes or 0) / 4 / taken))
-        rows = jobs.rows.of
-        several = [job for job in jobs.values() if job.id not in rows]
-        return lambda: self._spill(several, min(number, sizes.most_rows))
-
     async def _spill_turn(self) -> None:
         """Stand back for a commit, but not for long: the blob grows until the spill is named."""
         if self._waiting[1] <= MOST_WAITING * (self.sizes.hot_bytes or 0):
@@ -267,10 +255,13 @@ class SegmentWriter:
         else:
             await one_turn()
 
-    async def _spill(self, jobs: Sequence[JobRecord], number: int) -> Stored | None:
+    async def _spill(self, jobs: Sequence[JobRecord], waiting: int, taken: float) -> Stored | None:
+        """Write a segment of the last of some waiting jobs, given their number and about their bytes."""
+        hot_bytes = self.sizes.hot_bytes or 0
+        number = min(math.ceil(waiting * (1 - hot_bytes / 4 / taken)), self.sizes.most_rows)
         scheduled, chosen = await in_turns(_last_of(jobs, number, self._now()), self._spill_turn)
         are_few = len(chosen) < min(number, self.sizes.fewest_rows)
-        if are_few and 4 * len(chosen) * self._waiting[1] <= (self.sizes.hot_bytes or 0) * self._waiting[0]:
+        if are_few and 4 * len(chosen) * taken <= hot_bytes * waiting:
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
         encoding = encoding_segment(chosen, scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
@@ -281,15 +272,11 @@ class SegmentWriter:
 
     # Merging
 
-    def _merging(self, draft: Draft) -> Work | None:
-        """Return the work of a merge: of many small segments, of one with many holes, or of one whose rows are due."""
-        rows, now = draft.jobs.rows, self._clock.monotonic()
+    def _to_merge(self, rows: SegmentRows) -> list[str]:
+        """Return the names of segments to merge: many small ones, one with many holes, or one whose rows are due."""
+        now = self._clock.monotonic()
         self._unreadable = {name: until for name, until in self._unreadable.items() if until > now}
-        names = _to_merge(rows, self.sizes, self._unreadable) or self._due(rows)
-        if not names:
-            return None
-        several = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
-        return lambda: self._merge(several)
+        return _to_merge(rows, self.sizes, self._unreadable) or self._due(rows)
 
     def _due(self, rows: SegmentRows) -> list[str]:
         """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""

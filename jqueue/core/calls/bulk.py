@@ -13,11 +13,11 @@ from typing import Any
 
 from jqueue.core.blob.segment_staging import Group, JobGroups, is_scheduled
 from jqueue.core.blob.segments import Segments
-from jqueue.core.calls.segment_commit import SegmentCommit
+from jqueue.core.calls.segment_commit import CONFLICTS_LATE, SegmentCommit
 from jqueue.core.engine import Engine
 from jqueue.core.values import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
-from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import (
@@ -172,10 +172,14 @@ class BulkEnqueue(SegmentCommit):
         number, features = len(self._given), frozenset(self._features)
         return await self.ready(EnqueueSegments(number, self._created_at, new, few, self._before, features))
 
-    def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs | BulkConflicts:
-        """Return the answer to the caller: a list of whole jobs if they are few."""
+    def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs:
+        """Return the answer to the caller: a list of whole jobs if they are few.
+
+        Raises:
+            DeadlineExceededError: nothing was added by a commit whose outcome was unknown for a while.
+        """
         if isinstance(outcome, BulkConflicts):
-            return outcome
+            raise DeadlineExceededError(CONFLICTS_LATE)
         if self._whole is None:
             return EnqueuedJobs(self._given, outcome)
         return [job_of(self._whole_job(job, given, outcome)) for job, given in self._whole]

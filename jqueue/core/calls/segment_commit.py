@@ -21,6 +21,9 @@ from jqueue.domain.operations import BulkConflicts, Enqueue, EnqueueSegments, Ne
 from jqueue.domain.operations.bulk import MOST_CONFLICTS, Row
 from jqueue.domain.segment_index import SegmentIndex
 
+CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
+"""The error of a commit that added nothing, if that was not known in time for another try."""
+
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""
 

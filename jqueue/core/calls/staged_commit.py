@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.blob.segments import Segments
-from jqueue.core.calls.segment_commit import SegmentCommit
+from jqueue.core.calls.segment_commit import CONFLICTS_LATE, SegmentCommit
 from jqueue.core.engine import Engine
 from jqueue.core.values import ValueObjects
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
@@ -110,7 +110,7 @@ class StagedCommit(SegmentCommit):
         """
         [found] = results
         if isinstance(found, BulkConflicts):
-            raise DeadlineExceededError("unique keys of staged jobs were taken, and nothing was done: repeat the call")
+            raise DeadlineExceededError(CONFLICTS_LATE)
         return self.receipt(found)
 
     def receipt(self, outcome: BulkAdded | StagedReceipt) -> StagedReceipt:

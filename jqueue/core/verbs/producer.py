@@ -92,20 +92,12 @@ class ProducerVerbs(QueueBase, Producer):
             if not first.complete:
                 async for several in others:
                     await bulk.feed(several)
-            if not first.complete:
                 bulk.until = loop.time() + seconds
             return await bulk.operation()
 
         try:
-            operation = await self._writer.objects.store(encode(), closed)
-            while True:
-                [found] = await self._submit(
-                    (operation,), bulk.seconds_left, convert=lambda results: bulk.answer(results[0])
-                )
-                if isinstance(answer := bulk.answer(found), Sequence):
-                    return answer
-                self._writer.check_open()
-                operation = await self._writer.objects.store(bulk.again(operation, found), closed)
+            _, found = await self._submit_segments(bulk, encode(), closed, lambda results: bulk.answer(results[0]))
+            return bulk.answer(found)
         finally:
             await bulk.end()
 

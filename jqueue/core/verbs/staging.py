@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.job_options import OnConflict, check_conflict
-from jqueue.domain.operations import BulkConflicts, Configure, LastTransaction, StagedReceipt, Transaction
+from jqueue.domain.operations import Configure, LastTransaction, StagedReceipt, Transaction
 from jqueue.domain.operations.transactions import checked, is_repeated
 from jqueue.domain.segments import STAGED_NAMED_WITHIN
 
@@ -91,13 +91,7 @@ class StagingVerbs(QueueBase):
             return done
         self._writer.check_open()
         try:
-            operation = await self._writer.objects.store(commit.operation(), closed)
-            while True:
-                [found] = await self._submit((operation,), commit.seconds_left, convert=commit.outcome)
-                if not isinstance(found, BulkConflicts):
-                    break
-                self._writer.check_open()
-                operation = await self._writer.objects.store(commit.again(operation, found), closed)
+            operation, found = await self._submit_segments(commit, commit.operation(), closed, commit.outcome)
         except (
             ObjectMissingError,
             SegmentsGoneError,
