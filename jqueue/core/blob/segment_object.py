@@ -194,12 +194,13 @@ def decode_chunk(
             jobs = [_with_unknown(job, line) for job, line in zip(jobs, data.splitlines(), strict=True)]
     except ValueError as error:
         raise InvalidBlobError(f"rows of chunk {number} cannot be read as jobs: {error}") from None
-    first, found = number * segment.chunk_rows, []
+    first = number * segment.chunk_rows
     for row, job in enumerate(jobs, first):
         if job.status is not JobStatus.QUEUED or not is_sound(job):
             raise InvalidBlobError(f"row {row} of it is not a queued job")
-        found.append((row, _as_named(job, segment)))
-    return found
+    if segment.offset or segment.floor:
+        jobs = [_as_named(job, segment) for job in jobs]
+    return list(enumerate(jobs, first))
 
 
 def _with_unknown(job: JobRecord, line: bytes) -> JobRecord:
@@ -209,8 +210,6 @@ def _with_unknown(job: JobRecord, line: bytes) -> JobRecord:
 
 def _as_named(job: JobRecord, segment: Segment) -> JobRecord:
     """Return the job of a line with what the manifest adds to all jobs of the segment."""
-    if not (segment.offset or segment.floor):
-        return job
     return job.evolve(
         sequence=job.sequence + segment.offset,
         attempt=job.attempt + segment.floor,

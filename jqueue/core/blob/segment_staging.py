@@ -19,10 +19,12 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import IN_BULK, check_names, options_bytes
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue, NewSegment, Preparation
-from jqueue.domain.operations.enqueue import LINE_BYTES
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.domain.slices import exhaust
+
+ROW_BYTES = 120
+"""About how many bytes a row takes besides its id, its payload and its headers."""
 
 STAGED_ROWS = 131_072
 """Largest number of rows of a staged segment: large ones keep the manifest short."""
@@ -61,7 +63,7 @@ class JobGroups:
         """Add jobs of a group."""
         there = self._jobs.setdefault(group, [])
         there += jobs
-        size = LINE_BYTES * len(jobs) + sum([len(job.payload) for job in jobs]) * 4 // 3
+        size = sum([ROW_BYTES + len(job.id) + len(job.payload) * 4 // 3 for job in jobs])
         size += sum([options_bytes(job) for job in jobs if job.headers])
         self._bytes[group] += size
         self._total += size
