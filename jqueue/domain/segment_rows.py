@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
@@ -19,9 +19,6 @@ from jqueue.domain.range_jobs import in_progress, with_tries
 from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of
 from jqueue.domain.segments import FOLDER, Segment, Span, joined, without
-
-if TYPE_CHECKING:
-    from jqueue.domain.indexed_jobs import IndexedJobs
 
 NEVER = -float("inf")
 
@@ -44,6 +41,20 @@ class RowsMissingError(Exception):
     def __init__(self, wanted: Iterable[Wanted]) -> None:
         self.wanted = frozenset(wanted)
         super().__init__(f"{len(self.wanted)} parts of segments are not loaded")
+
+
+class HoldsRows(Protocol):
+    """A table of jobs in which loaded rows stand."""
+
+    def __contains__(self, job_id: object, /) -> bool: ...
+
+    def __getitem__(self, job_id: str, /) -> JobRecord: ...
+
+    def put_row(self, job: JobRecord) -> None:
+        """Add the job of a row."""
+
+    def drop_row(self, job_id: str) -> None:
+        """Remove the job of a row."""
 
 
 class _Head(NamedTuple):
@@ -70,7 +81,7 @@ class SegmentRows:
         indexes: the indexes that are loaded, by segment.
     """
 
-    def __init__(self, jobs: IndexedJobs) -> None:
+    def __init__(self, jobs: HoldsRows) -> None:
         self._jobs = jobs
         self.segments: Mapping[str, Segment] = {}
         self.committed: Mapping[str, Segment] = {}
