@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from jqueue.domain.counters import KINDS
-from jqueue.domain.totals import Histogram, Totals
+from msgspec.structs import asdict
+
+from jqueue.domain.counters import KINDS, Histogram, Totals
 
 
 def totals_values(totals: Totals | None) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jqueue.cli.printing import age, brief, table
+from jqueue.domain.counters import Totals
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.domain.totals import Totals
 
 if TYPE_CHECKING:
     from rich.table import Table

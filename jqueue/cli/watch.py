@@ -12,9 +12,9 @@ from jqueue.cli.on_queue import URL, OpenedQueue
 from jqueue.cli.printing import age, brief, size
 from jqueue.cli.stats import has_jobs
 from jqueue.cli.workers import Holder, find_holders, seen_cell
+from jqueue.domain.counters import Totals
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.domain.totals import Totals
 
 BARS = "▁▂▃▄▅▆▇█"
 SAMPLES = 40

@@ -14,6 +14,7 @@ from itertools import islice
 
 import msgspec
 
+from jqueue.domain.counters import with_moves
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
@@ -24,7 +25,6 @@ from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT
 from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
 from jqueue.domain.segments import RETENTION, Retention, retired_after
-from jqueue.domain.tallies import with_moves
 from jqueue.domain.workers import WorkerRecord, with_workers
 
 FINISHED_SLACK = FINISHED_KEPT // 4

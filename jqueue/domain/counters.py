@@ -1,4 +1,4 @@
-"""The counters of an entrypoint, as the header of the blob keeps them, and their sums.
+"""The counters of entrypoints: as the header keeps them, what a commit adds to them, and their sums for users.
 
 Durations are counted in buckets whose bounds double: bucket 0 holds less than 1 ms, bucket n less than 2^n ms. For
 rates over the last minute, hour and day, each of these windows has the totals at the beginning of its current stretch
@@ -7,16 +7,29 @@ of the clock, and of the one before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cache
 from itertools import zip_longest
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
+import msgspec
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from jqueue.domain.fields import Count, Seconds
+from jqueue.domain.job import JobStatus, ready_since
+from jqueue.domain.transitions import ACK, CLAIM, HEARTBEAT, NACK, BulkMove, Move, Verb
 
 OTHERS = ""
 """The name under which the counters of idle entrypoints are added up."""
+
+ENTRYPOINTS_COUNTED = 64
+"""Number of entrypoints with counters of their own. The counters of others are added up under `OTHERS`."""
+
+IDLE = 30 * 86400.0
+"""Seconds without a transition after which the counters of an entrypoint are added to `OTHERS`."""
 
 LAST_BUCKET = 41
 """The bucket of all durations from 35 years on."""
@@ -43,6 +56,7 @@ KINDS = (
 
 ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, REMOVED = range(len(KINDS))
 
+_ALWAYS = {Verb.ENQUEUE: ENQUEUED, Verb.ARRIVE: ENQUEUED, CLAIM: CLAIMED, ACK: DONE}
 RATED = FAILED + 1
 """Number of counters, the first ones, for which windows are kept."""
 
@@ -131,6 +145,122 @@ def windows_after(known: Counters, at: float) -> tuple[Window, ...]:
     return tuple(moved)
 
 
+@cache
+def _kinds_of(verb: Verb, before: JobStatus | None, after: JobStatus | None) -> tuple[int, ...]:
+    """Return the kinds by which a transition is counted."""
+    if verb in (Verb.NACK, Verb.REVOKE):
+        end = CANCELLED if after is None else DEAD if after is JobStatus.DEAD else RETRIED
+        return (FAILED, RECOVERED, end) if verb is Verb.REVOKE else (FAILED, end)
+    if verb in _ALWAYS:
+        return (_ALWAYS[verb],)
+    if after is not None:
+        return ()
+    if verb in (Verb.CANCEL, Verb.HAND_BACK):
+        return (CANCELLED,)
+    if verb is Verb.EXPIRE and before is JobStatus.QUEUED:
+        return (EXPIRED,)
+    return () if before is JobStatus.COMPLETED else (REMOVED,)
+
+
+class _Sums:
+    """The counters of an entrypoint while a commit adds to them.
+
+    Attributes:
+        known: the counters before the commit.
+        totals: the numbers by kind.
+        waits: further waits in seconds, and the number of each. The jobs of one commit share many of them.
+        runs: further runs in seconds, and the number of each.
+    """
+
+    __slots__ = ("known", "runs", "totals", "waits")
+
+    def __init__(self, known: Counters) -> None:
+        self.known = known
+        self.totals = [*known.totals, *[0] * (len(KINDS) - len(known.totals))]
+        self.waits: dict[float, int] = {}
+        self.runs: dict[float, int] = {}
+
+    def counters(self, at: float) -> Counters:
+        """Return the counters after the commit, at a time in seconds since 1970."""
+        known = self.known
+        waits = with_durations(known.waits, self.waits.items()) if self.waits else known.waits
+        runs = with_durations(known.runs, self.runs.items()) if self.runs else known.runs
+        return Counters(tuple(self.totals), waits, runs, windows_after(known, at), max(at, known.at))
+
+
+def with_moves(
+    counters: dict[str, Counters],
+    moves: Iterable[Move],
+    now: datetime,
+    bulk: Iterable[BulkMove] = (),
+) -> dict[str, Counters]:
+    """Return the counters after a commit.
+
+    Each commit adds its own transitions to the header. So the counters are exact over all processes, and a commit whose
+    answer was lost counts once.
+
+    Args:
+        counters: the counters before it.
+        moves: its transitions.
+        now: its time.
+        bulk: its transitions of many jobs at once.
+    """
+    changed: dict[str, _Sums] = {}
+
+    def sums_of(entrypoint: str) -> _Sums:
+        sums = changed.get(entrypoint)
+        if sums is None:
+            sums = changed[entrypoint] = _Sums(counters.get(entrypoint, EMPTY))
+        return sums
+
+    for verb, before, after in moves:
+        if verb is HEARTBEAT:
+            continue
+        job = before or after
+        assert job is not None
+        sums = sums_of(job.entrypoint)
+        for kind in _kinds_of(verb, None if before is None else before.status, None if after is None else after.status):
+            sums.totals[kind] += 1
+        if verb is CLAIM:
+            seconds = (now - ready_since(job)).total_seconds()
+            sums.waits[seconds] = sums.waits.get(seconds, 0) + 1
+        elif (verb is ACK or verb is NACK) and job.claimed_at is not None:
+            seconds = (now - job.claimed_at).total_seconds()
+            sums.runs[seconds] = sums.runs.get(seconds, 0) + 1
+    for rows in bulk:
+        sums = sums_of(rows.entrypoint)
+        for kind in _kinds_of(rows.verb, rows.before, rows.after):
+            sums.totals[kind] += rows.jobs
+        if rows.verb is Verb.REVOKE:
+            sums.totals[RETRIED] -= rows.cancelled
+        elif rows.verb in (CLAIM, ACK):
+            durations = sums.waits if rows.verb is CLAIM else sums.runs
+            for seconds, number in rows.seconds:
+                durations[seconds] = durations.get(seconds, 0) + number
+    if not changed:
+        return counters
+    at, result = round(now.timestamp(), 3), dict(counters)
+    for name, sums in changed.items():
+        result.pop(name, None)  # the last to change stands last
+        result[name] = sums.counters(at)
+    return _folded(result, at) if len(result) > ENTRYPOINTS_COUNTED or _first_is_idle(result, at) else result
+
+
+def _first_is_idle(counters: dict[str, Counters], at: float) -> bool:
+    name = next(iter(counters))
+    return name != OTHERS and counters[name].at + IDLE < at
+
+
+def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:
+    """Add up the counters of idle entrypoints and, if there are too many, of the least recently changed ones."""
+    by_age = sorted((name for name in counters if name != OTHERS), key=lambda name: counters[name].at)
+    surplus = len(by_age) + 1 - ENTRYPOINTS_COUNTED
+    folded = [name for place, name in enumerate(by_age) if place < surplus or counters[name].at + IDLE < at]
+    gone = {OTHERS, *folded}
+    kept = {name: each for name, each in counters.items() if name not in gone}
+    return {OTHERS: merged([counters.get(OTHERS, EMPTY), *(counters[name] for name in folded)]), **kept}
+
+
 def merged(several: Iterable[Counters]) -> Counters:
     """Add up the counters of several entrypoints."""
     several = list(several)
@@ -163,3 +293,147 @@ def _side_by_side(windows: Iterable[Window]) -> Window:
     windows = list(windows)
     starts = _added_up(window.start for window in windows)
     return Window(max(window.number for window in windows), starts, _added_up(window.earlier for window in windows))
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How long something took, in buckets whose bounds double.
+
+    Attributes:
+        counts: number of durations below each bound and not below the one before, by the bound in seconds.
+        seconds: sum of all durations.
+    """
+
+    counts: Mapping[float, int] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of durations."""
+        return sum(self.counts.values())
+
+    @property
+    def mean(self) -> float | None:
+        """The mean duration in seconds; None without any."""
+        return self.seconds / self.count if self.counts else None
+
+    def quantile(self, share: float) -> float | None:
+        """Return the bound, in seconds, below which at least this share of the durations are; None without any.
+
+        The true quantile is at least half of it, or below 1 ms.
+        """
+        left = share * self.count
+        for bound, count in sorted(self.counts.items()):
+            left -= count
+            if left <= 0:
+                return bound
+        return None
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return both together."""
+        bounds = {*self.counts, *other.counts}
+        counts = {bound: self.counts.get(bound, 0) + other.counts.get(bound, 0) for bound in sorted(bounds)}
+        return Histogram(counts, self.seconds + other.seconds)
+
+
+class _Sum(msgspec.Struct, frozen=True):
+    """Figures that are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        """Return both together."""
+        return type(self)(*map(operator.add, astuple(self), astuple(other)))
+
+
+class Rates(_Sum, frozen=True):
+    """Jobs per second, averaged over some time.
+
+    Attributes:
+        enqueued: added.
+        claimed: claimed by a worker.
+        done: acked.
+        failed: claims that ended with a failure.
+    """
+
+    enqueued: float = 0.0
+    claimed: float = 0.0
+    done: float = 0.0
+    failed: float = 0.0
+
+
+class Totals(_Sum, frozen=True):
+    """Numbers of jobs by outcome since the first commit, of an entrypoint or of a whole queue.
+
+    The numbers are exact over all processes and crashes. A job that a person writes into the object or takes out of it
+    is not counted, nor are the claims of a move between queues.
+
+    Attributes:
+        enqueued: jobs added, including jobs moved here from another queue.
+        claimed: claims made.
+        done: jobs acked.
+        failed: claims that ended with a failure: nacked, or stale.
+        retried: failures after which the job was queued again.
+        dead: failures after which the job was dead.
+        cancelled: jobs cancelled.
+        expired: queued jobs that were removed because their time was over.
+        recovered: stale claims, whose worker was gone.
+        removed: jobs purged, dead jobs kept for long enough, and jobs moved to another queue.
+        waits: times from ready to claimed.
+        runs: times from claimed to acked or nacked. Stale claims are left out.
+        last_minute: rates over the last minute.
+        last_hour: rates over the last hour.
+        last_day: rates over the last day.
+    """
+
+    enqueued: int = 0
+    claimed: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    recovered: int = 0
+    removed: int = 0
+    waits: Histogram = Histogram()
+    runs: Histogram = Histogram()
+    last_minute: Rates = Rates()
+    last_hour: Rates = Rates()
+    last_day: Rates = Rates()
+
+
+def totals_of(counters: Counters, now: datetime) -> Totals:
+    """Return counters as users see them.
+
+    Args:
+        counters: as the blob keeps them.
+        now: the time at which the rates end.
+    """
+    at = now.timestamp()
+    rates = [_rates(counters, window, length, at) for window, length in zip(counters.windows, WINDOWS, strict=False)]
+    values: dict[str, Any] = dict(zip(KINDS, counters.totals, strict=False))
+    values |= zip(("last_minute", "last_hour", "last_day"), rates, strict=False)
+    return Totals(**values, waits=_seen(counters.waits), runs=_seen(counters.runs))
+
+
+def _seen(durations: Durations) -> Histogram:
+    counts: dict[float, int] = {}
+    for bucket, count in enumerate(durations.counts, durations.first):
+        bound = 2.0 ** min(bucket, LAST_BUCKET) / 1000
+        if count:
+            counts[bound] = counts.get(bound, 0) + count
+    return Histogram(counts, durations.seconds)
+
+
+def _rates(counters: Counters, window: Window, length: int, at: float) -> Rates:
+    """Return the rates over the last `length` seconds: the current stretch, and the share of the one before in them."""
+    number, passed = int(at // length), at % length / length
+    now, start, earlier = counters.totals, window.start, window.earlier
+    if number > window.number:  # nothing has happened in the current stretch
+        start, earlier = now, start if number == window.number + 1 else now
+    rated = range(RATED)
+    recent = [_at(now, place) - _at(start, place) for place in rated]
+    before = [_at(start, place) - _at(earlier, place) for place in rated]
+    return Rates(*((new + old * (1 - passed)) / length for new, old in zip(recent, before, strict=True)))
+
+
+def _at(numbers: tuple[int, ...], place: int) -> int:
+    return numbers[place] if place < len(numbers) else 0

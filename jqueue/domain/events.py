@@ -15,10 +15,9 @@ import msgspec
 from msgspec import Raw
 
 from jqueue.domain.history import batch_of
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus, ready_since
 from jqueue.domain.limits import cut_error
 from jqueue.domain.segments import Span
-from jqueue.domain.tallies import ready_since
 from jqueue.domain.transitions import BulkMove, Move, RowsOf, Verb
 
 PAYLOAD_BYTES = 64 << 10

@@ -7,7 +7,7 @@ of a segment. `jqueue.domain.models.Job`, a pydantic model with the same fields,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +67,9 @@ class JobFacts:
         attempt: int
         attempts_before: int
         failures: int
+        created_at: datetime
+        queued_at: datetime | None
+        run_at: datetime | None
         payload_object: StoredObject | None
 
     @property
@@ -134,6 +137,12 @@ class JobRecord(JobFacts, Entry, frozen=True, omit_defaults=True, gc=False):
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log
+
+
+def ready_since(job: JobFacts) -> datetime:
+    """Return the time since which a queued job could be claimed."""
+    since = job.created_at if job.queued_at is None else job.queued_at
+    return since if job.run_at is None or job.run_at < since else job.run_at
 
 
 NO_CLAIM: Mapping[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None, "claimed_at": None}

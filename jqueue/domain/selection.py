@@ -8,9 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from jqueue.domain.job import JobStatus
+from jqueue.domain.job import JobStatus, ready_since
 from jqueue.domain.models import AnyJob
-from jqueue.domain.tallies import ready_since
 
 
 class Phase(StrEnum):

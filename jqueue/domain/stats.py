@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, TypeVar
 
-from jqueue.domain.counters import OTHERS
+from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits, enqueue_share
@@ -17,7 +17,6 @@ from jqueue.domain.printable import counted
 from jqueue.domain.rates import claims_left
 from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.segments import SEGMENTS_KEPT
-from jqueue.domain.totals import Totals, totals_of
 from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord, by_name
 
 WARN_SHARE = 0.5

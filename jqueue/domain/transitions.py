@@ -35,7 +35,8 @@ class Verb(StrEnum):
     __hash__ = str.__hash__  # see JobStatus
 
 
-ENQUEUE, CLAIM, HEARTBEAT, ACK = Verb.ENQUEUE, Verb.CLAIM, Verb.HEARTBEAT, Verb.ACK  # see the statuses
+ENQUEUE, CLAIM, HEARTBEAT = Verb.ENQUEUE, Verb.CLAIM, Verb.HEARTBEAT  # see the statuses
+ACK, NACK = Verb.ACK, Verb.NACK
 
 
 RowsOf = tuple[str, Sequence[Span]]

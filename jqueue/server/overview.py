@@ -11,12 +11,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 from jqueue.core.blob.segment_damage import WARNING
-from jqueue.domain.counters import OTHERS
+from jqueue.domain.counters import OTHERS, Histogram, Rates, Totals, totals_of
 from jqueue.domain.header import Header
 from jqueue.domain.occurrences import as_shown
 from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
-from jqueue.domain.totals import Histogram, Rates, Totals, totals_of
 from jqueue.server.view import View
 
 SCHEDULES_SHOWN = 1000

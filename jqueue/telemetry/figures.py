@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from jqueue._version import __version__
+from jqueue.domain.counters import Histogram, Totals
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.domain.totals import Histogram, Totals
 from jqueue.telemetry import catalog
 from jqueue.telemetry.catalog import Metric
 

@@ -17,7 +17,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('metrics for OpenTelemetry need its API: pip install "jqueue[otel]"') from error
 
 from jqueue._version import __version__
-from jqueue.domain.totals import Histogram as Counts
+from jqueue.domain.counters import Histogram as Counts
 from jqueue.ports.observer import LandedCommit
 from jqueue.ports.queue import Operator
 from jqueue.telemetry import catalog

@@ -14,7 +14,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError('metrics for Prometheus need its client: pip install "jqueue[metrics]"') from error
 
-from jqueue.domain.totals import Histogram
+from jqueue.domain.counters import Histogram
 from jqueue.ports.queue import Operator
 from jqueue.telemetry.catalog import Metric
 from jqueue.telemetry.exporters import WorkerFigures

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
-from jqueue.domain.totals import Histogram
+from jqueue.domain.counters import Histogram
 from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.telemetry import catalog
 from jqueue.telemetry.figures import Sample

@@ -138,7 +138,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/journal.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
         ),
         "A commit forgets the counters of the entrypoints that it does not change": Bug(
-            "domain/tallies.py", "3), dict(counters)", "3), {}"
+            "domain/counters.py", "3), dict(counters)", "3), {}"
         ),
     },
     # A fast writer and a slow one, and nothing else.
@@ -384,7 +384,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "An ack does not remember its job as finished": Bug(
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
-        "The counters overlook claims": Bug("domain/tallies.py", "sums.totals[CLAIMED] += 1", "pass"),
+        "The counters overlook claims": Bug("domain/counters.py", "CLAIM: CLAIMED, ", ""),
         "The rows of segments that dequeues claim are not marked as taken": Bug(
             "domain/draft.py", "self.jobs.rows.take(job.id, journal)", "pass"
         ),

@@ -9,13 +9,24 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.core.blob import codec
-from jqueue.domain.counters import KINDS, OTHERS, Counters, Durations, Window, merged
+from jqueue.domain.counters import (
+    ENTRYPOINTS_COUNTED,
+    IDLE,
+    KINDS,
+    OTHERS,
+    Counters,
+    Durations,
+    Histogram,
+    Rates,
+    Window,
+    merged,
+    totals_of,
+    with_moves,
+)
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, JobStatus, QueueState, record_of
 from jqueue.domain.stats import UNCLAIMED, why_waiting
-from jqueue.domain.tallies import ENTRYPOINTS_COUNTED, IDLE, with_moves
-from jqueue.domain.totals import Histogram, Rates, totals_of
 from jqueue.domain.transitions import Verb
 from jqueue.domain.workers import WorkerRecord
 from jqueue.operations import Ack, Enqueue, Nack
