@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import msgspec
@@ -47,7 +48,7 @@ class ClaimLog(Protocol):
         """Note as lost the claim that an error names, if it names one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Preparation:
     """Values and functions of a queue object that complete an operation's arguments.
 
@@ -66,6 +67,11 @@ class Preparation:
     find_claim: Callable[[JobReference], Claim]
     holder: Callable[[], str | None] = lambda: None
     object_bytes: int | None = None
+
+    @cached_property
+    def enqueue_bytes(self) -> int:
+        """That of the limits."""
+        return self.limits.enqueue_bytes
 
 
 class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -77,7 +77,7 @@ class Claims(Operation, frozen=True, kw_only=True):
             "claim_timeout": to_seconds("claim_timeout", timeout),
             "holder": None if holder is None else check_name("holder", holder, preparation.limits),
             "through": None if self.through is None else check_integer("through", self.through, 0, LARGEST),
-            "enqueue_bytes": preparation.limits.enqueue_bytes,
+            "enqueue_bytes": preparation.enqueue_bytes,
         }
 
     def tidy(self, draft: Draft, now: datetime) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -133,11 +133,6 @@ class Enqueue(AddsOneJob, frozen=True):
         return Enqueue(job.entrypoint, **values, on_conflict=on_conflict)
 
     @property
-    def has_options(self) -> bool:
-        """True if an option differs from its default."""
-        return _options_of(self) != _NO_OPTIONS
-
-    @property
     def id(self) -> str:
         """The id of the new job; empty if it is not known yet."""
         return self.job_id or self.new_id
@@ -149,24 +144,24 @@ class Enqueue(AddsOneJob, frozen=True):
 
     def prepared(self, preparation: Preparation) -> Enqueue:
         """Return the operation, checked, with an id and with durations in seconds."""
-        limits, options = preparation.limits, {}
-        if _options_of(self) != _NO_OPTIONS:
-            options = check_options({name: getattr(self, name) for name in OPTIONS}, limits)
+        limits = preparation.limits
         payload, large = split_payload(self.payload, limits, preparation.object_bytes)
-        return Enqueue(
+        prepared = Enqueue(
             check_name("entrypoint", self.entrypoint, limits),
             payload if large is None else large.content,
             check_priority(self.priority),
             new_id="" if self.job_id is not None else preparation.new_id(),
             apart=large is not None,
-            enqueue_bytes=limits.enqueue_bytes,
-            **options,
+            enqueue_bytes=preparation.enqueue_bytes,
         )
+        if _options_of(self) == _NO_OPTIONS:
+            return prepared
+        return replace(prepared, **check_options({name: getattr(self, name) for name in OPTIONS}, limits))
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
         """Return the enqueue of a job whose payload is in this object."""
         changes = {"payload": b"", "apart": False, "payload_object": stored, "name_before": name_before}
-        return msgspec.structs.replace(self, **changes)
+        return replace(self, **changes)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield one capability for each option that is used."""

@@ -319,7 +319,7 @@ class RunSchedule(Operation, frozen=True):
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""
         check_name("name", self.name, preparation.limits)
-        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.limits.enqueue_bytes)
+        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.enqueue_bytes)
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job. The header `jqueue-scheduled-for` holds the present time.
