@@ -385,7 +385,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
         "The counters overlook claims": Bug(
-            "domain/counters.py", "if verb in _ALWAYS:", "if verb in _ALWAYS and verb is not CLAIM:"
+            "domain/counters.py", "sums.totals[kind] += 1", "sums.totals[kind] += verb is not CLAIM"
         ),
         "The rows of segments that dequeues claim are not marked as taken": Bug(
             "domain/draft.py", "self.jobs.rows.take(job.id, journal)", "pass"
