@@ -411,10 +411,10 @@ class Writer:
         """Return the results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
-            loop = self._join_running_loop()
-            fence = Request([Fence()], self._callers)
-            self._alarms.set(fence, loop.time() + seconds, Request.expire)
-            self._send(fence)  # sent even if the queue is closed: it belongs to an earlier call
+            self._join_running_loop()
+            fence = self._own_request(Fence(), seconds)
+            self.pending.append(fence)  # sent even if the queue is closed: it belongs to an earlier call
+            self._go_on()
             try:
                 await fence
             except StorageError as error:
@@ -435,14 +435,11 @@ class Writer:
             )
         raise request.unknown("it is still unknown whether the operation was done", request.last_error)
 
-    def _join_running_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop.
-
-        After a fork or on another loop, begin anew: the old requests and locks are useless here.
-        """
+    def _join_running_loop(self) -> None:
+        """Begin anew after a fork or on another event loop: the old requests and locks are useless here."""
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._forks == forks():
-            return loop
+            return
         if self._forks == forks() and self._loop is not None and self._loop.is_running():
             raise JQueueError(
                 "one queue object was used from two running event loops: make a queue object for each loop"
@@ -453,11 +450,6 @@ class Writer:
         if moved:
             self._begin()
             self.engine.reset()
-        return loop
-
-    def _send(self, request: Request) -> None:
-        self.pending.append(request)
-        self._go_on()
 
     def _go_on(self) -> None:
         """Let the task look for pending calls."""
@@ -479,14 +471,13 @@ class Writer:
         """Hand back claims that no caller received, with the next commit."""
         for claim in claims:
             self.claims.forget(claim)
-        self._send(self._own_request(HandBack(tuple(claims)), None))  # without a deadline
+        self.pending.append(Request([HandBack(tuple(claims))], self._callers))  # without a deadline
+        self._go_on()
 
-    def _own_request(self, operation: Operation, deadline: float | None) -> Request:
-        """Create a request that no caller waits for."""
-        loop = asyncio.get_running_loop()
+    def _own_request(self, operation: Operation, seconds: float) -> Request:
+        """Create a request that is no caller's, and expires after some seconds."""
         request = Request([operation], self._callers)
-        if deadline is not None:
-            self._alarms.set(request, loop.time() + deadline, Request.expire)
+        self._alarms.set(request, asyncio.get_running_loop().time() + seconds, Request.expire)
         return request
 
     def _stopped_waiting(self, _: object) -> None:
