@@ -4,14 +4,20 @@ docs/reference/wire-format.md describes them.
 """
 
 import json
+from contextlib import nullcontext
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from jqueue import InMemoryStorage, JobStatus
 from jqueue.core.blob import codec
+from jqueue.core.blob.segment_object import decode_chunk, encoding_segment
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, SegmentDamagedError
+from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.segments import DropRows
+from jqueue.domain.slices import exhaust
+from jqueue.testing.virtual_time import EPOCH
 from tests.tiny_segments import spilled, tiny_queue
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -68,6 +74,19 @@ def test_the_objects_of_the_vectors_are_as_jqueue_writes_them(queue):
     assert blob == codec.encode(codec.decode(blob))
 
 
+async def test_fields_of_a_newer_version_survive_a_segment():
+    more = b'"colour":"blue","parts":{"of":[1,"\xc3\xbc"]}'
+    job = b'"entrypoint":"paint","payload":"","status":"queued","sequence":%d,"created_at":"2026-01-01T00:00:00Z",%b'
+    lines = [b'"%d":{%b}' % (number, job % (number, more)) for number in range(1, 4)]
+    storage = InMemoryStorage(b'{"format":2,"version":1,"queue":"q","jobs":{\n%b\n}}\n' % b",\n".join(lines))
+    await spilled(tiny_queue(storage))
+    [segment] = await storage.list_beside(".segments/")
+    assert 3 == (await storage.read_object(segment.suffix)).count(b"," + more + b"}\n")
+    assert ["1", "2"] == [job.id for job in await tiny_queue(storage, hot_bytes=None).dequeue(batch_size=2)]
+    blob, _ = await storage.read()
+    assert 2 == blob.count(more)
+
+
 async def test_rows_are_served_by_their_keys_with_what_the_manifest_adds():
     queue = tiny_queue(await _stored("deep"), hot_bytes=None)
     attempts = {job.id: job.attempt async for job in queue.iterate_jobs()}
@@ -109,6 +128,20 @@ async def test_a_damaged_segment_is_refused_and_all_other_jobs_go_on(damaged):
     assert "spring" == (await queue.cancel("spring")).id
     with pytest.raises(JobsUnreadableError, match="ready"):
         await _ids(queue.iterate_jobs())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"status": JobStatus.DEAD}, {"id": ""}, {"created_at": EPOCH.astimezone(timezone(timedelta(hours=2)))}]
+)
+def test_a_row_that_is_no_queued_job_is_refused_although_its_checksum_is_right(wrong):
+    right = JobRecord("a", "mail", b"", JobStatus.QUEUED, 1, EPOCH)
+    for job, expected in (
+        (right, nullcontext()),
+        (right.evolve(**wrong), pytest.raises(InvalidBlobError, match="row 0")),
+    ):
+        content, entry, index, _ = exhaust(encoding_segment([job], scheduled=False))
+        with expected:
+            assert [(0, job)] == decode_chunk(content[: entry.index], 0, entry, index)
 
 
 async def test_a_damaged_chunk_sets_its_segment_aside_until_its_rows_are_dropped():
