@@ -14,7 +14,7 @@ import typer
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import jobs, show_json
 from jqueue.cli.progress import jobs_counted
-from jqueue.core.blob.job_lines import import_line
+from jqueue.core.blob.lines import import_line
 from jqueue.core.migration import arriving
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError
 from jqueue.domain.job import JobStatus

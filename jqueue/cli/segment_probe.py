@@ -19,8 +19,7 @@ from jqueue.core.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.printable import counted
-from jqueue.domain.ranges import Range
-from jqueue.domain.segments import FOLDER, Segment
+from jqueue.domain.segments import FOLDER, Range, Segment
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
 

@@ -22,12 +22,11 @@ from jqueue.core.values import ValueObjects
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import Header
-from jqueue.domain.job import objects_of
+from jqueue.domain.job import PAYLOADS, RESULTS, objects_of
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
 from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, awaits_commit
-from jqueue.domain.stored_object import PAYLOADS, RESULTS
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")

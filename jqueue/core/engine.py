@@ -45,11 +45,11 @@ from jqueue.domain.errors import (
     shown,
 )
 from jqueue.domain.header import Header
+from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.operations import Operation, Sweep, perform
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
-from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of

@@ -33,12 +33,11 @@ from jqueue.domain.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.job import Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import NAMED_WITHIN, LargeValue, SupportsPath
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue, Nack, Operation
 from jqueue.domain.range_jobs import RangeClaim
-from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import Listed, SupportsObjects

@@ -31,9 +31,8 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, job_of, state_of
 from jqueue.domain.range_jobs import job_of_row, with_tries
-from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, RowKey, Segment
+from jqueue.domain.segments import FOLDER, Range, RowKey, Segment
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
 from jqueue.domain.stats import Census, QueueStats

@@ -22,8 +22,7 @@ from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import CommitRecord, Header, TransactionRecord
 from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
-from jqueue.domain.rates import is_long_over
-from jqueue.domain.rules import Usage
+from jqueue.domain.rules import Usage, is_long_over
 from jqueue.domain.segments import RETENTION, Retention, retired_after
 from jqueue.domain.workers import WorkerRecord, with_workers
 

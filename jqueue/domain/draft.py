@@ -19,9 +19,8 @@ from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.printable import printable
-from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
-from jqueue.domain.segments import SEGMENTS, Segment, Span, size_of
+from jqueue.domain.segments import SEGMENTS, Range, Segment, Span, size_of
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, renumbered
 from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
 

@@ -10,9 +10,8 @@ from msgspec import Meta
 from jqueue.domain.counters import Counters
 from jqueue.domain.fields import LARGEST, Count, Entry, JobId
 from jqueue.domain.history import HistoryHeader
-from jqueue.domain.ranges import Range
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Segment, SegmentId
+from jqueue.domain.segments import Range, Segment, SegmentId
 from jqueue.domain.workers import WorkerRecord
 
 FORMAT = 2

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from jqueue.domain.fields import Count, Entry, Moment, Positive, Priority, Seconds, Tries
-from jqueue.domain.stored_object import StoredObject, is_apart
 
 
 class JobStatus(StrEnum):
@@ -32,6 +33,15 @@ class JobStatus(StrEnum):
 
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = JobStatus  # Python 3.11 takes 0.2 µs to find a member in its class
 
+
+OBJECTS = "objects"
+"""The critical feature of a queue with such objects: an older reader would hand an empty payload to a handler."""
+
+PAYLOADS, RESULTS = ".payloads/", ".results/"
+"""The beginnings of the suffixes of these objects."""
+
+OBJECT_BYTES = 240
+"""About how many bytes the name of an object takes in the blob, with its size and its digest."""
 
 DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
 """Default time that a claim lasts without a heartbeat."""
@@ -53,6 +63,17 @@ class AttemptError(NamedTuple):
     """Time of the nack, or of the sweep that found the claim stale."""
     text: str
     """The error, cut at 256 bytes. It begins with the class of the exception if it was given as an exception."""
+
+
+class StoredObject(NamedTuple):
+    """The object of a payload or a result."""
+
+    suffix: Annotated[str, Meta(pattern=r"^\.(payloads|results)/[A-Za-z0-9_-]{1,200}\Z")]
+    """The end of its name, after the name of the queue's object."""
+    size: Count
+    """Number of its bytes."""
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    """The SHA-256 digest of its bytes, in hexadecimal."""
 
 
 class JobFacts:
@@ -83,7 +104,7 @@ class JobFacts:
 
         A dequeue loads payloads of up to `Limits(payload_bytes=...)`. Other verbs load none.
         """
-        return is_apart(self.payload, self.payload_object)
+        return self.payload_object is not None and len(self.payload) != self.payload_object.size
 
     @property
     def tries(self) -> int:

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
+from jqueue.domain.job import PAYLOADS
 from jqueue.domain.limits import BYTES_LIKE, LARGE_PAYLOAD_BYTES, Limits, check_payload
-from jqueue.domain.stored_object import PAYLOADS
 
 NAMED_WITHIN = timedelta(minutes=45)
 """Longest time from the start of the creation of an object to the commit that names it. No object is removed before it
@@ -37,7 +37,7 @@ class LargeValue:
     """A payload or a result for an object of its own, which does not exist yet.
 
     Attributes:
-        folder: `PAYLOADS` or `RESULTS`, as in `jqueue.domain.stored_object`.
+        folder: `PAYLOADS` or `RESULTS`, as in `jqueue.domain.job`.
         content: its bytes, the path of a file that has them, or an async iterable of pieces.
     """
 

@@ -33,11 +33,18 @@ from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, NO_HEADERS, PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, to_utc
 from jqueue.domain.header import CommitRecord, Header, KeyHold, SetAside, TransactionRecord
 from jqueue.domain.history import HistoryHeader
-from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, NO_CLAIM, AttemptError, Claim, JobFacts, JobRecord, JobStatus
-from jqueue.domain.ranges import Range
+from jqueue.domain.job import (
+    DEFAULT_CLAIM_TIMEOUT,
+    NO_CLAIM,
+    AttemptError,
+    Claim,
+    JobFacts,
+    JobRecord,
+    JobStatus,
+    StoredObject,
+)
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Segment
-from jqueue.domain.stored_object import StoredObject
+from jqueue.domain.segments import Range, Segment
 from jqueue.domain.workers import WorkerRecord
 
 __all__ = [

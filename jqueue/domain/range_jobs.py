@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.job import Claim, JobRecord, JobStatus
-from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Segment
+from jqueue.domain.segments import Range, Segment
 
 
 def in_progress(job: JobRecord, claim: Range) -> JobRecord:

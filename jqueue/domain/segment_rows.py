@@ -16,9 +16,8 @@ from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.journal import Journal
 from jqueue.domain.range_jobs import in_progress, with_tries
-from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex, hash_of
-from jqueue.domain.segments import FOLDER, Segment, Span, joined, without
+from jqueue.domain.segments import FOLDER, Range, Segment, Span, joined, without
 
 NEVER = -float("inf")
 

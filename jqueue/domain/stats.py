@@ -14,8 +14,7 @@ from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.printable import counted
-from jqueue.domain.rates import claims_left
-from jqueue.domain.rules import EntrypointRules
+from jqueue.domain.rules import EntrypointRules, claims_left
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord, by_name
 

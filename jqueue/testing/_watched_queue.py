@@ -13,7 +13,7 @@ from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.occurrences import time_shown
 from jqueue.domain.operations import Ack, JobReference, Nack, Operation
-from jqueue.domain.rates import opens_at
+from jqueue.domain.rules import opens_at
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError

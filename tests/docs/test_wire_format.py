@@ -7,8 +7,7 @@ from pathlib import Path
 from jqueue.core.blob import codec
 from jqueue.domain.models import Job, QueueState, header_of
 from jqueue.domain.operations import decode_operation, encode_operation
-from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Segment
+from jqueue.domain.segments import Range, Segment
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")

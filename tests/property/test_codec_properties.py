@@ -14,6 +14,7 @@ from jqueue.core.blob import codec
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.history import HistoryHeader, Series
+from jqueue.domain.job import StoredObject
 from jqueue.domain.models import (
     COUNT_MAX,
     PRIORITY_MAX,
@@ -31,7 +32,6 @@ from jqueue.domain.models import (
     Usage,
 )
 from jqueue.domain.rules import Span
-from jqueue.domain.stored_object import StoredObject
 from jqueue.domain.workers import WorkerRecord
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.fuzz.oracles import check_same

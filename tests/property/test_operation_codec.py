@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from jqueue import Claim, DirectQueue, InMemoryStorage
 from jqueue.domain.draft import Draft
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import JobRecord, StoredObject
 from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueSettings, QueueState, Schedule, record_of
 from jqueue.domain.operations import (
     Ack,
@@ -30,7 +30,6 @@ from jqueue.domain.operations import (
 )
 from jqueue.domain.operations.codec import TRAVELLING
 from jqueue.domain.segments import RowKey, Segment
-from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.observer import Observer
 from tests.property.test_codec_properties import (
     PATIENT,

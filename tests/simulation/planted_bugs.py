@@ -158,9 +158,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "One job more than the limit of its concurrency key is claimed": Bug(
             "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= ("
         ),
-        "One claim more than the rate is made": Bug("domain/rates.py", "max(0, rate", "max(0, 1 + rate"),
+        "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate"),
         "Old claims count against the rate for ever": Bug(
-            "domain/rates.py", "[span for span in usage if span.first - per < now < span.last + per]", "list(usage)"
+            "domain/rules.py", "[span for span in usage if span.first - per < now < span.last + per]", "list(usage)"
         ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused or (rules", "if (rules"),
         "A job held back by its concurrency key never becomes ready again": Bug(

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jqueue.domain.rates import SPANS, claims_left, opens_at, with_claim
-from jqueue.domain.rules import Usage
+from jqueue.domain.rules import SPANS, Usage, claims_left, opens_at, with_claim
 from jqueue.testing.virtual_time import EPOCH
 
 START = EPOCH.timestamp()

@@ -41,14 +41,12 @@ from jqueue.core.blob.lines import (
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.header import FORMAT, CommitRecord, Header, SetAside
 from jqueue.domain.history import HistoryHeader, span_of
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
-from jqueue.domain.ranges import Range
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
-from jqueue.domain.segments import SEGMENTS, Segment
+from jqueue.domain.segments import SEGMENTS, Range, Segment
 from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
-from jqueue.domain.stored_object import OBJECTS
 from jqueue.domain.workers import WorkerRecord
 
 KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})

@@ -3,6 +3,9 @@
 A line is one member of the object of jobs, without the comma behind it: `"<job id>":{…}`. A line that the record's own
 encoder would write is read by its decoder. Any other was written by a person, or by another version: one careful reader
 keeps the fields that it does not know, and sets a line aside, with the reason, if it cannot be read as a job.
+
+A line of an export is an object with the id and every other field of a job. It is ASCII, so that no line of an export
+can command a terminal.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, shown
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.models import Job, record_of
+from jqueue.domain.models import Job, job_of, record_of
 
 WHITESPACE = b" \t\r\n\v\f"
 EDGES = WHITESPACE + b","
@@ -238,3 +241,38 @@ def first_of(error: ValidationError) -> str:
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(str(part) if str(part).isidentifier() else shown(part) for part in first["loc"])
     return f"{where}: {first['msg']}"
+
+
+def export_line(job: Job, result: Any = None) -> str:
+    """Return the line of a job, without a line break. Its payload and its result must be loaded.
+
+    Args:
+        job: the job. The objects that it names are left out.
+        result: its result if the job does not have it itself.
+    """
+    if result is not None or job.payload_object is not None or job.result_object is not None:
+        kept = job.result if result is None else result
+        job = job.evolve(payload_object=None, result_object=None, result=kept)
+    ((job_id, fields),) = from_json(b"{" + encode_job(record_of(job)) + b"}").items()
+    return dump_ascii({"id": job_id, **fields})
+
+
+def import_line(line: bytes) -> Job:
+    """Return the job on a line.
+
+    Raises:
+        InvalidJobError: the line is not a job. The message shows no value of it.
+    """
+    try:
+        fields = from_json(line)
+    except ValueError:
+        raise InvalidJobError("it is not JSON") from None
+    job_id = fields.pop("id", None) if isinstance(fields, dict) else None
+    if not isinstance(job_id, str) or not job_id:
+        raise InvalidJobError('it is not an object with an "id"')
+    job = read_line(raw_line(job_id, fields))
+    if isinstance(job, SetAside):
+        raise InvalidJobError(f"it is not a job: {job.reason}")
+    if job.payload_object is not None or job.result_object is not None:
+        raise InvalidJobError("its payload or its result is in an object, and not on the line")
+    return job_of(job)

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 from jqueue.domain.errors import JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.printable import counted
-from jqueue.domain.ranges import Range
-from jqueue.domain.segments import FOLDER, Segment
+from jqueue.domain.segments import FOLDER, Range, Segment
 
 WARNING = f"segment {FOLDER}"
 """The beginning of the warnings of `stats()` about segments."""

@@ -14,9 +14,8 @@ from jqueue.core.observers import Observers
 from jqueue.core.tasks import Turn, one_turn
 from jqueue.domain.errors import DeadlineExceededError, StorageFatalError
 from jqueue.domain.job import JobRecord
-from jqueue.domain.ranges import Range
 from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Segment
+from jqueue.domain.segments import FOLDER, Range, Segment
 from jqueue.ports.storage import SupportsObjects
 
 Rows = list[tuple[int, JobRecord]]

@@ -18,7 +18,7 @@ from jqueue.core.engine import Engine
 from jqueue.core.values import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import OBJECTS, JobRecord
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import (
     BulkAdded,
@@ -32,7 +32,6 @@ from jqueue.domain.operations.enqueue import LINE_BYTES
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.slices import LINES_PER_SLICE
-from jqueue.domain.stored_object import OBJECTS
 
 BUFFER_BYTES = 32 << 20
 """Bytes of the rows of all entrypoints above which the largest group of them is written."""

@@ -9,10 +9,9 @@ from contextlib import aclosing
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JobNotFoundError, ResultNotKeptError
-from jqueue.domain.job import JobStatus
+from jqueue.domain.job import JobStatus, StoredObject
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Find
-from jqueue.domain.stored_object import StoredObject
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjectURLs
 

@@ -12,12 +12,11 @@ import msgspec
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.job import Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
 from jqueue.domain.segment_rows import RowsMissingError
-from jqueue.domain.stored_object import StoredObject
 
 JobReference = Job | Claim | str
 """A claim as callers name it: the dequeued job, its claim, or the bare id of a job that the queue object handed out."""

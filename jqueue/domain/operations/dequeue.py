@@ -19,7 +19,7 @@ from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.operations.base import ClaimLog, GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.rules import fire_due
-from jqueue.domain.rates import with_claim
+from jqueue.domain.rules import with_claim
 from jqueue.domain.transitions import CLAIM
 
 

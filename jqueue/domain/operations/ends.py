@@ -13,15 +13,27 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.header import KeyHold
-from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, NO_CLAIM, QUEUED, AttemptError, Claim, JobRecord, JobStatus
+from jqueue.domain.job import (
+    COMPLETED,
+    DEAD,
+    IN_PROGRESS,
+    NO_CLAIM,
+    OBJECT_BYTES,
+    OBJECTS,
+    QUEUED,
+    RESULTS,
+    AttemptError,
+    Claim,
+    JobRecord,
+    JobStatus,
+    StoredObject,
+)
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import ClaimLog, GivenClaim, GivenError, JobReference, Operation, Preparation
-from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Span, size_of
+from jqueue.domain.segments import Range, Span, size_of
 from jqueue.domain.size_limit import take_reserve
-from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, RESULTS, StoredObject
 from jqueue.domain.transitions import ACK, BulkMove, Verb
 
 

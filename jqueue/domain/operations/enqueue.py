@@ -16,7 +16,17 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.fields import LARGEST
-from jqueue.domain.job import COMPLETED, NO_CLAIM, QUEUED, JobRecord, JobStatus
+from jqueue.domain.job import (
+    COMPLETED,
+    NO_CLAIM,
+    OBJECT_BYTES,
+    OBJECTS,
+    PAYLOADS,
+    QUEUED,
+    JobRecord,
+    JobStatus,
+    StoredObject,
+)
 from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options, options_bytes, options_needed
 from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_headers, check_name, check_priority, written_bytes
@@ -24,7 +34,6 @@ from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import ClaimLog, GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
-from jqueue.domain.stored_object import OBJECT_BYTES, OBJECTS, PAYLOADS, StoredObject
 from jqueue.domain.transitions import ENQUEUE, Verb
 
 LINE_BYTES = 240

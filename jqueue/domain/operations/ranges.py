@@ -21,10 +21,9 @@ from jqueue.domain.operations.base import ClaimLog, GivenNames, JobReference, Op
 from jqueue.domain.operations.dequeue import Claims, Dequeue, count_claims, sought_names
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_range_back
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.domain.ranges import RANGES_KEPT, Range
 from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import CHUNK_ROWS, Segment, without
+from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, Range, Segment, without
 from jqueue.domain.transitions import BulkMove, Verb
 
 Claiming = TypeVar("Claiming", bound=Claims)

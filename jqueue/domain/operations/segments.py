@@ -11,8 +11,7 @@ from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import give_range_back
-from jqueue.domain.ranges import Range
-from jqueue.domain.segments import Segment, Span, common
+from jqueue.domain.segments import Range, Segment, Span, common
 from jqueue.domain.transitions import Verb
 
 

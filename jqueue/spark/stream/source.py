@@ -32,7 +32,7 @@ from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
-from jqueue.domain.ranges import RANGES_KEPT
+from jqueue.domain.segments import RANGES_KEPT
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.fleet import name_of
 from jqueue.spark.rows import check_schema
