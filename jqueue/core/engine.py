@@ -13,7 +13,7 @@ One engine runs one `commit` at a time; `jqueue.core.writer` ensures that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
@@ -193,7 +193,7 @@ class Engine:
                 self._new_name,
                 self.observers,
                 self._spare,
-                lambda: self._call("read", self._read),
+                lambda: self._read(self.etag),
                 call_timeout=call_timeout,
             )
             self.segments.writer.sizes.hot_bytes = hot_bytes
@@ -492,7 +492,7 @@ class Engine:
         """
         started, generation = self.clock.monotonic(), self.generation
         try:
-            found = await self._call("read", self._read)
+            found = await self._read(self.etag)
         except BaseException:
             if generation is self.generation:
                 self.watch.failed()
@@ -519,14 +519,11 @@ class Engine:
 
         async def read() -> tuple[bool, str, bytes, str | None] | None:
             existed, queue_id = self.existed, self.queue_id  # a commit may change them while the store is read
-            changed = self._read_if_changed
-            if known is None or changed is None:
-                return existed, queue_id, *await self._call("read", self.storage.read)
-            found = await self._call("read", lambda: changed(known))
+            found = await self._read(known)
             return None if found is None else (existed, queue_id, *found)
 
         found = await retried(deadline, read, self.entropy, "the queue could not be read")
-        if found is None or (known is not None and found[3] == known):
+        if found is None:
             return None
         existed, queue_id, data, etag = found
         if etag is None and (existed or known is not None):
@@ -546,11 +543,13 @@ class Engine:
             deadline=deadline,
         )
 
-    async def _read(self) -> tuple[bytes, str | None] | None:
-        if self.etag is not None and self._read_if_changed is not None:
-            return await self._read_if_changed(self.etag)
-        data, etag = await self.storage.read()
-        return None if self.loaded and etag is not None and etag == self.etag else (data, etag)
+    async def _read(self, known: str | None) -> tuple[bytes, str | None] | None:
+        """Read the object; None if its etag is the known one."""
+        async with self.observers.limited("read", self.call_timeout):
+            if known is not None and self._read_if_changed is not None:
+                return await self._read_if_changed(known)
+            data, etag = await self.storage.read()
+        return None if known is not None and etag == known else (data, etag)
 
     async def _adopt(self, data: bytes, etag: str | None) -> bool:
         """Take over the content that was read. Return True if it was not the known version."""
@@ -724,7 +723,8 @@ class Engine:
         """Write the blob if the object is as it was read, and return the new etag."""
         self._spare.writing = True
         try:
-            etag = await self._call("write", lambda: self.storage.write(content, if_match=self.etag))
+            async with self.observers.limited("write", self.call_timeout):
+                etag = await self.storage.write(content, if_match=self.etag)
         finally:
             self._spare.written()
         if not etag:
@@ -734,8 +734,3 @@ class Engine:
     def _new_name(self) -> str:
         """Return the name of a segment, or of a series of objects for the history."""
         return "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in self.entropy.new_id()[:18])
-
-    async def _call(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        with self.observers.timing(what):
-            async with asyncio.timeout(self.call_timeout):
-                return await call()

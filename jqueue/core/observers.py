@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 
@@ -16,8 +15,6 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
 
 logger = logger_of("jqueue")
-
-UNTIMED = nullcontext()
 
 
 class Observers:
@@ -40,25 +37,23 @@ class Observers:
         """Remove an observer, if it is there."""
         self._present = tuple(each for each in self._present if each is not observer)
 
-    def timing(self, call: str) -> AbstractContextManager[None]:
-        """Return a context in which to call the store: the observers are told when it ends.
-
-        Args:
-            call: see `Observer.store_called`.
-        """
-        return _Timing(self._clock, call, self._tell) if self._present else UNTIMED
-
-    @asynccontextmanager
-    async def limited(self, call: str, seconds: float) -> AsyncIterator[None]:
-        """Call the store within some seconds, and tell the observers when the call ends.
+    def limited(self, call: str, seconds: float) -> Limited:
+        """Return a context in which to call the store, within some seconds. The observers are told when the call ends.
 
         Args:
             call: see `Observer.store_called`.
             seconds: maximum time; then TimeoutError is raised.
         """
-        with self.timing(call):
-            async with asyncio.timeout(seconds):
-                yield
+        return Limited(self, call, seconds)
+
+    def called(self, call: str, started: float, error: BaseException | None) -> None:
+        """Tell the observers of a call to the store that began at a time of the monotonic clock."""
+        seconds = self._clock.monotonic() - started
+        self._tell(lambda observer: observer.store_called(call, seconds, error))
+
+    def now(self) -> float | None:
+        """Return the monotonic time; None if there is no observer."""
+        return self._clock.monotonic() if self._present else None
 
     def applied(
         self,
@@ -105,17 +100,26 @@ class Observers:
                 logger.exception("the observer %s of a queue failed", type(observer).__name__)
 
 
-class _Timing(AbstractContextManager[None]):
-    """One call to the store."""
+class Limited:
+    """One call to the store: see `Observers.limited`."""
 
-    def __init__(self, clock: Clock, call: str, tell: Callable[[Callable[[Observer], None]], None]) -> None:
-        self._clock = clock
+    def __init__(self, observers: Observers, call: str, seconds: float) -> None:
+        self._observers = observers
         self._call = call
-        self._tell = tell
+        self._timeout = asyncio.timeout(seconds)
 
-    def __enter__(self) -> None:
-        self._started = self._clock.monotonic()
+    async def __aenter__(self) -> None:
+        self._started = self._observers.now()
+        await self._timeout.__aenter__()
 
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        seconds = self._clock.monotonic() - self._started
-        self._tell(lambda observer: observer.store_called(self._call, seconds, error))
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            error = late
+            raise
+        finally:
+            if self._started is not None:
+                self._observers.called(self._call, self._started, error)
