@@ -20,7 +20,7 @@ from shared import arguments, report
 
 from jqueue.core import pacing as constants
 from jqueue.core.pacing import Pacing
-from jqueue.domain.models import CommitRecord
+from jqueue.domain.header import CommitRecord
 
 Steps = Iterator[float]
 """Requests and pauses of one writer, as seconds to wait."""

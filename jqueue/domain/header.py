@@ -17,7 +17,7 @@ from jqueue.domain.workers import WorkerRecord
 FORMAT = 2
 
 
-class CommitRecord(Entry, frozen=True, gc=False):
+class CommitRecord(Entry, frozen=True):
     """The last commit of one writer, as the blob keeps it. A writer recognises its own commit by it.
 
     Attributes:

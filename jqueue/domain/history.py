@@ -51,7 +51,7 @@ class Series(NamedTuple):
     """The last number that is valid in it."""
 
 
-class HistoryHeader(Entry, frozen=True, omit_defaults=True, gc=False):
+class HistoryHeader(Entry, frozen=True):
     """The part of the history that stands in the header of the blob.
 
     Attributes:

@@ -117,7 +117,7 @@ class JobFacts:
         return max(0, self.failures - (self.status in (IN_PROGRESS, COMPLETED)))
 
 
-class JobRecord(JobFacts, Entry, frozen=True, omit_defaults=True, gc=False):
+class JobRecord(JobFacts, Entry, frozen=True):
     """One job, as one version of the queue has it. The fields are those of `jqueue.domain.models.Job`."""
 
     id: str

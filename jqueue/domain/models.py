@@ -30,11 +30,10 @@ from pydantic_core import core_schema
 
 from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
-from jqueue.domain.fields import COUNT_MAX, LARGEST, NO_HEADERS, PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, to_utc
+from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders, to_utc
 from jqueue.domain.header import CommitRecord, Header, KeyHold, SetAside, TransactionRecord
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import (
-    DEFAULT_CLAIM_TIMEOUT,
     NO_CLAIM,
     AttemptError,
     Claim,
@@ -48,30 +47,12 @@ from jqueue.domain.segments import Range, Segment
 from jqueue.domain.workers import WorkerRecord
 
 __all__ = [
-    "COUNT_MAX",
-    "DEFAULT_CLAIM_TIMEOUT",
-    "LARGEST",
-    "NO_CLAIM",
-    "NO_HEADERS",
-    "PRIORITY_MAX",
-    "PRIORITY_MIN",
     "AnyJob",
-    "AttemptError",
     "Claim",
-    "CommitRecord",
-    "EntrypointRules",
-    "FrozenHeaders",
     "Job",
-    "JobRecord",
     "JobStatus",
-    "KeyHold",
-    "QueueSettings",
+    "NotLoaded",
     "QueueState",
-    "Schedule",
-    "SetAside",
-    "StoredObject",
-    "TransactionRecord",
-    "Usage",
     "for_callers",
     "header_of",
     "job_of",
@@ -319,28 +300,9 @@ class QueueState(BaseModel):
 
     Attributes:
         jobs: every job, in the order of the blob.
-        version: grows by one with every commit.
-        queue: the queue's random id; empty before its first commit.
-        critical: names of features without which the blob must not be touched.
-        commits: the last commit of each recent writer.
-        evicted_through: the highest version whose record `commits` has dropped.
-        finished: the ids of recently acked jobs, and the attempt that acked each.
-        holds: unique keys kept after their job's ack.
-        attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
-        last_sequence: the highest sequence number ever given to a job, so that none is given twice.
-        settings: the settings of the queue as a whole.
-        entrypoints: the limits and pauses of entrypoints, by name.
-        recent: the claims that still count against a rate limit, by entrypoint.
-        schedules: the cron entries, by name.
-        transactions: the last version of each application that enqueues in transactions, by its id.
-        counters: what has happened to the jobs of each entrypoint since the first commit.
-        workers: the workers that have committed lately, by the id of their run.
-        history: the latest events of jobs, and where the earlier ones are; None if no history was ever kept.
-        segments: the manifest: the segments that hold further jobs, by id.
-        ranges: the claims of ranges of their rows, by id.
-        retired: the times at which segments left the manifest, in seconds since 1970, by id.
         set_aside: lines that could not be read as jobs.
-        extra: fields that this version does not know, kept for the versions that do.
+
+    The other fields are those of `jqueue.domain.header.Header`.
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True, defer_build=True)

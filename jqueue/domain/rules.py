@@ -28,7 +28,7 @@ HISTORY = "history"
 """The critical feature of a blob with a history. A program that does not know it would leave gaps."""
 
 
-class EntrypointRules(Entry, frozen=True, omit_defaults=True, gc=False):
+class EntrypointRules(Entry, frozen=True):
     """The limits and the pause of one entrypoint.
 
     Attributes:
@@ -56,7 +56,7 @@ class Usage(NamedTuple):
     claims: Count
 
 
-class QueueSettings(Entry, frozen=True, omit_defaults=True, gc=False):
+class QueueSettings(Entry, frozen=True):
     """The settings of a queue as a whole.
 
     Attributes:
@@ -85,7 +85,7 @@ class Span(NamedTuple):
     last: datetime
 
 
-class Schedule(Entry, frozen=True, omit_defaults=True, gc=False):
+class Schedule(Entry, frozen=True):
     """A cron entry: a job to enqueue at regular times. Frozen; times are aware and in UTC.
 
     Attributes:

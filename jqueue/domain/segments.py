@@ -83,7 +83,7 @@ class Retention(NamedTuple):
 RETENTION = Retention()
 
 
-class Segment(Entry, frozen=True, omit_defaults=True, gc=False):
+class Segment(Entry, frozen=True):
     """One entry of the manifest.
 
     Attributes:
@@ -337,7 +337,7 @@ RANGES_KEPT = 256
 """Maximum number of ranges that are claimed at once. At this number, jobs are claimed one by one."""
 
 
-class Range(Entry, frozen=True, omit_defaults=True, gc=False):
+class Range(Entry, frozen=True):
     """The current claim of a range, as the header keeps it.
 
     Attributes:

@@ -23,7 +23,7 @@ ENTRYPOINTS_SHOWN = 32
 """Number of entrypoints in the record of a worker."""
 
 
-class WorkerRecord(Entry, frozen=True, omit_defaults=True, gc=False):
+class WorkerRecord(Entry, frozen=True):
     """A worker, as it was at its last commit. An idle worker commits once a minute.
 
     Attributes:

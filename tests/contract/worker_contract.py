@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory

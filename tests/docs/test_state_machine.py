@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.transitions import TRANSITIONS, diagram
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "state-machine.md"

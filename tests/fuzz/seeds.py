@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from jqueue.core.blob.codec import encode
-from jqueue.domain.models import CommitRecord, Job, KeyHold, QueueState, SetAside
+from jqueue.domain.header import CommitRecord, KeyHold, SetAside
+from jqueue.domain.models import Job, QueueState
 
 CORPUS = Path(__file__).parent / "corpus"
 

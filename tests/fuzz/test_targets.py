@@ -9,7 +9,7 @@ import pytest
 
 from jqueue.core.blob import codec
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.models import CommitRecord
+from jqueue.domain.header import CommitRecord
 from tests.fuzz.choices import Choices
 from tests.fuzz.decode import mutated
 from tests.fuzz.seeds import CORPUS, FULL, NOW, decode_seeds, seeds

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from jqueue import Claim, DirectQueue, InMemoryStorage
 from jqueue.domain.draft import Draft
-from jqueue.domain.job import JobRecord, StoredObject
-from jqueue.domain.models import EntrypointRules, Job, JobStatus, QueueSettings, QueueState, Schedule, record_of
+from jqueue.domain.job import JobRecord, JobStatus, StoredObject
+from jqueue.domain.models import Job, QueueState, record_of
 from jqueue.domain.operations import (
     Ack,
     AllOrNothing,
@@ -29,6 +29,7 @@ from jqueue.domain.operations import (
     perform,
 )
 from jqueue.domain.operations.codec import TRAVELLING
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import RowKey, Segment
 from jqueue.ports.observer import Observer
 from tests.property.test_codec_properties import (

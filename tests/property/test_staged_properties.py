@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InMemoryStorage, Limits
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
-from jqueue.domain.models import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
+from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import Enqueue, NewSegment, Transaction
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run

@@ -21,7 +21,8 @@ from jqueue.domain.errors import (
     QueueMissingError,
     UnknownOutcomeError,
 )
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
 from tests.simulation.workload import BLOB_BYTES, DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
 

@@ -19,7 +19,8 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
     StorageFatalError,
 )
-from jqueue.domain.models import Claim, for_callers
+from jqueue.domain.job import Claim
+from jqueue.domain.models import for_callers
 from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim
+from jqueue.domain.models import Job
 from tests.simulation.actors import CLAIM_TIMEOUTS, LOST
 from tests.simulation.chain import Version
 from tests.simulation.history import Call, Evidence

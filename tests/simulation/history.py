@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, StorageError, UnknownOutcomeError
-from jqueue.domain.models import Claim
+from jqueue.domain.job import Claim
 from jqueue.domain.operations import Fence, HandBack, Sweep
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
 from tests.simulation.chain import Created, Timeline, Version

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 
-from jqueue.domain.models import Claim
+from jqueue.domain.job import Claim
 from jqueue.domain.operations import (
     Amend,
     AwaitResult,

@@ -14,7 +14,8 @@ from jqueue.domain.errors import (
     JobStateError,
     JQueueError,
 )
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations import (
     AMENDABLE,
     Amend,

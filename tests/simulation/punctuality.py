@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
-from jqueue.domain.models import Claim
+from jqueue.domain.job import Claim
 from tests.simulation.chain import COMPLETED, IN_PROGRESS, QUEUED, Fields, Version, status_of
 from tests.simulation.history import NEVER, Call, Evidence, Violation
 from tests.simulation.workload import DEADLINE

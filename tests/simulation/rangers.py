@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
-from jqueue.domain.models import Claim
+from jqueue.domain.job import Claim
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from tests.simulation.actors import CLAIM_TIMEOUTS

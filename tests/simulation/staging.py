@@ -11,9 +11,10 @@ from typing import Any
 
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.domain.errors import CASConflictError, DuplicateJobError, JQueueError, UnknownOutcomeError
+from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations import Dequeue, LastTransaction, NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.storage import SupportsObjects

@@ -9,7 +9,7 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock

@@ -24,8 +24,9 @@ from jqueue.domain.counters import (
     with_moves,
 )
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, QueueState, record_of
+from jqueue.domain.models import Job, QueueState, record_of
 from jqueue.domain.stats import UNCLAIMED, why_waiting
 from jqueue.domain.transitions import Verb
 from jqueue.domain.workers import WorkerRecord

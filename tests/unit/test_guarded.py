@@ -4,7 +4,7 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import ChangedMeanwhileError, DuplicateJobError, InvalidJobError, JobNotFoundError
-from jqueue.domain.models import EntrypointRules, JobStatus, QueueSettings
+from jqueue.domain.job import JobStatus
 from jqueue.domain.operations import (
     Amend,
     Cancel,
@@ -15,6 +15,7 @@ from jqueue.domain.operations import (
     SetLimits,
     Unschedule,
 )
+from jqueue.domain.rules import EntrypointRules, QueueSettings
 from jqueue.domain.selection import QUEUED, Selection
 
 

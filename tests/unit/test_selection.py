@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue.domain.durations import parse_duration
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.selection import Phase, Selection, phase_of, since
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -6,7 +6,8 @@ import pytest
 
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.draft import Draft
-from jqueue.domain.models import Job, JobStatus, record_of
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job, record_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FAILED = "failed"

@@ -10,7 +10,8 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.models import CommitRecord, Job, KeyHold, QueueState
+from jqueue.domain.header import CommitRecord, KeyHold
+from jqueue.domain.models import Job, QueueState
 from jqueue.testing import FakeClock
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time

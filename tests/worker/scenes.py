@@ -5,7 +5,7 @@ import math
 from contextlib import asynccontextmanager
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Exponential, Worker
 from tests.virtual_world import now

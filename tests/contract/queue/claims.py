@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.models import Claim, Job
+from jqueue.domain.job import Claim
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, by_every_verb, ids

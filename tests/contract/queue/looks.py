@@ -12,8 +12,9 @@ import pytest
 
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.history import EVENTS_PER_OBJECT
+from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.ports.storage import SupportsObjects

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jqueue.domain.models import JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import HOUR, HOURLY, NOON, QueueContractBase, QueueFactory, occurrence
 

@@ -20,8 +20,8 @@ from jqueue.domain.errors import (
     ObjectMissingError,
     ResultTimeoutError,
 )
+from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjects

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, Enqueue, LastTransaction, SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
