@@ -15,7 +15,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.models import Job
-from jqueue.domain.operations import JobReference, Operation
+from jqueue.domain.operations import Heartbeat, JobReference, Operation
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
 
@@ -74,6 +74,23 @@ class ClaimRegistry:
         self._held: dict[str, Entry] = {}  # by the id of the job
         self._ended: dict[str, Entry] = {}
         self.saw_objects = False
+
+    def note(self, operation: Operation, result: Any) -> None:
+        """Note the result of an operation, or its error, which its caller is about to get."""
+        if isinstance(result, JQueueError):
+            self.lose(result)
+        elif operation.ends_claims:
+            for claim in operation.references():
+                if isinstance(claim, Claim):
+                    self.end(claim)
+        elif operation.hands_out_jobs and operation.claims_jobs:
+            self.remember([job for job in result if isinstance(job, JobRecord)])
+        elif isinstance(operation, Heartbeat):
+            for error in result:
+                self.lose(error)
+            lost = {error.job_id for error in result if not isinstance(error, JobCancelledError)}
+            claims = (claim for claim in operation.jobs if isinstance(claim, Claim))
+            self.confirm(claim for claim in claims if claim.job_id not in lost)
 
     def lose(self, error: JQueueError) -> None:
         """Forget the claim that an error reports as lost."""

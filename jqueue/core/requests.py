@@ -296,10 +296,7 @@ class Request:
             self.error = outcome
         else:
             for operation, result in zip(self.operations, outcome, strict=True):
-                if isinstance(result, JQueueError):
-                    claims.lose(result)
-                else:
-                    operation.tell(claims, result)
+                claims.note(operation, result)
         self.awaited = False
         if not callers.answered:
             callers.loop.call_soon(callers.wake)

@@ -424,10 +424,8 @@ class Writer:
                 raise request.outcome
             pairs = list(zip(request.operations, request.outcome or [], strict=True))
             for operation, result in pairs:
-                if isinstance(result, JQueueError):
-                    self.claims.lose(result)
-                elif not operation.claims_jobs:
-                    operation.tell(self.claims, result)
+                if isinstance(result, JQueueError) or not operation.claims_jobs:
+                    self.claims.note(operation, result)
             return [[] if operation.claims_jobs else result for operation, result in pairs]
         if request.verdict is Verdict.NOT_DONE:
             raise DeadlineExceededError(

@@ -26,6 +26,7 @@ from jqueue.domain.operations import (
     Operation,
     StagedReceipt,
 )
+from jqueue.domain.operations.codec import TRAVELLING, decode_operation, encode_operation
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
 from jqueue.ports.observer import AppliedCall
@@ -141,7 +142,9 @@ class Replay:
     # Operations
 
     def _perform(self, operation: Operation, told: Any) -> Any:
-        """Apply one operation, and return the outcome."""
+        """Apply one operation, as another process would get it, and return the outcome."""
+        if isinstance(operation, TRAVELLING):
+            operation = decode_operation(encode_operation(operation))
         match operation:
             case Mistake():
                 raise Refused(JQueueError)

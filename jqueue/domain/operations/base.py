@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
@@ -29,22 +29,6 @@ if TYPE_CHECKING:  # a field as callers give it; when the operation is prepared,
     GivenPayload = PayloadSource
 else:
     GivenClaim, GivenError, GivenJob, GivenNames, GivenPayload = Claim, str, JobRecord, tuple[str, ...], bytes
-
-
-class ClaimLog(Protocol):
-    """A registry of claims. Operations report to it the claims that their results hand out, confirm or end."""
-
-    def remember(self, jobs: Iterable[JobRecord]) -> None:
-        """Note that claims on these jobs were handed out."""
-
-    def confirm(self, claims: Iterable[Claim]) -> None:
-        """Note that the store has confirmed these claims."""
-
-    def end(self, claim: Claim) -> None:
-        """Note that the holder of a claim has ended it."""
-
-    def lose(self, error: JQueueError) -> None:
-        """Note as lost the claim that an error names, if it names one."""
 
 
 @dataclass(frozen=True)
@@ -165,14 +149,6 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     def job_ids(self) -> Sequence[str]:
         """Return the ids of the jobs that it adds or names, as far as they are known before it is applied."""
         return [_id_of(reference) for reference in self.references()]
-
-    def tell(self, claims: ClaimLog, result: Any) -> None:
-        """Report to a registry the claims in the result that the caller is about to get.
-
-        Args:
-            claims: the registry.
-            result: the result of this operation, not an error.
-        """
 
     def may_miss(self, result: Any) -> bool:
         """Return True if the result might differ if the draft is incomplete: if jobs or claims are missing in it.

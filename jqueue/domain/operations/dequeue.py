@@ -16,7 +16,7 @@ from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.operations.base import ClaimLog, GivenNames, Operation, Preparation
+from jqueue.domain.operations.base import GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.rules import fire_due
 from jqueue.domain.rules import with_claim
@@ -170,11 +170,6 @@ class Dequeue(Claims, frozen=True):
     def rest(self, claimed: int) -> Dequeue:
         """Return the dequeue of the jobs that are left."""
         return replace(self, batch_size=self.batch_size - claimed)
-
-    def tell(self, claims: ClaimLog, result: list[JobRecord]) -> None:
-        """Report that claims on these jobs were handed out."""
-        if result:
-            claims.remember(result)
 
     def may_miss(self, result: list[JobRecord]) -> bool:
         """Return True if there are fewer jobs than `batch_size`."""

@@ -31,7 +31,7 @@ from jqueue.domain.job import (
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import Job
-from jqueue.domain.operations.base import ClaimLog, GivenClaim, GivenError, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenClaim, GivenError, JobReference, Operation, Preparation
 from jqueue.domain.segments import Range, Span, size_of
 from jqueue.domain.size_limit import take_reserve
 from jqueue.domain.transitions import ACK, BulkMove, Verb
@@ -180,11 +180,6 @@ class _EndsClaim(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the claim that it ends."""
         return (self.job,)
-
-    def tell(self, claims: ClaimLog, result: int | None) -> None:
-        """Report that the claim is ended."""
-        if isinstance(self.job, Claim):
-            claims.end(self.job)
 
 
 class Ack(_EndsClaim, frozen=True):
@@ -404,13 +399,6 @@ class Heartbeat(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the claims to keep alive."""
         return self.jobs
-
-    def tell(self, claims: ClaimLog, result: list[JobNotFoundError]) -> None:
-        """Report the lost claims as lost and all others as confirmed, cancelled jobs included."""
-        for error in result:
-            claims.lose(error)
-        lost = {error.job_id for error in result if not isinstance(error, JobCancelledError)}
-        claims.confirm(claim for claim in self.jobs if isinstance(claim, Claim) and claim.job_id not in lost)
 
 
 class HandBack(Operation, frozen=True):

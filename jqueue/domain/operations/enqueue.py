@@ -31,7 +31,7 @@ from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options
 from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
 from jqueue.domain.limits import Limits, check_headers, check_name, check_priority, written_bytes
 from jqueue.domain.models import AnyJob, record_of
-from jqueue.domain.operations.base import ClaimLog, GivenJob, GivenPayload, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import ENQUEUE, Verb
@@ -422,7 +422,3 @@ class Depart(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the claim on the job."""
         return (self.job.claim,)
-
-    def tell(self, claims: ClaimLog, result: None) -> None:
-        """Report that the claim is ended."""
-        claims.end(self.job.claim)

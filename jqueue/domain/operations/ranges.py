@@ -17,7 +17,7 @@ from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundErr
 from jqueue.domain.fields import COUNT_MAX
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
-from jqueue.domain.operations.base import ClaimLog, GivenNames, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Claims, Dequeue, count_claims, sought_names
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_range_back
 from jqueue.domain.range_jobs import RangeClaim, RangeFailure
@@ -304,10 +304,6 @@ class EndRange(Operation, frozen=True):
         """Return the claim of the range."""
         return (self._claim,)
 
-    def tell(self, claims: ClaimLog, result: None) -> None:
-        """Report that the claim is ended: a heartbeat that comes later does not count as lost."""
-        claims.end(self._claim)
-
 
 def _as_it_is(reference: JobReference) -> Claim:
     assert isinstance(reference, Claim)
@@ -415,11 +411,6 @@ class ClaimBatch(Claims, frozen=True):
     def claims(self, result: list[JobRecord | RangeClaim]) -> Sequence[Claim]:
         """Return the claims of the jobs and of the ranges."""
         return [each.claim for each in result]
-
-    def tell(self, claims: ClaimLog, result: list[JobRecord | RangeClaim]) -> None:
-        """Report that claims on these jobs were handed out."""
-        if jobs := [each for each in result if isinstance(each, JobRecord)]:
-            claims.remember(jobs)
 
     def may_miss(self, result: list[JobRecord | RangeClaim]) -> bool:
         """Return True if there are fewer jobs than were asked for."""
