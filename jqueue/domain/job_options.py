@@ -284,7 +284,6 @@ IN_BULK: Mapping[str, Option] = {name: each for name, each in ALL_OPTIONS.items(
 """The options that jobs of a bulk enqueue may have."""
 
 _CHECKS = {name: (each.check, each.default) for name, each in OPTIONS.items()}
-_TIMES = frozenset(name for name, each in OPTIONS.items() if datetime in get_args(each.type))
 _SIZED = tuple((name, each.size) for name, each in STORED.items() if each.size is not None)
 _NEEDY = tuple(
     (name, each.unset, each.capability)
@@ -327,24 +326,6 @@ def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         if excluded in checked:
             raise InvalidJobError(f"give either {name} or {excluded}, not both")
     return checked
-
-
-def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked options that differ from their defaults, as JSON values for `options_of_plain`."""
-    return {name: _plain(value) for name, value in options.items() if value != OPTIONS[name].default}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def options_of_plain(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that `plain_options` turned into JSON values. Other values stay as they are."""
-    return {name: datetime.fromisoformat(value) if name in _TIMES else value for name, value in said.items()}
 
 
 def options_bytes(job: JobRecord) -> int:

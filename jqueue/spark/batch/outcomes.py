@@ -6,17 +6,17 @@ costs that job alone. The driver turns outcomes into operations, which end the c
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from msgspec.structs import replace as copy
+
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job import Claim
-from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
-from jqueue.domain.operations import Ack, AllOrNothing, Enqueue, Nack, Operation
+from jqueue.domain.operations import Ack, AllOrNothing, Enqueue, Nack, Operation, decode_operation, encode_operation
 from jqueue.worker.retries import CANCELLED
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
@@ -138,14 +138,14 @@ def _kind_of(nack: Nack) -> OutcomeKind:
 def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
     """Return the arguments of an `Enqueue` as JSON values. They must have been checked before."""
     assert isinstance(enqueue.payload, bytes | bytearray | memoryview)
-    payload = base64.b64encode(enqueue.payload).decode("ascii")
-    said = {"entrypoint": enqueue.entrypoint, "payload": payload, "priority": enqueue.priority}
-    return {**said, **plain_options({name: getattr(enqueue, name) for name in OPTIONS})}
+    headers = dict(enqueue.headers) if enqueue.headers else None
+    plain: dict[str, Any] = json.loads(encode_operation(copy(enqueue, payload=bytes(enqueue.payload), headers=headers)))
+    return plain
 
 
-def enqueue_of_plain(said: dict[str, Any]) -> Enqueue:
+def enqueue_of_plain(plain: dict[str, Any]) -> Operation:
     """Return the `Enqueue` from the values that `plain_of_enqueue` made."""
-    return Enqueue(**{**options_of_plain(said), "payload": base64.b64decode(said["payload"])})
+    return decode_operation(json.dumps(plain).encode())
 
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:
