@@ -191,7 +191,7 @@ class Job(JobFacts, BaseModel):
             before its first claim.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
     entrypoint: str
@@ -206,7 +206,7 @@ class Job(JobFacts, BaseModel):
     max_attempts: _Positive | None = None
     run_at: _Time | None = None
     expires_at: _Time | None = None
-    headers: Annotated[Mapping[str, str], PlainValidator(_to_headers)] = NO_HEADERS
+    headers: Annotated[Mapping[str, str], PlainValidator(_to_headers)] = Field(default_factory=FrozenHeaders)
     unique_key: str | None = None
     unique_for: _Seconds | None = None
     heartbeat_at: _Time | None = None
@@ -305,7 +305,7 @@ class QueueState(BaseModel):
     The other fields are those of `jqueue.domain.header.Header`.
     """
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     jobs: tuple[Job, ...] = ()
     version: _Count = 0
@@ -317,7 +317,7 @@ class QueueState(BaseModel):
     holds: Annotated[Mapping[str, KeyHold], _AsRecord] = Field(default_factory=dict)
     attempt_floor: _Count = 0
     last_sequence: _Count = 0
-    settings: Annotated[QueueSettings, _AsRecord] = QueueSettings()
+    settings: Annotated[QueueSettings, _AsRecord] = Field(default_factory=QueueSettings)
     entrypoints: Annotated[Mapping[str, EntrypointRules], _AsRecord] = Field(default_factory=dict)
     recent: Annotated[Mapping[str, tuple[Usage, ...]], _AsRecord] = Field(default_factory=dict)
     schedules: Annotated[Mapping[str, Schedule], _AsRecord] = Field(default_factory=dict, repr=False)

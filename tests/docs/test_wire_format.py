@@ -1,8 +1,11 @@
 """The examples and the tables of docs/reference/wire-format.md agree with the codec."""
 
 import json
+import pickle
 import re
 from pathlib import Path
+
+import pytest
 
 from jqueue.core.blob import codec
 from jqueue.domain.models import Job, QueueState, header_of
@@ -30,6 +33,17 @@ def test_the_example_is_byte_for_byte_a_queue_written_by_jqueue():
     state = codec.decode(OURS)
     assert ((), 8) == (state.set_aside, len(state.jobs))
     assert OURS == codec.encode(state)
+
+
+def test_the_models_of_the_example_can_be_dumped_read_again_pickled_and_described():
+    state = codec.decode(OURS)
+    for kept in (state, *state.jobs):
+        kind = type(kept)
+        assert kept == kind.model_validate(kept.model_dump()) == kind.model_validate_json(kept.model_dump_json())
+        assert kept == pickle.loads(pickle.dumps(kept))
+        assert kind.model_json_schema(mode="serialization")["properties"].keys() == kind.model_fields.keys()
+    with pytest.raises(ValueError, match="blob_bytes"):
+        QueueState.model_validate({"settings": {"blob_bytes": -1}})
 
 
 def test_every_field_of_the_header_is_documented():

@@ -88,7 +88,7 @@ async def test_jobs_of_1_0_0_are_read_as_1_0_0_reads_them_and_not_converted(writ
 
 async def test_the_first_commit_converts_a_queue_of_1_0_0_and_loses_nothing(written, queue, real, folder, path):
     added = await queue.enqueue("added", b"by ours", priority=100)
-    assert path.read_bytes().startswith(b'{"format": 2, ')
+    assert path.read_bytes().startswith(b'{"format":2,')
     converted = await DirectQueue(LocalFileSystemStorage(path)).read_state()
     assert [*written["jobs"], shown(added)] == [shown(job) for job in converted.jobs]
     assert written["version"] + 1 == converted.version

@@ -1,8 +1,8 @@
 """The wire format: a queue's state is encoded as one JSON object that people and tools can read, and decoded again.
 
-    {"format": 2, "version": 17, "queue": "…", …, "jobs": {
-    "<job id>": {…one job, one line…},
-    "<job id>": {…}
+    {"format":2,"version":17,"queue":"…",…,"jobs":{
+    "<job id>":{…one job, one line…},
+    "<job id>":{…}
     }}
 
 With one line for each job, `jqueue.core.blob.content` can keep the lines that did not change. The shape of jqueue 1.0.0
