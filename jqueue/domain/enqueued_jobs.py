@@ -54,19 +54,16 @@ class GivenJobs:
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool]) -> range:
-        """Add jobs, and return their numbers.
+    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool]) -> None:
+        """Add jobs, whose places are their numbers.
 
         Args:
             jobs: the jobs.
             given: for each, True if the caller has chosen its id.
         """
-        numbers = range(len(self) + 1, len(self) + 1 + len(jobs))
         kinds, known = [(job.entrypoint, job.priority) for job in jobs], self._known_kinds
         self._kinds += [known.setdefault(kind, kind) for kind in kinds]
-        if any(given):
-            self._ids.update((number, job.id) for number, job, own in zip(numbers, jobs, given, strict=True) if own)
-        return numbers
+        self._ids.update((job.sequence, job.id) for job, own in zip(jobs, given, strict=True) if own)
 
     def job(self, number: int, outcome: BulkAdded) -> Job:
         """Return a job as it was added, without its payload and its other options.

@@ -1,6 +1,7 @@
 """A bulk enqueue adds any number of jobs in one commit, through segments. It means one enqueue after another."""
 
 import asyncio
+import json
 import random
 from datetime import timedelta
 from typing import Any
@@ -93,6 +94,23 @@ async def test_a_queue_without_segments_takes_as_many_as_its_batch_size():
     assert (list, [b"%d" % number for number in range(20)]) == (type(jobs), [job.payload for job in jobs])
     with pytest.raises(InvalidJobError, match="the limit is 20"):
         await queue.enqueue_many(numbered(range(21)))
+
+
+@pytest.mark.parametrize(
+    ("feature", "job"),
+    [("limits", Enqueue("work", concurrency_key="key")), ("objects", Enqueue("work", bytes(100_000)))],
+)
+@in_virtual_time
+async def test_features_that_only_rows_of_segments_use_are_named_for_older_readers(feature, job):
+    storage = store()
+    async with queue_on(storage) as queue:
+        await queue.enqueue_many([Enqueue("work")] * 30)
+        blob, _ = await storage.read()
+        assert ["segments"] == json.loads(blob)["critical"]
+        await queue.enqueue_many([job] * 3)
+        blob, _ = await storage.read()
+        assert {} == json.loads(blob)["jobs"]
+        assert {feature, "segments"} == {*json.loads(blob)["critical"]}
 
 
 # All or none

@@ -1,6 +1,7 @@
 """Jobs that tasks have staged: one commit adds them, whatever their number, and each write is done once."""
 
 import asyncio
+import json
 from datetime import timedelta
 
 import pytest
@@ -209,6 +210,15 @@ async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
         assert version == (await queue.read_state(hot=True)).version
         assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
         assert [b"holder", b"a", b"c"] == await claimed(queue)
+
+
+@in_virtual_time
+async def test_staged_jobs_with_a_limit_are_named_for_older_readers():
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        await queue.enqueue_staged([await stage(queue, b"a", concurrency_key="key")], FIRST)
+        blob, _ = await storage.read()
+        assert {"limits", "segments"} == {*json.loads(blob)["critical"]}
 
 
 @in_virtual_time

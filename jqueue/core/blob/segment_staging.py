@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.domain.enqueued_jobs import bulk_id, bulk_rest
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import OBJECTS, JobRecord
 from jqueue.domain.job_options import IN_BULK, check_names, options_bytes
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue, NewSegment, Preparation
@@ -50,17 +50,40 @@ class JobGroups:
     Args:
         rows, size: numbers of jobs and of bytes at which a group is full.
         together: number of bytes of all groups above which the largest must be written.
+
+    Attributes:
+        features: critical features that the jobs need.
     """
 
     def __init__(self, rows: int, size: int, together: int) -> None:
         self._rows, self._size, self._together = rows, size, together
+        self.features: set[str] = set()
         self._jobs: dict[Group, list[JobRecord]] = {}
         self._bytes = Counter[Group]()
         self._full = set[Group]()
         self._total = 0
 
-    def add(self, group: Group, jobs: Sequence[JobRecord]) -> None:
-        """Add jobs of a group."""
+    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], created_at: datetime | None = None) -> None:
+        """Add jobs to their groups.
+
+        Args:
+            jobs: the jobs.
+            given: for each, True if the caller has chosen its id.
+            created_at: as in `Group`.
+        """
+        groups = dict[tuple[str, bool, bool], list[JobRecord]]()
+        for job, own in zip(jobs, given, strict=True):
+            scheduled = job.run_at is not None and job.run_at > job.created_at
+            groups.setdefault((job.entrypoint, scheduled, own), []).append(job)
+            if job.payload_object is not None:
+                self.features.add(OBJECTS)
+            if job.concurrency_key is not None:
+                self.features.add(LIMITS)
+        for group, some in groups.items():
+            self.extend(Group(*group, created_at), some)
+
+    def extend(self, group: Group, jobs: Sequence[JobRecord]) -> None:
+        """Add jobs of one group."""
         there = self._jobs.setdefault(group, [])
         there += jobs
         size = sum([ROW_BYTES + len(job.id) + len(job.payload) * 4 // 3 for job in jobs])
@@ -115,7 +138,6 @@ class SegmentStager:
 
     Attributes:
         jobs: number of jobs so far.
-        features: critical features that they need.
         created_at: as in the arguments.
     """
 
@@ -130,7 +152,6 @@ class SegmentStager:
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         self.jobs = 0
-        self.features: set[str] = set()
         self.created_at = created_at
         self._chunk_rows = chunk_rows
         self._groups = JobGroups(rows, size, size)
@@ -160,10 +181,13 @@ class SegmentStager:
         job = new.job(self.jobs + 1, self.created_at)
         if job_id is not None:
             job = job.evolve(id=job_id)
-        self._groups.add(Group(job.entrypoint, is_scheduled(job), job_id is not None, self.created_at), [job])
-        if job.concurrency_key is not None:
-            self.features.add(LIMITS)
+        self._groups.add([job], [job_id is not None], self.created_at)
         self.jobs += 1
+
+    @property
+    def features(self) -> set[str]:
+        """Critical features that the jobs need."""
+        return self._groups.features
 
     def full(self) -> Iterator[EncodedSegment]:
         """Yield segments that are complete, and forget their rows."""
@@ -178,11 +202,6 @@ class SegmentStager:
         return exhaust(
             encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=self._chunk_rows)
         )
-
-
-def is_scheduled(job: JobRecord) -> bool:
-    """Return True if a job may be claimed only some time after its enqueue."""
-    return job.run_at is not None and job.run_at > job.created_at
 
 
 def _no_claims(job: object) -> Any:

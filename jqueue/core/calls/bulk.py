@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from jqueue.core.blob.segment_staging import Group, JobGroups, is_scheduled
+from jqueue.core.blob.segment_staging import Group, JobGroups
 from jqueue.core.blob.segments import Segments
 from jqueue.core.calls.segment_commit import CONFLICTS_LATE, SegmentCommit
 from jqueue.core.engine import Engine
 from jqueue.core.values import ValueObjects
 from jqueue.domain.enqueued_jobs import EnqueuedJobs, GivenJobs, bulk_id, bulk_rest
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError
-from jqueue.domain.job import OBJECTS, JobRecord
+from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import (
     BulkAdded,
@@ -29,7 +29,6 @@ from jqueue.domain.operations import (
     Preparation,
 )
 from jqueue.domain.operations.enqueue import LINE_BYTES
-from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.slices import LINES_PER_SLICE
 
@@ -62,7 +61,6 @@ class BulkEnqueue(SegmentCommit):
         self._created_at, self._before = now, now + objects.named_within
         self._groups = JobGroups(self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
         self._few: list[tuple[int, Enqueue]] = []
-        self._features: set[str] = set()
         self._new: list[NewSegment] = []
         self._creating: asyncio.Task[NewSegment] | None = None
         self._whole: list[tuple[JobRecord, bool]] | None = []  # the jobs, and True for each with a given id
@@ -108,23 +106,17 @@ class BulkEnqueue(SegmentCommit):
             several: the jobs, whose large payloads are stored.
             contents: their payloads.
         """
-        created_at, groups = self._created_at, dict[tuple[str, bool, bool], list[JobRecord]]()
-        jobs = [new.job(number, created_at) for number, new in enumerate(several, len(self._given) + 1)]
-        self._given.add(jobs, [new.job_id is not None for new in several])
-        for job, new in zip(jobs, several, strict=True):
-            groups.setdefault((job.entrypoint, is_scheduled(job), new.job_id is not None), []).append(job)
+        first, given = len(self._given) + 1, [new.job_id is not None for new in several]
+        jobs = [new.job(number, self._created_at) for number, new in enumerate(several, first)]
+        self._given.add(jobs, given)
+        self._groups.add(jobs, given)
+        for number, new in enumerate(several, first):
             if new.on_conflict != self._on_conflict:
-                self._modes[job.sequence] = new.on_conflict
-            if job.payload_object is not None:
-                self._features.add(OBJECTS)
-            if job.concurrency_key is not None:
-                self._features.add(LIMITS)
-        for group, some in groups.items():
-            self._groups.add(Group(*group), some)
+                self._modes[number] = new.on_conflict
         if self._whole is not None:
             payloads = [content if isinstance(content, bytes) else b"" for content in contents]
-            whole = zip(jobs, payloads, several, strict=True)
-            self._whole += [(job.evolve(payload=payload), new.job_id is not None) for job, payload, new in whole]
+            whole = zip(jobs, payloads, given, strict=True)
+            self._whole += [(job.evolve(payload=payload), own) for job, payload, own in whole]
             self._whole_bytes += sum(map(len, payloads))
             limits = self._preparation.limits
             if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:
@@ -168,7 +160,7 @@ class BulkEnqueue(SegmentCommit):
         await self._created()
         new = self._new if len(self._new) <= MOST_SEGMENTS else await self._joined(self._new)
         few = sorted(self._few, key=lambda pair: pair[0])
-        number, features = len(self._given), frozenset(self._features)
+        number, features = len(self._given), frozenset(self._groups.features)
         return await self.ready(EnqueueSegments(number, self._created_at, new, few, self._before, features))
 
     def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs:

@@ -161,7 +161,7 @@ class SegmentCommit:
                 continue
             for each in several:
                 async for _, job in self._jobs_of(each):
-                    jobs.add(group, [job.evolve(sequence=each.behind + job.sequence) if each.behind else job])
+                    jobs.extend(group, [job.evolve(sequence=each.behind + job.sequence) if each.behind else job])
                     for full in jobs.full():
                         joined.append(await self._written(*full))
             for rest in jobs.rest():
