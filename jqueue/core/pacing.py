@@ -288,75 +288,6 @@ class Line:
         self._left = max(0, self._left - 1)
 
 
-class Pacing:
-    """Tells an engine when to read and write, and learns from the store's answers.
-
-    Args:
-        clock: measures the time between reads and writes.
-        entropy: randomises the moments of tries.
-        turn: begins a turn among the writers of the store; None if it has no turns.
-
-    Attributes:
-        cycle: time that one read and one write take.
-        pace: the pace of the store; it has no interval while the store takes all writes.
-        line: the line in which writers wait, if the store has one.
-        turns: the turns of the writers, used only while the pace has no interval.
-    """
-
-    def __init__(self, clock: Clock, entropy: Entropy, turn: Begin | None = None) -> None:
-        self._clock = clock
-        self.cycle = CycleTime()
-        self.pace = WritePace(clock, entropy)
-        self.line = Line(clock, turn)
-        self.turns: Turns | Line = Turns(clock) if turn is None else self.line
-
-    def pause(self) -> float:
-        """Return the seconds until our turn to begin; 0 or less if it is our turn."""
-        return self.pace.pause() if self.pace.interval else self.turns.pause()
-
-    def begin(self) -> bool:
-        """Note that a commit begins. Return True if it should begin with a read."""
-        return self.pace.shared if self.pace.interval else self.turns.begin()
-
-    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
-        """Return the seconds to wait after a read before the next one; None if it is our turn to write.
-
-        Args:
-            version: of the object.
-            commits: the commit table.
-        """
-        return (
-            self.pace.wait_after_read(version, commits)
-            if self.pace.interval
-            else self.turns.wait_after_read(version, commits)
-        )
-
-    def read(self, version: int, *, moved: bool) -> None:
-        """Note that the object was read.
-
-        Args:
-            version: of the object.
-            moved: True if the object had changed.
-        """
-        if moved:
-            self.pace.moved()
-        self.turns.read(version, moved=moved)
-
-    def landed(self, writer: str, commits: Mapping[str, CommitRecord]) -> None:
-        """Note that the last write has landed.
-
-        Args:
-            writer: the id of this writer.
-            commits: the commit table that it wrote.
-        """
-        self.pace.landed(writer, commits)
-        self.turns.landed(writer, commits, self.cycle.seconds)
-
-    def refused(self) -> float:
-        """Note that the last write came too soon for the store, and return the seconds until the next try."""
-        return self.pace.refused()
-
-
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
 """Seconds between two writes: after the first refusal, the least (below it there is no pace), and the most."""
 
@@ -554,3 +485,71 @@ class CycleTime:
         self._write += (seconds - self._write) * (self.WEIGHT if self._write else 1.0)
         self._rows += (self.rows_of_try - self._rows) * self.WEIGHT
         self.rows_of_try = 0.0
+
+
+class Pacing:
+    """Tells an engine when to read and write, and learns from the store's answers.
+
+    Args:
+        clock: measures the time between reads and writes.
+        entropy: randomises the moments of tries.
+        turn: begins a turn among the writers of the store; None if it has no turns.
+
+    Attributes:
+        cycle: time that one read and one write take.
+        pace: the pace of the store; it has no interval while the store takes all writes.
+        line: the line in which writers wait, if the store has one.
+        turns: the turns of the writers, used only while the pace has no interval.
+    """
+
+    def __init__(self, clock: Clock, entropy: Entropy, turn: Begin | None = None) -> None:
+        self.cycle = CycleTime()
+        self.pace = WritePace(clock, entropy)
+        self.line = Line(clock, turn)
+        self.turns: Turns | Line = Turns(clock) if turn is None else self.line
+
+    def pause(self) -> float:
+        """Return the seconds until our turn to begin; 0 or less if it is our turn."""
+        return self.pace.pause() if self.pace.interval else self.turns.pause()
+
+    def begin(self) -> bool:
+        """Note that a commit begins. Return True if it should begin with a read."""
+        return self.pace.shared if self.pace.interval else self.turns.begin()
+
+    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+        """Return the seconds to wait after a read before the next one; None if it is our turn to write.
+
+        Args:
+            version: of the object.
+            commits: the commit table.
+        """
+        return (
+            self.pace.wait_after_read(version, commits)
+            if self.pace.interval
+            else self.turns.wait_after_read(version, commits)
+        )
+
+    def read(self, version: int, *, moved: bool) -> None:
+        """Note that the object was read.
+
+        Args:
+            version: of the object.
+            moved: True if the object had changed.
+        """
+        if moved:
+            self.pace.moved()
+        self.turns.read(version, moved=moved)
+
+    def landed(self, writer: str, commits: Mapping[str, CommitRecord]) -> None:
+        """Note that the last write has landed.
+
+        Args:
+            writer: the id of this writer.
+            commits: the commit table that it wrote.
+        """
+        self.pace.landed(writer, commits)
+        self.turns.landed(writer, commits, self.cycle.seconds)
+
+    def refused(self) -> float:
+        """Note that the last write came too soon for the store, and return the seconds until the next try."""
+        return self.pace.refused()
