@@ -276,3 +276,13 @@ async def test_due_rows_are_served_in_the_order_of_ready_jobs(storage, batch_siz
         found.append(jobs[0].id)
         await queue.ack(jobs[0])
     assert expected == found
+
+
+async def test_only_a_stale_range_of_the_rows_that_are_given_up_is_ended(storage):
+    queue = await filled(storage, 8, 8)
+    claims = [await queue.claim_range(entrypoint, 4, claim_timeout=60) for entrypoint in "ab"]
+    name = claims[0].segment
+    assert [4] == await queue.apply(DropRows(name, [(0, 8)])), "its worker may have read them"
+    storage.storage.clock.advance(61)
+    assert [4] == await queue.apply(DropRows(name, [(0, 8)]))
+    assert [claims[1].id] == list((await queue.read_state(hot=True)).ranges)
