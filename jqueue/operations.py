@@ -21,7 +21,7 @@ from jqueue.domain.operations import (
     Unschedule,
 )
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.segments import RangeClaim, RangeFailure
 
 __all__ = [
     "Ack",

@@ -17,7 +17,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import jobs, show_json
 from jqueue.cli.progress import reading
 from jqueue.core.blob.lines import export_line
-from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.models import Job
 from jqueue.domain.selection import Selection
 

@@ -21,7 +21,7 @@ from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.migration import MigrationReport
 from jqueue.core.migration import migrate as move
-from jqueue.core.same_place import is_same_place
+from jqueue.core.queue_base import is_same_place
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.printable import counted, printable
 from jqueue.formats.queue import StoreQueue

@@ -9,8 +9,7 @@ from typing import Any
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import instant, length, moment, show_lines
-from jqueue.domain.occurrences import as_shown
-from jqueue.domain.rules import Schedule
+from jqueue.domain.rules import Schedule, as_shown
 
 COLUMNS = (
     Column("name", cut=True),

@@ -13,8 +13,7 @@ from jqueue.cli.probes import NotTriedError, ProbeContext, Result, failed, noted
 from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob.segment_check import SegmentCheck
-from jqueue.core.blob.segment_damage import reason_of
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
 from jqueue.core.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header

@@ -19,7 +19,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import age, ago, instant, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus

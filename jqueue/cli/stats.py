@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
-from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, as_shown
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.printing import age, instant, show_lines
 from jqueue.core.view import QueueView
-from jqueue.domain.workers import WorkerRecord, by_name
+from jqueue.domain.header import WorkerRecord, by_name
 
 COLUMNS = (
     Column("holder"),

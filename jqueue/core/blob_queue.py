@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jqueue.core.blob.segment_staging import StagedTask
-from jqueue.core.calls.bulk import BulkEnqueue
-from jqueue.core.calls.staged_commit import StagedCommit
+from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.engine import Engine
-from jqueue.core.queue_base import Prepared
-from jqueue.core.queue_options import QueueOptions
+from jqueue.core.queue_base import Prepared, QueueOptions
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
-from jqueue.core.verbs.history import HistoryVerbs
-from jqueue.core.verbs.ranges import RangeVerbs
-from jqueue.core.verbs.staging import StagingVerbs
+from jqueue.core.verbs.consumer import RangeVerbs
+from jqueue.core.verbs.operator import HistoryVerbs
+from jqueue.core.verbs.producer import StagingVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import OnConflict

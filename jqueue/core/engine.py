@@ -20,9 +20,8 @@ from enum import Enum, auto
 from string import ascii_letters, digits
 from typing import Any, TypeVar
 
-from jqueue.core.blob.codec import ParsedBlob, parse_blob
-from jqueue.core.blob.content import Blob
-from jqueue.core.blob.history_mover import HistoryMover
+from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
+from jqueue.core.blob.history import HistoryMover
 from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing

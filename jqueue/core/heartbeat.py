@@ -22,7 +22,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")

@@ -14,10 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.core.queue_options import options_of
-from jqueue.core.same_place import is_same_place
+from jqueue.core.queue_base import is_same_place, options_of
 from jqueue.core.values import NotLoadedError
-from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import InvalidJobError, JobStateError, JobsUnreadableError, JQueueError, UnknownOutcomeError
 from jqueue.domain.job import NO_CLAIM, JobStatus
 from jqueue.domain.job_options import STORED

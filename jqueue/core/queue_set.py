@@ -11,10 +11,8 @@ from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, NoReturn, Self, Unpack
 
-from jqueue.core.queue_base import errors_of
-from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
-from jqueue.core.same_place import is_same_place
-from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.queue_base import QueueOptions, errors_of, is_same_place, lists_queue_options, takes_queue_options
+from jqueue.core.verbs.producer import payload_of
 from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (

@@ -21,8 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
-from jqueue.core.blob.segment_damage import CUT_OFF, MISSING, reason_of
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, pieces_of
+from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, Rows, pieces_of, reason_of
 from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
@@ -30,9 +29,7 @@ from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, job_of, state_of
-from jqueue.domain.range_jobs import job_of_row, with_tries
-from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Range, RowKey, Segment
+from jqueue.domain.segments import FOLDER, Range, RowKey, Segment, SegmentIndex, job_of_row, with_tries
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
 from jqueue.domain.stats import Census, QueueStats

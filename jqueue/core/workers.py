@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from jqueue.domain.workers import WorkerRecord
+from jqueue.domain.header import WorkerRecord
 
 Describe = Callable[[float], WorkerRecord]
 """Returns the record of a worker at a time, in seconds since 1970."""

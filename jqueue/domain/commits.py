@@ -19,12 +19,11 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
 from jqueue.domain.fields import LARGEST
-from jqueue.domain.header import CommitRecord, Header, TransactionRecord
+from jqueue.domain.header import CommitRecord, Header, TransactionRecord, WorkerRecord, with_workers
 from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.rules import Usage, is_long_over
 from jqueue.domain.segments import RETENTION, Retention, retired_after
-from jqueue.domain.workers import WorkerRecord, with_workers
 
 FINISHED_SLACK = FINISHED_KEPT // 4
 """Number of finished ids kept beyond `FINISHED_KEPT` before the oldest are dropped together."""

@@ -1,9 +1,4 @@
-"""The working copy of a state, which operations change and which can undo every change.
-
-A `QueueState` is a value. A new one for each of a thousand operations would cost a thousand copies. A `Draft` is one
-state opened for change: jobs by id, the orders in which they are served, and a journal that can undo any change since a
-savepoint. A rollback leaves no trace.
-"""
+"""Sequence numbers: the places of jobs of one priority. They grow, and are renumbered before they become too large."""
 
 from __future__ import annotations
 
@@ -11,18 +6,155 @@ from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError, QueueFullError, SegmentDamagedError
 from jqueue.domain.header import Header, SetAside
-from jqueue.domain.indexed_jobs import IndexedJobs
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
-from jqueue.domain.journal import ABSENT, Journal
-from jqueue.domain.limits import bytes_taken
+from jqueue.domain.limits import ENTRYPOINTS_KEPT, bytes_taken, enqueue_share
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
+from jqueue.domain.order import Order
 from jqueue.domain.printable import printable
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
+from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import SEGMENTS, Range, Segment, Span, size_of
-from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, renumbered
-from jqueue.domain.transitions import TRANSITIONS, BulkMove, Move, Verb
+from jqueue.domain.transitions import ABSENT, TRANSITIONS, BulkMove, Journal, Move, Verb
+
+LARGEST_SEQUENCE = 2**52
+"""Sequence number above which all jobs are renumbered from 1, because the numbers grow without end."""
+
+
+def renumbered(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """Return the jobs with sequence numbers from 1 on, in the same order. Jobs that shared a number still do."""
+    jobs = list(jobs)
+    places = {sequence: place for place, sequence in enumerate(sorted({job.sequence for job in jobs}), 1)}
+    return [job.evolve(sequence=places[job.sequence]) for job in jobs]
+
+
+def number_unnumbered(jobs: list[JobRecord]) -> list[JobRecord]:
+    """Give jobs without a sequence number, added by hand or by 1.0.0, places behind the others, in their order.
+
+    If a place has become too large, all jobs are renumbered.
+    """
+    if all(0 < job.sequence <= LARGEST_SEQUENCE for job in jobs):
+        return jobs
+    last = max((job.sequence for job in jobs), default=0)
+    placed = []
+    for job in jobs:
+        if not job.sequence:
+            last += 1
+        placed.append(job if job.sequence else job.evolve(sequence=last))
+    return renumbered(placed) if last > LARGEST_SEQUENCE else placed
+
+
+KEY_HOLDERS = frozenset((QUEUED, IN_PROGRESS))
+"""Statuses in which a job holds its unique key."""
+
+
+class IndexedJobs(dict[str, JobRecord]):
+    """Jobs by id, in the order in which they were added. They change by `put` and `remove` alone.
+
+    Attributes:
+        rows: the rows of segments. Those that are loaded stand among the jobs.
+        order: the orders in which jobs are served, and the limits that hold them back.
+        claimed: ids of the jobs in progress.
+        keys_held: id of the job that holds each unique key, by the key.
+        dirty: ids of jobs whose line in the blob may be outdated. The code that encodes the lines clears it.
+        claims_moved: ids of jobs whose claim may have begun, moved or ended. The code that watches claims clears it.
+        last_sequence: the highest sequence number given to any job, by any writer.
+    """
+
+    __slots__ = ("claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order", "rows")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = SegmentRows(self)
+        self.order = Order(self, self.rows)
+        self.claimed: dict[str, None] = {}
+        self.keys_held: dict[str, str] = {}
+        self.dirty: dict[str, None] = {}
+        self.claims_moved: dict[str, None] = {}
+        self.last_sequence = 0
+
+    def put(self, job: JobRecord) -> None:
+        """Add a job or replace it, in the table and in the indexes. Heaps drop its old entries by themselves."""
+        job_id = job.id
+        before = self.get(job_id)
+        self[job_id] = job
+        if before is not None:
+            self._unindex(before)
+        self.dirty[job_id] = None
+        if job.sequence > self.last_sequence:
+            self.last_sequence = job.sequence
+        if job.unique_key is not None and job.status in KEY_HOLDERS:
+            self.keys_held[job.unique_key] = job_id
+        if job.status is IN_PROGRESS:
+            self.claimed[job_id] = None
+            self.claims_moved[job_id] = None
+        self.order.moved(before, job)
+
+    def remove(self, job_id: str) -> None:
+        """Remove a job from the table and the indexes, if it is there."""
+        before = self.pop(job_id, None)
+        self.dirty[job_id] = None
+        if before is not None:
+            self._unindex(before)
+            self.order.moved(before, None)
+
+    def find(self, job_id: str) -> JobRecord | None:
+        """Return the job with an id, in the blob or in a segment; None if there is none.
+
+        Raises:
+            RowsMissingError: a segment may hold it, and its row is not loaded.
+            SegmentDamagedError: a segment that may hold it cannot be read.
+        """
+        found = self.loaded(job_id)
+        if found is None and self.rows.segments:
+            self.rows.find(job_id)
+        return found
+
+    def loaded(self, job_id: str) -> JobRecord | None:
+        """Return the job with an id if it is in the table, or in progress in a range and loaded; None if not."""
+        found = self.get(job_id)
+        return self.rows.claimed_job(job_id) if found is None and self.rows.ranges else found
+
+    def find_key(self, key: str) -> str | None:
+        """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""
+        holder = self.keys_held.get(key)
+        if holder is None and self.rows.ranges:
+            holder = self.rows.claimed_key(key)
+        if holder is None and self.rows.segments:
+            self.rows.find_key(key)
+        return holder
+
+    def put_row(self, job: JobRecord) -> None:
+        """Add the job of a row. The blob has no line of it, except perhaps from a write that did not land."""
+        written = job.id in self.dirty
+        self.put(job)
+        if not written:
+            del self.dirty[job.id]
+
+    def drop_row(self, job_id: str) -> None:
+        """Remove the job of a row. The blob has no line of it, except perhaps from a write that did not land."""
+        written = job_id in self.dirty
+        self.remove(job_id)
+        if not written:
+            del self.dirty[job_id]
+
+    def restore(self, job_id: str, old: Any) -> None:
+        """Restore the old value of a job: see `Journal`."""
+        if old is ABSENT:
+            self.remove(job_id)
+        else:
+            self.put(old)
+
+    def _unindex(self, before: JobRecord) -> None:
+        """Remove a value of a job from the indexes."""
+        job_id = before.id
+        if before.status is IN_PROGRESS:
+            del self.claimed[job_id]
+            self.claims_moved[job_id] = None
+        if before.unique_key is not None and self.keys_held.get(before.unique_key) == job_id:
+            del self.keys_held[before.unique_key]
+
 
 UNNAMED_CLAIM = (
     "this queue object handed out no claim on it, or several, or has ended the claim already: pass the Job from dequeue"
@@ -445,3 +577,74 @@ class Draft:
             header.last_sequence = self.jobs.last_sequence
         jobs = tuple(job_of(job) for job in self.jobs.values() if job.id not in rows.of)
         return state_of(header, jobs, self.set_aside)
+
+
+FILLED = 0.99
+"""Share of the size limit that results and errors fill: the bytes of a commit are known only roughly before it."""
+
+
+def enqueue_limit(draft: Draft, own: int) -> int:
+    """Return the number of bytes up to which enqueue fills the blob.
+
+    Args:
+        draft: the queue; its own limit holds if it has one.
+        own: the number by the writer's own limit.
+    """
+    most = draft.header.settings.blob_bytes
+    return own if most is None else enqueue_share(most)
+
+
+def take_space(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
+    """Count the bytes of a job or cron entry that is about to be added, if there is room for it.
+
+    Args:
+        draft: the draft that it is added to.
+        size: about how many bytes it takes in the blob.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+        what: its description, for the error.
+
+    Raises:
+        QueueFullError: there is no room for it.
+    """
+    most = enqueue_limit(draft, enqueue_bytes)
+    if draft.taken_bytes + size > most:
+        raise QueueFullError(
+            f"no room for {what}: the jobs in the queue take {draft.taken_bytes} of the {most} bytes that enqueue may "
+            "use. Let workers catch up, purge dead jobs, enqueue fewer, or raise the queue's limit with "
+            "configure(blob_bytes=...)"
+        )
+    if size:  # counting is a change, and a change of 0 bytes must cause no write
+        draft.note_added(size)
+
+
+def check_rules_fit(draft: Draft, entrypoint: str) -> None:
+    """Check that one more entrypoint may have limits or a pause.
+
+    Raises:
+        QueueFullError: too many entrypoints have them.
+    """
+    if entrypoint not in draft.header.entrypoints and len(draft.header.entrypoints) >= ENTRYPOINTS_KEPT:
+        raise QueueFullError(
+            f"{len(draft.header.entrypoints)} entrypoints have limits or pauses, the most that a queue can keep: "
+            "remove some with limit or resume"
+        )
+
+
+def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
+    """Count the bytes that a result or an error adds, if the blob stays within its size limit with them.
+
+    A blob that is nearly filled by what does not count takes them up to the limit of enqueue.
+
+    Args:
+        draft: the draft that it is added to.
+        size: about how many bytes it adds to the blob; below 0 if it replaces something larger.
+        blob_bytes: the size limit of its writer, for a blob that has none of its own.
+
+    Returns:
+        True if there is room, which is always the case if `size` is not above 0.
+    """
+    most = draft.header.settings.blob_bytes or blob_bytes
+    if size > 0 and draft.taken_bytes + size > max(enqueue_share(most), int(most * FILLED) - draft.uncounted_bytes):
+        return False
+    draft.note_added(size)
+    return True

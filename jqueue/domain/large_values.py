@@ -17,7 +17,7 @@ from jqueue.domain.limits import BYTES_LIKE, LARGE_PAYLOAD_BYTES, Limits, check_
 
 NAMED_WITHIN = timedelta(minutes=45)
 """Longest time from the start of the creation of an object to the commit that names it. No object is removed before it
-is older than that: see `jqueue.core.collection`."""
+is older than that: see `jqueue.core.values`."""
 
 
 @runtime_checkable

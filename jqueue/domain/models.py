@@ -31,7 +31,7 @@ from pydantic_core import core_schema
 from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders, to_utc
-from jqueue.domain.header import CommitRecord, Header, KeyHold, SetAside, TransactionRecord
+from jqueue.domain.header import CommitRecord, Header, KeyHold, SetAside, TransactionRecord, WorkerRecord
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import (
     NO_CLAIM,
@@ -44,7 +44,6 @@ from jqueue.domain.job import (
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Range, Segment
-from jqueue.domain.workers import WorkerRecord
 
 __all__ = [
     "AnyJob",

@@ -17,8 +17,16 @@ from typing import Any
 
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
-from jqueue.domain.occurrences import is_pending, time_shown
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage, claims_left, opens_at
+from jqueue.domain.rules import (
+    EntrypointRules,
+    QueueSettings,
+    Schedule,
+    Usage,
+    claims_left,
+    is_pending,
+    opens_at,
+    time_shown,
+)
 from jqueue.domain.segment_rows import SegmentRows
 
 NOT_A_ROW = ("", 0)

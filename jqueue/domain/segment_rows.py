@@ -14,10 +14,19 @@ from typing import Any, NamedTuple, Protocol
 
 from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
-from jqueue.domain.journal import Journal
-from jqueue.domain.range_jobs import in_progress, with_tries
-from jqueue.domain.segment_index import SegmentIndex, hash_of
-from jqueue.domain.segments import FOLDER, Range, Segment, Span, joined, without
+from jqueue.domain.segments import (
+    FOLDER,
+    Range,
+    Segment,
+    SegmentIndex,
+    Span,
+    hash_of,
+    in_progress,
+    joined,
+    with_tries,
+    without,
+)
+from jqueue.domain.transitions import Journal
 
 NEVER = -float("inf")
 

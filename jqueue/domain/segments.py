@@ -13,16 +13,25 @@ keeps the numbers of their claims and failures.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from operator import itemgetter
-from typing import Annotated, NamedTuple, Self
+from functools import cached_property
+from itertools import accumulate
+from operator import attrgetter, itemgetter
+from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
 
+import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
+from jqueue.domain.durations import Duration
 from jqueue.domain.fields import Count, Entry, JobId, Positive, Priority, Seconds, to_utc
+from jqueue.domain.job import Claim, JobRecord, JobStatus
+from jqueue.domain.slices import Slices
 
 SEGMENTS = "segments"
 """The critical feature of a queue with segments: an older reader would not see the jobs in them."""
@@ -387,3 +396,232 @@ class Range(Entry, frozen=True):
     def has(self, row: int) -> bool:
         """Return True if a row is in the range."""
         return self.first <= row < self.last
+
+
+Sortable = TypeVar("Sortable", int, tuple[tuple[float, ...], int])
+
+ENTRIES_PER_SLICE = 4096
+"""Number of entries of a long list that are sorted in one slice."""
+
+
+class Chunk(NamedTuple):
+    """The entry of one chunk in the index. Sequence numbers are without the segment's offset."""
+
+    offset: int
+    """Of its first byte in the object."""
+    crc: int
+    """CRC-32 of its bytes."""
+    first: RowKey
+    """The key of its first row."""
+    oldest: float
+    """Earliest `since` of its rows."""
+    best: tuple[int, int]
+    """The priority and the sequence number of the row that comes first once all are due."""
+
+
+def hash_of(text: str) -> int:
+    """Return the 64-bit hash of an id or a key: the first eight bytes of its SHA-256 digest, as a big-endian number."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
+
+
+class HashTable:
+    """Rows by the hash of a text.
+
+    Args:
+        data: the table as bytes: all hashes in order, 8 bytes each, and the row of each, 4 bytes, all little-endian.
+
+    Attributes:
+        hashes: in order.
+        rows: the row of each hash.
+    """
+
+    __slots__ = ("hashes", "rows")
+
+    def __init__(self, data: bytes = b"") -> None:
+        hashes = 8 * (len(data) // 12)
+        self.hashes = _little_endian(array("Q", data[:hashes]))
+        self.rows = _little_endian(array("I", data[hashes:]))
+
+    @classmethod
+    def making(cls, packed: list[int]) -> Slices[HashTable]:
+        """Return a table, in slices, given each hash times 2**32 plus its row. The list is sorted."""
+        yield from sorting(packed)  # of numbers, as pairs would keep the garbage collector busy
+        table = cls()
+        table.hashes = array("Q", [each >> 32 for each in packed])
+        table.rows = array("I", [each & 0xFFFF_FFFF for each in packed])
+        return table
+
+    @property
+    def data(self) -> bytes:
+        """The table as bytes."""
+        return _little_endian(self.hashes[:]).tobytes() + _little_endian(self.rows[:]).tobytes()
+
+    def find(self, text: str) -> list[int]:
+        """Return the rows whose text may be this one."""
+        return self.find_hash(hash_of(text))
+
+    def find_hash(self, wanted: int) -> list[int]:
+        """Return the rows whose text has a hash."""
+        first = bisect_left(self.hashes, wanted)
+        return self.rows[first : bisect_right(self.hashes, wanted, first)].tolist()
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def sorting(entries: list[Sortable]) -> Slices[None]:
+    """Sort a long list in slices: parts of it first, so that the sort of all takes little time."""
+    for first in range(0, len(entries) - ENTRIES_PER_SLICE, ENTRIES_PER_SLICE):
+        entries[first : first + ENTRIES_PER_SLICE] = sorted(entries[first : first + ENTRIES_PER_SLICE])
+        yield
+    entries.sort()
+
+
+class SegmentIndex(msgspec.Struct, dict=True):
+    """The index of one segment, the last line of its object.
+
+    Attributes:
+        rows: number of its rows.
+        chunks: its chunks, in order.
+        end: offset of the byte after the last row.
+        ids: rows by job id.
+        keys: rows by unique key, of the rows that have one.
+        objects: suffixes of the objects that its rows name.
+        single: rows that are never a part of a range, as spans.
+    """
+
+    rows: int
+    chunks: tuple[Chunk, ...]
+    end: int
+    ids: HashTable
+    keys: HashTable
+    objects: tuple[str, ...] = ()
+    single: tuple[Span, ...] = ()
+
+    @cached_property
+    def oldest(self) -> list[float]:
+        """For each chunk, the earliest `since` of its rows and of the rows behind it."""
+        return [*accumulate((chunk.oldest for chunk in reversed(self.chunks)), min)][::-1]
+
+    def bytes_of(self, first: int, last: int) -> tuple[int, int]:
+        """Return the offsets of the first byte of a chunk, and of the byte after another chunk."""
+        end = self.chunks[last + 1].offset if last + 1 < len(self.chunks) else self.end
+        return self.chunks[first].offset, end
+
+    def without_tables(self) -> SegmentIndex:
+        """Return the index without the tables, which take most of its memory."""
+        return msgspec.structs.replace(self, ids=HashTable(), keys=HashTable())
+
+
+def in_progress(job: JobRecord, claim: Range) -> JobRecord:
+    """Return the job of a row as it is in progress under the claim of its range."""
+    return job.evolve(
+        status=JobStatus.IN_PROGRESS,
+        attempt=job.attempt + claim.claims,
+        failures=job.failures + claim.failures,
+        heartbeat_at=claim.heartbeat_at,
+        claim_timeout=claim.claim_timeout,
+        holder=claim.holder,
+        claimed_at=None if claim.holder is None else claim.claimed_at,
+        cancel_requested=job.id in claim.cancelled,
+    )
+
+
+def with_tries(job: JobRecord, tries: tuple[int, int]) -> JobRecord:
+    """Return the job of a row with the claims and failures of ranges added."""
+    if tries == (0, 0):
+        return job
+    return job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1])
+
+
+def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord) -> JobRecord | None:
+    """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left.
+
+    Args:
+        segment: the entry of the segment in the manifest.
+        held: the claims of ranges of the segment.
+        row: the number of the row.
+        job: the job on its line.
+    """
+    if not segment.is_taken(row):
+        return with_tries(job, segment.tries_of(row))
+    return next((in_progress(job, each) for each in held if each.has(row)), None)
+
+
+SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
+"""Options of a job that is never in a range: it must be claimed, expire or end by itself."""
+
+
+_single_options, _NO_OPTIONS = attrgetter(*SINGLE), (None,) * len(SINGLE)
+
+
+def is_single(job: JobRecord) -> bool:
+    """Return True if a job is never in a range."""
+    return _single_options(job) != _NO_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class RangeClaim:
+    """The right to work on a range. It is small and can be pickled; its jobs are read with `read_range`.
+
+    Attributes:
+        id: of the range.
+        segment: name of the segment.
+        entry: the entry of the segment in the manifest, at the time of the claim.
+        held: the claim as the header keeps it.
+        payload_object: None, so that a list may have jobs and ranges: payloads of a range are loaded with its jobs.
+    """
+
+    payload_object: ClassVar[None] = None
+
+    id: str
+    segment: str
+    entry: Segment = field(repr=False)
+    held: Range = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of jobs."""
+        return self.held.rows
+
+    @property
+    def entrypoint(self) -> str:
+        """Entrypoint of the jobs."""
+        return self.held.entrypoint
+
+    @property
+    def attempt(self) -> int:
+        """Number of claims of these jobs as parts of ranges, this one included: the fencing token of the range."""
+        return self.held.claims
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, for heartbeats."""
+        return Claim(self.id, self.held.claims)
+
+    @property
+    def claimed_at(self) -> datetime:
+        """Time of the claim."""
+        return self.held.claimed_at
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFailure:
+    """The failure of one job of a range.
+
+    Attributes:
+        error: an exception or a text to keep with the job.
+        delay: time before which the job is not claimed again.
+        dead: True if the job must not be tried again.
+        charge: True if the attempt counts as a failure; if not, the job is given back unharmed.
+        traceback: frames of the error's traceback: see `Job.traceback`.
+    """
+
+    error: BaseException | str | None = None
+    delay: Duration | None = None
+    dead: bool = False
+    charge: bool = True
+    traceback: str | None = None

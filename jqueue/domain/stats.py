@@ -10,13 +10,12 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from jqueue.domain.counters import OTHERS, Totals, totals_of
-from jqueue.domain.header import Header, SetAside
+from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.printable import counted
 from jqueue.domain.rules import EntrypointRules, claims_left
 from jqueue.domain.segments import SEGMENTS_KEPT
-from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord, by_name
 
 WARN_SHARE = 0.5
 """Share of enqueue's limit above which the statistics carry a warning."""

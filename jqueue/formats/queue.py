@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jqueue.core.queue_base import Prepared, UsableAtOnce
-from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
+from jqueue.core.queue_base import Prepared, QueueOptions, UsableAtOnce, lists_queue_options, takes_queue_options
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.formats.engine import StoreEngine

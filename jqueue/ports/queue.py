@@ -16,15 +16,15 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
+from jqueue.domain.header import WorkerRecord
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Redriven, Unchanged
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
 from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.domain.stats import QueueStats
-from jqueue.domain.workers import WorkerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from jqueue.core.blob.segment_damage import WARNING
+from jqueue.core.blob.segment_reader import WARNING
 from jqueue.domain.counters import OTHERS, Histogram, Rates, Totals, totals_of
 from jqueue.domain.header import Header
-from jqueue.domain.occurrences import as_shown
-from jqueue.domain.rules import EntrypointRules
+from jqueue.domain.rules import EntrypointRules, as_shown
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 from jqueue.server.view import View
 

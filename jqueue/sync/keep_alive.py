@@ -11,7 +11,7 @@ from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations import JobReference
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Consumer
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.open_queue import OpenQueue

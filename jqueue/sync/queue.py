@@ -28,15 +28,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.queue_base import QueueBase
-from jqueue.core.queue_options import lists_queue_options, takes_queue_options
-from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.queue_base import QueueBase, lists_queue_options, takes_queue_options
+from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.system import forks

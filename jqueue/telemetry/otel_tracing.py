@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('traces need the API of OpenTelemetry: pip install "jqueue[otel]"') from error
 
 from jqueue._version import __version__
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.ports.observer import SupportsObservers

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue, Operation

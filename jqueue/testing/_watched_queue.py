@@ -11,9 +11,8 @@ from typing import Any
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.occurrences import time_shown
 from jqueue.domain.operations import Ack, JobReference, Nack, Operation
-from jqueue.domain.rules import opens_at
+from jqueue.domain.rules import opens_at, time_shown
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from jqueue.core.queue_options import QueueOptions
+from jqueue.core.queue_base import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.core.values import NotLoadedError
 from jqueue.domain.errors import JQueueError, StorageFatalError
 from jqueue.domain.models import Job

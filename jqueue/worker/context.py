@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from datetime import datetime
 from typing import Any, overload
 
-from jqueue.core.verbs.large_values import payload_of
+from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job

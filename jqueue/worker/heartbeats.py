@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import JobCancelledError, JobNotFoundError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.printable import counted

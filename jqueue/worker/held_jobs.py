@@ -12,8 +12,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack, Operation
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.domain.segments import CHUNK_ROWS
+from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import about

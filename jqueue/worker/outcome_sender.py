@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.models import Job

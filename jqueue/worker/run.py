@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jqueue._version import __version__
-from jqueue.core.queue_options import options_of
+from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.domain.printable import counted
-from jqueue.domain.workers import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsWorkers
 from jqueue.runtime.system import process_name

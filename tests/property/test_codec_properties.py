@@ -14,12 +14,11 @@ from jqueue.core.blob import codec
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
-from jqueue.domain.header import CommitRecord, KeyHold, TransactionRecord
+from jqueue.domain.header import CommitRecord, KeyHold, TransactionRecord, WorkerRecord
 from jqueue.domain.history import HistoryHeader, Series
 from jqueue.domain.job import AttemptError, JobStatus, StoredObject
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Span, Usage
-from jqueue.domain.workers import WorkerRecord
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.fuzz.oracles import check_same
 

@@ -78,9 +78,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/staleness.py",
             "seen is not None and seen[0] == claim",
             "seen is not None",
-            also=Bug("domain/operations/stale.py", "job.heartbeat_at) ==", "job.heartbeat_at) >="),
+            also=Bug("domain/operations/ends.py", "job.heartbeat_at) ==", "job.heartbeat_at) >="),
         ),
-        "Stale claims are never revoked": Bug("domain/operations/stale.py", "in self.suspects:", "in ():"),
+        "Stale claims are never revoked": Bug("domain/operations/ends.py", "in self.suspects:", "in ():"),
         "An empty dequeue is answered from the cached state": Bug(
             "core/engine.py", "request.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
         ),
@@ -117,7 +117,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
         "Lines that cannot be read as a job are not written back": Bug(
-            "core/blob/content.py", ", *encode_asides(draft.set_aside)]", "]"
+            "core/blob/codec.py", ", *encode_asides(draft.set_aside)]", "]"
         ),
         "Unknown fields of the header are not written back": Bug(
             "core/blob/codec.py", 'row |= row.pop("", {})', 'row.pop("", {})'
@@ -135,7 +135,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/requests.py", "if self.in_flight or self.open_writes:", "if False:"
         ),
         "The transitions of a refused operation are undone, and still counted": Bug(
-            "domain/journal.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
+            "domain/transitions.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
         ),
         "A commit forgets the counters of the entrypoints that it does not change": Bug(
             "domain/counters.py", "3), dict(counters)", "3), {}"
@@ -149,9 +149,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     },
     # Limits, cron entries and results in every seed.
     Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0): {
-        "An undo does not restore the indexes of a job": Bug(
-            "domain/indexed_jobs.py", "self.put(old)", "self.put(old, old)"
-        ),
+        "An undo does not restore the indexes of a job": Bug("domain/draft.py", "self.put(old)", "self.put(old, old)"),
         "One job more than the ceiling of its entrypoint is claimed": Bug(
             "domain/order.py", "self._running(entrypoint) >= rules", "self._running(entrypoint) > rules"
         ),
@@ -184,13 +182,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/dequeue.py", "fire_due(draft, now, self", "self.entrypoints or fire_due(draft, now, self"
         ),
         "After a clock that is ahead has fired, all earlier occurrences count as fired, too": Bug(
-            "domain/occurrences.py", "_merged(spans), ", "(Span(spans[0].first, spans[-1].last),), "
+            "domain/rules.py", "_merged(spans), ", "(Span(spans[0].first, spans[-1].last),), "
         ),
         "A cron entry is due only at the next time of the clock that is furthest ahead": Bug(
-            "domain/occurrences.py", "next_time(schedule, now) <= now or", "schedule.next_at <= now or", seeds=100
+            "domain/rules.py", "next_time(schedule, now) <= now or", "schedule.next_at <= now or", seeds=100
         ),
         "A clock that is behind all known times of a cron entry fires for a past occurrence": Bug(
-            "domain/occurrences.py", "[passed_by(now), *", "[passed_by(now - timedelta(days=1)), *", seeds=100
+            "domain/rules.py", "[passed_by(now), *", "[passed_by(now - timedelta(days=1)), *", seeds=100
         ),
         "An ack finishes its job without keeping the result": Bug(
             "domain/operations/ends.py", " if job.keep_result is None else job.keep_result", ""
@@ -202,7 +200,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0"
         ),
         "A job with a requested cancellation is queued again when its claim is stale": Bug(
-            "domain/operations/stale.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
+            "domain/operations/ends.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
         ),
         "The heartbeat of a job with a requested cancellation does not report it": Bug(
             "domain/operations/ends.py", "lost.append(stop)", "pass", seeds=100
@@ -221,12 +219,14 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # The history is kept in every seed.
     Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
         "Events are dropped from the blob when their object is sent, before the store answers": Bug(
-            "core/blob/history_mover.py",
+            "core/blob/history.py",
             "place, batches = Place(",
             "self.moved = Moved(history.series, history.batches)\n        place, batches = Place(",
         ),
         "The loser of two movers drops its own range of events instead of the winner's": Bug(
-            "core/blob/history_mover.py", "decode_object(content, queue, place.first)", "batches"
+            "core/blob/history.py",
+            "(place.series, decode_object(content, queue, place.first))",
+            "(place.series, batches)",
         ),
         "The first event of a commit has the number of the last event before it": Bug(
             "domain/commits.py", "history.last + 1, now", "history.last, now"
@@ -243,7 +243,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "asyncio.create_task(self.storage.create_object(suffix, content))",
         ),
         "A collection takes the results that jobs name for results that nothing names": Bug(
-            "core/collection.py", "in objects_of(job)}", "in objects_of(job) if RESULTS not in stored.suffix}"
+            "core/values.py", "in objects_of(job)}", "in objects_of(job) if RESULTS not in stored.suffix}"
         ),
     },
     # Operators act on what they have seen in every seed.
@@ -258,7 +258,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/operator.py", "holder = draft.key_holder(key, now)", "holder = None"
         ),
         "A job that was changed holds its unique key no longer": Bug(
-            "domain/indexed_jobs.py",
+            "domain/draft.py",
             "if job.unique_key is not None and",
             "if before is None and job.unique_key is not None and",
         ),
@@ -278,25 +278,25 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Applications whose writes name segments in every seed.
     Settings(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
         "A version equal to the last one counts as new": Bug(
-            "domain/operations/transactions.py", "last >= transaction[1]", "last > transaction[1]"
+            "domain/operations/bulk.py", "last >= transaction[1]", "last > transaction[1]"
         ),
         "A repeated write names its segments without a look at its transaction": Bug(
-            "domain/operations/transactions.py", "last is not None and last >= transaction[1]", "False"
+            "domain/operations/bulk.py", "last is not None and last >= transaction[1]", "False"
         ),
         "A write that names segments does not record its transaction": Bug(
             "domain/operations/bulk.py", "remember(draft, self.transaction, now)", "pass"
         ),
         "Segments that wait for their commit are removed as early as others that nothing names": Bug(
-            "core/collection.py",
+            "core/values.py",
             "if age <= self.staged_kept and awaits",
             "if False and awaits",
-            also=Bug("core/calls/staged_commit.py", "await self._check_presence(new)", "pass"),
+            also=Bug("core/bulk.py", "await self._check_presence(new)", "pass"),
         ),
         "A repeated write removes its segments without a look at the manifest": Bug(
-            "core/calls/staged_commit.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100
+            "core/bulk.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100
         ),
         "The rows of each task begin at the first place of the write": Bug(
-            "core/calls/staged_commit.py", "behind=behind)", "behind=0)"
+            "core/bulk.py", "behind=behind)", "behind=0)"
         ),
     },
     # Waiting jobs move to segments in every seed.
@@ -320,10 +320,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/segments.py", "joined([(0, self.next), *self.taken, *spans])", "joined([(0, self.next), *spans])"
         ),
         "An enqueue looks for the holder of its unique key in the blob alone": Bug(
-            "domain/indexed_jobs.py", "self.rows.find_key(key)", "pass"
+            "domain/draft.py", "self.rows.find_key(key)", "pass"
         ),
         "A lookup of a job by its id does not look into segments": Bug(
-            "domain/indexed_jobs.py", "self.rows.find(job_id)", "pass"
+            "domain/draft.py", "self.rows.find(job_id)", "pass"
         ),
         "The head of a segment is that of its last chunk once a chunk was taken": Bug(
             "domain/segment_rows.py", 'changes["head"] = index.chunks[chunk]', 'changes["head"] = index.chunks[-1]'

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.job import Claim
 from jqueue.domain.operations.ranges import EndRange
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.segments import RangeClaim, RangeFailure
 from tests.simulation.actors import CLAIM_TIMEOUTS
 from tests.simulation.chain import jobs_of_range
 from tests.simulation.workload import DEADLINE, Actor

@@ -20,8 +20,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Operation
-from jqueue.domain.range_jobs import RangeClaim
-from jqueue.domain.segments import Retention
+from jqueue.domain.segments import RangeClaim, Retention
 from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.damage import Damage

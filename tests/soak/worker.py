@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from jqueue import BrokerQueue, Claim, DirectQueue, Job, JQueueError, Limits, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, SegmentDamagedError, StorageFatalError
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.storage import SupportsRelease
 from tests.journal import Journal, payload_of

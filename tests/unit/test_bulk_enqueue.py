@@ -224,7 +224,7 @@ async def test_rows_here_and_there_that_are_there_already_are_taken_in_the_new_s
 
 @in_virtual_time
 async def test_a_call_with_very_many_jobs_that_are_there_already_is_to_be_split(monkeypatch):
-    monkeypatch.setattr("jqueue.core.calls.segment_commit.MOST_CONFLICTS", 1500)
+    monkeypatch.setattr("jqueue.core.bulk.MOST_CONFLICTS", 1500)
     storage = store()
     async with queue_on(storage, chunk_rows=256, most_rows=10_000) as queue:
         await queue.enqueue_many(numbered(range(2000)))

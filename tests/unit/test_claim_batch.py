@@ -12,7 +12,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Enqueue
 from jqueue.domain.operations.lookups import HeldBy, LastSequence, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments, spilled
 from tests.virtual_world import in_virtual_time

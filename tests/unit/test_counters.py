@@ -24,12 +24,12 @@ from jqueue.domain.counters import (
     with_moves,
 )
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.header import WorkerRecord
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, record_of
 from jqueue.domain.stats import UNCLAIMED, why_waiting
 from jqueue.domain.transitions import Verb
-from jqueue.domain.workers import WorkerRecord
 from jqueue.operations import Ack, Enqueue, Nack
 from jqueue.testing.fake_clock import FakeClock
 

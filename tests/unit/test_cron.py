@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.occurrences import SPANS_KEPT
 from jqueue.domain.operations import Dequeue, SetSchedule
+from jqueue.domain.rules import SPANS_KEPT
 
 ROOT = Path(__file__).parents[2]
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"

@@ -13,7 +13,7 @@ from jqueue import (
     InMemoryStorage,
     JQueueError,
 )
-from jqueue.core.blob.segment_damage import MISSING
+from jqueue.core.blob.segment_reader import MISSING
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JobsUnreadableError,

@@ -17,8 +17,7 @@ from jqueue import (
     Limits,
 )
 from jqueue.domain.operations.lookups import JobsInRanges
-from jqueue.domain.range_jobs import RangeFailure
-from jqueue.domain.segments import joined, without
+from jqueue.domain.segments import RangeFailure, joined, without
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time

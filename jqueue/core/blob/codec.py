@@ -5,7 +5,7 @@
     "<job id>":{…}
     }}
 
-With one line for each job, `jqueue.core.blob.content` can keep the lines that did not change. The shape of jqueue 1.0.0
+With one line for each job, `jqueue.core.blob.codec` can keep the lines that did not change. The shape of jqueue 1.0.0
 (`jobs` an array) and any other layout of the same JSON can be read, too. Only the shape above is written. A line that
 cannot be read as a job is set aside and written back as it was.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -38,16 +38,17 @@ from jqueue.core.blob.lines import (
     set_duplicates_aside,
     splitting_lines,
 )
+from jqueue.domain.draft import Draft, number_unnumbered
 from jqueue.domain.errors import InvalidBlobError, shown
-from jqueue.domain.header import FORMAT, CommitRecord, Header, SetAside
+from jqueue.domain.header import FORMAT, CommitRecord, Header, SetAside, WorkerRecord
 from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
+from jqueue.domain.printable import counted
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS, Range, Segment
-from jqueue.domain.sequence_numbers import number_unnumbered
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
-from jqueue.domain.workers import WorkerRecord
+from jqueue.ports.log import logger_of
 
 KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 """The critical features that this version knows. It refuses a blob that names another."""
@@ -440,3 +441,125 @@ def _unreadable(data: bytes, what: str) -> str:
     if data.lstrip().startswith(b"{") and not data.rstrip().endswith(end):
         what += " and seems to be cut off"
     return f"the queue's object ({len(data)} bytes) is not a queue: {what}. It was left as it is"
+
+
+logger = logger_of("jqueue")
+
+WARNINGS = 5
+"""Maximum number of unreadable lines that are named in the log; the others are counted."""
+
+
+class Blob:
+    """A draft and its lines, kept in step.
+
+    Long work is a generator that yields between slices, so that the event loop gets a turn.
+
+    Attributes:
+        draft: the state, open for change.
+        lines: the line of each job as it is in the store, or was in a write that did not land, in order.
+        lines_parsed: total number of lines that were parsed, for tests.
+        lines_encoded: total number of lines that were encoded, for tests.
+    """
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self.lines: dict[str, bytes] = {}
+        self.lines_parsed = 0
+        self.lines_encoded = 0
+        self._header_bytes = 0
+
+    def adopt(self, parsed: ParsedBlob, size: int) -> None:
+        """Set the draft to the content of a blob of this size in bytes. It must have been rolled back or settled."""
+        exhaust(self.adopting(parsed, size))
+
+    def adopting(self, parsed: ParsedBlob, size: int) -> Slices[None]:
+        """Run `adopt` in slices. If it does not run to its end, the draft is unusable."""
+        draft = self.draft
+        unreadable = {aside.line for aside in draft.set_aside}
+        read = yield from self._reading(parsed)
+        present = read.lines.keys() | {job.id for job in parsed.jobs}
+        hot = draft.jobs.keys() - draft.jobs.rows.of.keys()
+        self.lines = read.lines
+        draft.take_header(parsed.header)
+        draft.load(parsed.jobs, [job_id for job_id in list(draft.jobs) if job_id in hot and job_id not in present])
+        unplaced: list[JobRecord] = []
+        for number, job in enumerate(read.jobs.values(), 1):
+            if job.sequence:
+                draft.jobs.put(job)
+            else:
+                unplaced.append(job)
+            if number % LINES_PER_SLICE == 0:
+                yield
+        for job_id in draft.jobs.rows.of.keys() & read.jobs.keys() if draft.jobs.rows.of else ():
+            draft.jobs.rows.release(job_id)  # an operator has copied the row into the blob
+        placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
+        draft.load(placed)
+        renumbered = draft.renumber()
+        draft.set_aside = tuple(read.set_aside)
+        draft.measure(size, parsed.header_bytes)
+        draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)} | dict.fromkeys(read.undated)
+        self._warn(unreadable)
+
+    def encode(self, header: Header) -> bytes:
+        """Return the bytes of the draft under a new header."""
+        return exhaust(self.encoding(header))
+
+    def encoding(self, header: Header) -> Slices[bytes]:
+        """Run `encode` in slices."""
+        draft, lines, jobs, rows = self.draft, self.lines, self.draft.jobs, self.draft.jobs.rows.of
+        for number, job_id in enumerate(jobs.dirty, 1):
+            job = jobs.get(job_id)
+            if job is None or job_id in rows:
+                lines.pop(job_id, None)
+            else:
+                lines[job_id] = encode_job(job)
+                self.lines_encoded += 1
+            if number % LINES_PER_SLICE == 0:
+                yield
+        jobs.dirty.clear()
+        first = encode_header(header)
+        self._header_bytes = len(first)
+        return join_blob(first, [*lines.values(), *encode_asides(draft.set_aside)])
+
+    def looking(self, parsed: ParsedBlob) -> Slices[tuple[dict[str, JobRecord], tuple[SetAside, ...]]]:
+        """Return the jobs of a blob and its lines that are set aside, in slices.
+
+        The draft stays as it is, and may change meanwhile.
+        """
+        known = dict(self.draft.jobs)
+        read = yield from self._reading(parsed)
+        found = {job.id: job for job in parsed.jobs}
+        found |= {job_id: read.jobs.get(job_id) or known[job_id] for job_id in read.lines}
+        if (placed := number_unnumbered(jobs := list(found.values()))) is not jobs:
+            found = {job.id: job for job in placed}
+        return found, tuple(read.set_aside)
+
+    def settle(self, header: Header, size: int) -> None:
+        """Note that the draft was committed under this header, as a blob of this size in bytes."""
+        self.draft.take_header(header)
+        self.draft.settle()
+        self.draft.measure(size, self._header_bytes)
+
+    def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:
+        """Read a blob. Lines that the draft's jobs were read from, or written to, are not parsed again."""
+        dirty = self.draft.jobs.dirty
+        known = {line: job_id for job_id, line in self.lines.items() if job_id not in dirty}
+        read = yield from reading_lines(parsed, known, {aside.line: aside for aside in self.draft.set_aside})
+        self.lines_parsed += len(read.jobs)
+        return read
+
+    def _warn(self, before: Container[bytes]) -> None:
+        found = [aside for aside in self.draft.set_aside if aside.line not in before]
+        for aside in found[:WARNINGS]:
+            logger.warning(
+                "job %s cannot be read and is set aside: %s. Mend or remove its line in the queue's object",
+                shown(aside.key),
+                aside.reason,
+            )
+        if len(found) > WARNINGS:
+            more = counted(
+                len(found) - WARNINGS,
+                "more line cannot be read as a job and is set aside",
+                "more lines cannot be read as jobs and are set aside",
+            )
+            logger.warning("%s", more)

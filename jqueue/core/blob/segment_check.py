@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from jqueue.core.blob.segment_object import decode_chunk, key_of
 from jqueue.core.blob.segment_reader import pieces_of
 from jqueue.domain.job import JobRecord
-from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import Range, RowKey, Segment
+from jqueue.domain.segments import Range, RowKey, Segment, SegmentIndex
 
 SAME_TIME = 0.001
 """Seconds by which two times of one row may differ: a line has its times as text."""

@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from jqueue.core.blob.segment_damage import reason_of
-from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.core.tasks import Backoff, as_storage_error, end_tasks
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError, StorageError
-from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import SegmentRows, Wanted
-from jqueue.domain.segments import FOLDER, Segment
+from jqueue.domain.segments import FOLDER, Segment, SegmentIndex
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 

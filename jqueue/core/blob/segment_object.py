@@ -21,9 +21,19 @@ import msgspec
 from jqueue.core.blob.lines import encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job import JobRecord, JobStatus, objects_of
-from jqueue.domain.range_jobs import is_single
-from jqueue.domain.segment_index import Chunk, HashTable, SegmentIndex, hash_of, sorting
-from jqueue.domain.segments import CHUNK_ROWS, RowKey, Segment, Span, joined
+from jqueue.domain.segments import (
+    CHUNK_ROWS,
+    Chunk,
+    HashTable,
+    RowKey,
+    Segment,
+    SegmentIndex,
+    Span,
+    hash_of,
+    is_single,
+    joined,
+    sorting,
+)
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 
 CHANGED = "rows of it were changed or cut off: the checksum does not match"

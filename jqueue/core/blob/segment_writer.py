@@ -2,7 +2,7 @@
 
 A segment is created, whole and durable, under a fresh name. The next commit that is made anyway names it. If it finds
 that jobs have changed meanwhile, their rows are taken from the beginning. If the process dies before, the object is
-litter, which `jqueue.core.collection` removes.
+litter, which `jqueue.core.values` removes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.operations import perform
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
-from jqueue.domain.range_jobs import with_tries
-from jqueue.domain.segment_index import SegmentIndex, sorting
 from jqueue.domain.segment_rows import SegmentRows
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment, SegmentIndex, sorting, with_tries
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of

@@ -1,9 +1,8 @@
 """The verbs of all queues, in a file for each protocol of `jqueue.ports.queue`, which documents them."""
 
 from jqueue.core.verbs.consumer import ConsumerVerbs
-from jqueue.core.verbs.large_values import LargeValueVerbs
 from jqueue.core.verbs.operator import OperatorVerbs
-from jqueue.core.verbs.producer import ProducerVerbs
+from jqueue.core.verbs.producer import LargeValueVerbs, ProducerVerbs
 from jqueue.ports.queue import JobQueue
 
 

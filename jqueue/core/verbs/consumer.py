@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
+from jqueue.core.blob.segment_reader import UNREADABLE, reason_of
+from jqueue.core.engine import Engine
 from jqueue.core.queue_base import QueueBase, first_of, nothing
+from jqueue.core.tasks import retried
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import JobNotFoundError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import check_names, takes_options
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
-from jqueue.ports.queue import Consumer
+from jqueue.domain.operations.ranges import ClaimRange, EndRange
+from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure, in_progress
+from jqueue.ports.queue import Consumer, SupportsRanges
 
 
 class ConsumerVerbs(QueueBase, Consumer):
@@ -86,3 +93,105 @@ class ConsumerVerbs(QueueBase, Consumer):
         self._check_size(len(operation.jobs))
         [errors] = await self._enter((operation,), deadline, convert=first_of)
         return list(errors)
+
+
+CHUNKS_AT_ONCE = 16
+"""Number of chunks that are read at once."""
+
+
+class RangeVerbs(QueueBase, SupportsRanges):
+    """The verbs of `SupportsRanges`, for queues on one blob."""
+
+    _engine: Engine
+
+    async def claim_range(
+        self,
+        entrypoint: str,
+        rows: int,
+        *,
+        least: int = 1,
+        inline: bool = False,
+        claim_timeout: Duration | None = None,
+        holder: str | None = None,
+        deadline: Duration | None = None,
+    ) -> RangeClaim | None:
+        self.capabilities.require("ranges")
+        operation = self._prepared(
+            ClaimRange(entrypoint, rows, least=least, inline=inline, claim_timeout=claim_timeout, holder=holder)
+        )
+        [found] = await self._submit((operation,), deadline)
+        return found[0] if found else None
+
+    async def end_range(
+        self,
+        claim: RangeClaim,
+        *,
+        failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
+        worked_on: int | None = None,
+        deadline: Duration | None = None,
+    ) -> None:
+        self.capabilities.require("ranges")
+        operation = self._prepared(EndRange(claim, {} if failed is None else failed, worked_on=worked_on))
+        await self._submit((operation,), deadline, convert=nothing)
+
+    async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        seconds, held = self._seconds(deadline), _checked(claim).held
+        async for rows in self.read_packed_range(claim, deadline=deadline):
+            for row in rows:
+                job = in_progress(row, held)
+                yield job_of(job if job.payload_object is None else await self._with_payload(job, seconds))
+
+    async def read_packed_range(
+        self, claim: RangeClaim, *, deadline: Duration | None = None
+    ) -> AsyncGenerator[Sequence[JobRecord], None]:
+        """Yield the rows of a range, chunk by chunk: the job of each, as before the claim.
+
+        It is much faster than `read_range`, and loads no payloads from objects of their own.
+
+        Raises:
+            SegmentDamagedError: some cannot be read. The next claims go around the whole segment.
+        """
+        name, entry, seconds = claim.segment, _checked(claim).entry, self._seconds(deadline)
+        self.capabilities.require("ranges")
+        assert self._engine.segments is not None
+        reader, entropy, what = (
+            self._engine.segments.reader,
+            self.options.entropy,
+            f"segment {FOLDER}{name} could not be read",
+        )
+        first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
+        numbers = range(0)
+        try:
+            index = await retried(seconds, partial(reader.index, name, entry), entropy, what)
+            for start in range(first, last, CHUNKS_AT_ONCE):
+                numbers = range(start, min(start + CHUNKS_AT_ONCE, last))
+                read = partial(reader.chunks, name, entry, index, numbers)
+                for number, rows in await retried(seconds, read, entropy, what):
+                    begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
+                    yield [job for _, job in rows[begin:end]]
+        except UNREADABLE as error:
+            self._engine.set_segment_aside(name, numbers, error)
+            raise SegmentDamagedError(FOLDER + name, reason_of(error)) from error
+
+    def set_segment_aside(self, name: str, chunks: Iterable[int]) -> None:
+        """Claim no more jobs of a segment for a minute, and then only if some chunks can be read again.
+
+        Args:
+            name: the segment.
+            chunks: the chunks that another process could not read.
+        """
+        self._engine.set_segment_aside(name, chunks, InvalidBlobError("another process could not read it"))
+
+    async def _with_payload(self, job: JobRecord, seconds: float) -> JobRecord:
+        """Return a job with its payload, if that is in an object and not too large to be handed out."""
+        stored = job.payload_object
+        if stored is None or stored.size > self.options.limits.most_payload(objects=True):
+            return job
+        assert self._objects is not None
+        return job.evolve(payload=await self._objects.read(stored, seconds))
+
+
+def _checked(claim: RangeClaim) -> RangeClaim:
+    if not isinstance(claim, RangeClaim):
+        raise InvalidJobError(f"pass what claim_range returned, got {type(claim).__name__}")
+    return claim

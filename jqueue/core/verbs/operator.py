@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Unpack
 
+import msgspec
+
+from jqueue.core.blob.history import HistoryReader
 from jqueue.core.queue_base import QueueBase
 from jqueue.core.view import QueueView
-from jqueue.domain.durations import Duration
+from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.header import Header
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, check_names, takes_options
+from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, QueueState, job_of
-from jqueue.domain.occurrences import as_shown
 from jqueue.domain.operations import (
     UNCHANGED,
     Cancel,
@@ -37,11 +42,12 @@ from jqueue.domain.operations import (
     Unschedule,
 )
 from jqueue.domain.operations.dequeue import sought_names
-from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.domain.rules import QueueSettings, Schedule, as_shown
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import Operator, SupportsPeek
+from jqueue.ports.queue import Operator, SupportsHistory, SupportsPeek
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 
 logger = logger_of("jqueue")
 
@@ -231,3 +237,79 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         async with aclosing(view.jobs(self._engine.now(), selection)) as jobs:
             async for job in jobs:
                 yield job
+
+
+class HistoryVerbs(QueueBase, SupportsHistory):
+    """The verb of `SupportsHistory`, for queues on one blob.
+
+    Attributes:
+        storage: holds the blob and the objects beside it.
+    """
+
+    storage: ObjectStoragePort
+
+    def history(
+        self,
+        *,
+        job_id: str | None = None,
+        entrypoint: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> AsyncIterator[HistoryEvent]:
+        self.capabilities.require("history")
+        if job_id is not None:
+            check_name("job_id", job_id, self.options.limits)
+        if entrypoint is not None:
+            check_name("entrypoint", entrypoint, self.options.limits)
+        for name, time in (("since", since), ("until", until)):
+            if time is not None:
+                check_time(name, time)
+        return self._history(None, job_id, entrypoint, since, until, self._seconds(deadline))
+
+    def history_of(
+        self,
+        view: QueueView,
+        *,
+        job_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> AsyncIterator[HistoryEvent]:
+        """Iterate over the events up to a version of the queue that was read before, as `history` does.
+
+        Args:
+            view: that version.
+            job_id: events of this job only.
+            since: events from this time on only.
+            until: events before this time only.
+        """
+        self.capabilities.require("history")
+        return self._history(view.header, job_id, None, since, until, self._seconds(None))
+
+    async def _history(
+        self,
+        header: Header | None,
+        job_id: str | None,
+        entrypoint: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        seconds: float,
+    ) -> AsyncIterator[HistoryEvent]:
+        if header is None:
+            header = (await self._seen(seconds)).header
+        objects = self.storage if isinstance(self.storage, SupportsObjects) else None
+        timeout = to_seconds("call_timeout", self.options.call_timeout)
+
+        async def present() -> Header:
+            return (await self._view(seconds)).header
+
+        reader = HistoryReader(objects, self.options.entropy, seconds, timeout, present)
+        reader.since = since
+        reader.wanted = b"" if job_id is None else msgspec.json.encode(job_id)
+        async for event in reader.events(header):
+            if (
+                job_id in (None, event.job_id)
+                and entrypoint in (None, event.entrypoint)
+                and (until is None or event.at < until)
+            ):
+                yield event

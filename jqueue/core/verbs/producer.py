@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any, Unpack
 
 from pydantic_core import from_json
 
+from jqueue.core.blob.segment_staging import StagedTask
+from jqueue.core.bulk import SegmentsGoneError, StagedCommit
 from jqueue.core.queue_base import QueueBase, first_of
 from jqueue.core.values import LEAST
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
+    JobNotFoundError,
+    JQueueError,
+    ObjectMissingError,
     QueueClosedError,
+    ResultNotKeptError,
     ResultTimeoutError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job import JobRecord
-from jqueue.domain.job_options import EnqueueOptions, takes_options
+from jqueue.domain.job import JobRecord, JobStatus, StoredObject
+from jqueue.domain.job_options import EnqueueOptions, OnConflict, check_conflict, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.operations import AwaitResult, Configure, Enqueue, EnqueueSegments
+from jqueue.domain.operations import (
+    AwaitResult,
+    Configure,
+    Enqueue,
+    EnqueueSegments,
+    Find,
+    LastTransaction,
+    StagedReceipt,
+    Transaction,
+)
+from jqueue.domain.operations.bulk import checked, is_repeated
 from jqueue.domain.operations.enqueue import LINE_BYTES
-from jqueue.ports.queue import Producer
+from jqueue.domain.segments import STAGED_NAMED_WITHIN
+from jqueue.ports.queue import JobQueue, Producer, SupportsLargeValues
+from jqueue.ports.storage import SupportsObjectURLs
 
 PIECE = 256
 """Number of jobs that are taken from an iterator at once."""
@@ -187,3 +206,192 @@ async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGene
     finally:
         if isinstance(jobs, AsyncGenerator):
             await jobs.aclose()
+
+
+async def payload_of(queue: JobQueue, job: Job) -> AsyncGenerator[bytes, None]:
+    """Yield the payload of a job in pieces, from any queue."""
+    if not job.payload_apart:
+        if job.payload:
+            yield job.payload
+    elif (open_payload := getattr(queue, "open_payload", None)) is not None:
+        async with aclosing(open_payload(job)) as pieces:
+            async for piece in pieces:
+                yield piece
+    else:
+        raise InvalidJobError(f"the payload of job {job.id!r} is in an object, which this queue cannot read")
+
+
+class LargeValueVerbs(QueueBase, SupportsLargeValues):
+    """The verbs of `SupportsLargeValues`."""
+
+    async def open_payload(self, job: Job) -> AsyncGenerator[bytes, None]:
+        if not isinstance(job, Job):
+            raise InvalidJobError(f"open_payload takes a Job from dequeue, got {type(job).__name__}")
+        stored = job.payload_object
+        if stored is None or not job.payload_apart:
+            if job.payload:
+                yield job.payload
+        elif self._objects is None:
+            raise InvalidJobError(f"the payload of job {job.id!r} is in an object, which this queue cannot read")
+        else:
+            async for piece in self._objects.pieces(stored, self._deadline):
+                yield piece
+
+    async def payload_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
+        known = job if isinstance(job, Job) and job.payload_object is not None else await self._find(job, deadline)
+        if known.payload_object is None:
+            raise InvalidJobError(
+                f"the payload of job {known.id!r} has no URL: it is in the queue itself, as it is not large"
+            )
+        return await self._url_of(known.payload_object, lifetime)
+
+    async def result_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
+        known = await self._find(job, deadline)
+        if known.result_object is not None:
+            return await self._url_of(known.result_object, lifetime)
+        if known.status is not JobStatus.COMPLETED:
+            raise InvalidJobError(f"job {known.id!r} has no result yet: it is {known.status}")
+        if known.keep_result is None or known.result_dropped:
+            raise ResultNotKeptError(known.id, known.result_dropped)
+        raise InvalidJobError(
+            f"the result of job {known.id!r} has no URL: it is in the queue itself, as it is not large. Read it with "
+            "`result`"
+        )
+
+    async def collect(self, *, deadline: Duration | None = None) -> int:
+        self.capabilities.require("objects")
+        assert self._collector is not None
+        seconds = None if deadline is None else self._seconds(deadline)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await self._collector.collect()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise DeadlineExceededError(
+                "the deadline passed before all objects that no job names were removed: some may be, and the next call "
+                "goes on"
+            ) from None
+
+    async def _find(self, job: Job | str, deadline: Duration | None) -> Job:
+        job_id = job.id if isinstance(job, Job) else job
+        found = await self._done(Find(job_id), deadline)
+        if not found:
+            raise JobNotFoundError(job_id)
+        return job_of(found[0])
+
+    async def _url_of(self, stored: StoredObject, lifetime: Duration) -> str:
+        storage = None if self._objects is None else self._objects.storage
+        if not isinstance(storage, SupportsObjectURLs):
+            raise InvalidJobError(
+                "this storage cannot make URLs for its objects: read the payload with open_payload, or keep the queue "
+                "in S3, Google Cloud Storage or Azure"
+            )
+        return await storage.object_url(stored.suffix, lifetime)
+
+
+class StagingVerbs(QueueBase):
+    """The verb of staged segments.
+
+    Attributes:
+        staged_named_within: longest time from the creation of a staged segment to the commit that names it.
+    """
+
+    staged_named_within = STAGED_NAMED_WITHIN
+
+    @property
+    def takes_segments(self) -> bool:
+        """True if the queue keeps waiting jobs in segments, so that `enqueue_staged` can name them."""
+        return self._bulk_threshold is not None
+
+    async def staging_time(self, *, deadline: Duration | None = None) -> datetime | None:
+        """Read the queue, and return the time of an enqueue of jobs staged from now on; None if it keeps no segments.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        if not self.takes_segments:
+            return None
+        await self._done(Configure(), deadline)
+        return self._engine.now()
+
+    async def enqueue_staged(
+        self,
+        staged: Sequence[StagedTask],
+        transaction: Transaction,
+        *,
+        on_conflict: OnConflict = "return",
+        deadline: Duration | None = None,
+    ) -> StagedReceipt:
+        """Add the jobs of staged segments, all or none, unless the transaction was done before.
+
+        Args:
+            staged: the segments, by task, in the order of the jobs. They are stored under names of the transaction.
+            transaction: the identity of the write.
+            on_conflict: see `Enqueue`.
+            deadline: maximum time for the call.
+
+        Raises:
+            InvalidJobError: the queue keeps no segments, or too many unique keys are taken.
+            QueueFullError: there is no room for the segments.
+            DuplicateJobError: a unique key is taken, and `on_conflict` is "raise".
+            StorageError: segments are gone, or the store failed. Nothing was added.
+            UnknownOutcomeError: the jobs may have been added. Repeat the call with the same transaction.
+        """
+        if not self.takes_segments:
+            raise InvalidJobError("this queue keeps no segments: its storage has no objects, or hot_bytes is None")
+        check_conflict(on_conflict)
+        identity, seconds = checked(transaction, self.options.limits), self._seconds(deadline)
+        until = asyncio.get_running_loop().time() + seconds
+        self._writer.check_open()
+        commit = self._new_staged(staged, identity, on_conflict, seconds)
+        commit.named_within, commit.until = self.staged_named_within, until
+        closed = QueueClosedError("the queue was closed before staged segments were added, and nothing was done")
+        if (done := await self._done_before(identity, seconds)) is not None:
+            await self._tidied(self._remove_own(commit))
+            return done
+        self._writer.check_open()
+        try:
+            operation, found = await self._submit_segments(commit, commit.operation(), closed, commit.outcome)
+        except (
+            ObjectMissingError,
+            SegmentsGoneError,
+        ):  # another process may have done the same write, and removed what it did not need
+            if (done := await self._done_before(identity, commit.seconds_left)) is not None:
+                return done
+            raise
+        receipt = commit.receipt(found)
+        if not receipt.repeated:
+            await self._tidied(commit.remove_others(operation))
+        return receipt
+
+    async def _tidied(self, removal: Coroutine[Any, Any, None]) -> None:
+        """Remove segments that are no longer needed. If the queue is closed meanwhile, they go by age."""
+        closed = QueueClosedError("the queue was closed")
+        with suppress(QueueClosedError):
+            await self._writer.objects.load(removal, closed)
+
+    async def _remove_own(self, commit: StagedCommit) -> None:
+        """Remove the segments of a write that was done before. If the queue cannot be read, they go by age."""
+        with suppress(JQueueError):
+            await commit.remove_own((await self._view(commit.seconds_left)).header)
+
+    async def _done_before(self, transaction: Transaction, seconds: float) -> StagedReceipt | None:
+        """Return the receipt of a transaction that was done before; None if it was not."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            try:
+                last = await self._done(LastTransaction(transaction.app_id), max(0.0, until - loop.time()))
+            except UnknownOutcomeError as error:  # of a mere look, which can be repeated
+                if loop.time() >= until - A_MOMENT:
+                    message = "the store did not answer in time, and nothing was added"
+                    raise DeadlineExceededError(message, error) from None
+            else:
+                return StagedReceipt(repeated=True, version=last) if is_repeated(transaction, last) else None
+
+    def _new_staged(
+        self, staged: Sequence[StagedTask], transaction: Transaction, on_conflict: OnConflict, seconds: float
+    ) -> StagedCommit:
+        """Return a new commit of staged segments."""
+        raise NotImplementedError

@@ -5,10 +5,17 @@ Direct and broker queues differ only in the number of operations in one commit.
 
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations.base import JobReference, Operation, Preparation, perform
-from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment
+from jqueue.domain.operations.bulk import (
+    BulkAdded,
+    BulkConflicts,
+    EnqueueSegments,
+    NewSegment,
+    StagedReceipt,
+    Transaction,
+)
 from jqueue.domain.operations.codec import AllOrNothing, Guarded, decode_operation, encode_operation
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
-from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack
+from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack, RequeueStale, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult, CountQueued, Find, LastTransaction, Peek
 from jqueue.domain.operations.operator import (
@@ -34,8 +41,6 @@ from jqueue.domain.operations.rules import (
     Unchanged,
     Unschedule,
 )
-from jqueue.domain.operations.stale import RequeueStale, Sweep
-from jqueue.domain.operations.transactions import StagedReceipt, Transaction
 
 __all__ = [
     "AMENDABLE",

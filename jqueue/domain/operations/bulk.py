@@ -1,9 +1,7 @@
-"""The operation that adds any number of jobs in one commit: it names segments that hold them.
+"""Transactions: an application numbers its bulk enqueues, and a number that is repeated adds nothing.
 
-The jobs are encoded before the commit, with sequence numbers from 1 on and the time at which the call began. The commit
-moves their numbers behind all others. A job with an id of its caller's or a unique key may be in the queue already.
-Hashes tell which jobs of the segments that can be: the operation then names their rows instead of adding anything, and
-its caller gives these jobs to the next try one by one.
+The blob remembers the last number of each application. The commit that adds the jobs of a write also records its
+number, so that a write is done whole or not at all, however often it is repeated.
 """
 
 from __future__ import annotations
@@ -12,25 +10,117 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice, product
+from typing import NamedTuple, overload
 
 import msgspec
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.fields import LARGEST
+from jqueue.domain.header import TransactionRecord
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.large_values import check_named_in_time
+from jqueue.domain.limits import Limits, check_integer, check_name
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.enqueue import FLOOR_AT_END, Enqueue, drop_outlived
-from jqueue.domain.operations.transactions import Given, StagedReceipt, is_repeated, last_version, remember
 from jqueue.domain.printable import counted
-from jqueue.domain.segment_index import HashTable, SegmentIndex, hash_of
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
-from jqueue.domain.segments import SEGMENTS_KEPT, Segment, Span, joined, size_of, without
+from jqueue.domain.segments import (
+    SEGMENTS_KEPT,
+    HashTable,
+    Segment,
+    SegmentIndex,
+    Span,
+    hash_of,
+    joined,
+    size_of,
+    without,
+)
 from jqueue.domain.slices import Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
+
+TRANSACTION_KEPT = timedelta(days=30)
+"""Default time for which the version of an application's last write is remembered."""
+
+
+class Transaction(NamedTuple):
+    """The identity of one write of an application.
+
+    Attributes:
+        app_id: id of the application, or of the streaming query.
+        version: grows with every write. A write whose version is not larger than the last has already been done.
+        keep: time for which the version is remembered.
+    """
+
+    app_id: str
+    version: int
+    keep: Duration = TRANSACTION_KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReceipt:
+    """The outcome of a bulk enqueue with a transaction.
+
+    Attributes:
+        added: number of jobs that were added.
+        taken: number of jobs that were not added because their unique key is taken.
+        repeated: True if the same write was done before, and nothing was added.
+        version: the version of the application's last transaction before this one; None if none is known.
+    """
+
+    added: int = 0
+    taken: int = 0
+    repeated: bool = False
+    version: int | None = None
+
+
+Given = Transaction | tuple[str, int] | None
+"""A transaction as callers give it; None: the write is not remembered."""
+
+
+def checked(transaction: object, limits: Limits) -> Transaction:
+    """Return a transaction with its values checked.
+
+    Raises:
+        InvalidJobError: a value is wrong.
+    """
+    if not isinstance(transaction, tuple) or len(transaction) not in (2, 3):
+        raise InvalidJobError(f"transaction must be Transaction(app_id, version), got {type(transaction).__name__}")
+    given = Transaction(*transaction)
+    return Transaction(
+        check_name("transaction's app_id", given.app_id, limits),
+        check_integer("transaction's version", given.version, 0, LARGEST),
+        to_seconds("transaction's keep", given.keep),
+    )
+
+
+def last_version(draft: Draft, transaction: Given) -> int | None:
+    """Return the version of the last write of a transaction's application; None if none is remembered."""
+    record = None if transaction is None else draft.header.transactions.get(transaction[0])
+    return None if record is None else record.version
+
+
+def is_repeated(transaction: Given, last: int | None) -> bool:
+    """Return True if a transaction was done before, or a later one of its application.
+
+    Args:
+        transaction: of a write.
+        last: see `last_version`.
+    """
+    return transaction is not None and last is not None and last >= transaction[1]
+
+
+def remember(draft: Draft, transaction: Given, now: datetime) -> None:
+    """Record that a write is done, in the commit that does it."""
+    if transaction is not None:
+        app_id, version, keep = Transaction(*transaction)
+        until = now.timestamp() + to_seconds("keep", keep)
+        draft.note(draft.header.transactions, app_id, TransactionRecord(version, until))
+
 
 HASHES_PER_SLICE = 4096
 """Number of hashes that are compared in one slice."""
@@ -286,3 +376,126 @@ def _check_indexes(rows: SegmentRows) -> None:
         raise RowsMissingError(wanted)
     if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
         raise damage
+
+
+SCATTER = 0x9E3779B1
+"""An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
+
+UUID_LENGTH, UUID_HEAD = 36, 8
+"""Number of characters of a UUID, and of the part before its first hyphen."""
+
+
+def bulk_rest(base: str) -> str:
+    """Return the end of the ids of all jobs of a bulk enqueue: see `bulk_id`.
+
+    Args:
+        base: an id that no other job or bulk enqueue has.
+    """
+    return base[UUID_HEAD:] if len(base) == UUID_LENGTH and base[UUID_HEAD] == "-" else f"-{base}"
+
+
+def bulk_id(number: int, rest: str) -> str:
+    """Return the id of a job in a bulk enqueue.
+
+    Args:
+        number: of the job, below 2**32.
+        rest: the end of the ids of all its jobs.
+    """
+    return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
+
+
+class GivenJobs:
+    """Facts about the jobs of a bulk enqueue that is under way, in a few bytes for each. They are numbered from 1 on.
+
+    Args:
+        rest: the end of the ids of jobs without an id of their caller's: see `bulk_id`.
+        created_at: the time of the call.
+    """
+
+    def __init__(self, rest: str, created_at: datetime) -> None:
+        self._rest = rest
+        self._created_at = created_at
+        self._ids: dict[int, str] = {}
+        self._kinds: list[tuple[str, int]] = []
+        self._known_kinds: dict[tuple[str, int], tuple[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool]) -> None:
+        """Add jobs, whose places are their numbers.
+
+        Args:
+            jobs: the jobs.
+            given: for each, True if the caller has chosen its id.
+        """
+        kinds, known = [(job.entrypoint, job.priority) for job in jobs], self._known_kinds
+        self._kinds += [known.setdefault(kind, kind) for kind in kinds]
+        self._ids.update((job.sequence, job.id) for job, own in zip(jobs, given, strict=True) if own)
+
+    def job(self, number: int, outcome: BulkAdded) -> Job:
+        """Return a job as it was added, without its payload and its other options.
+
+        Args:
+            number: of the job.
+            outcome: of its commit.
+        """
+        job_id, (entrypoint, priority) = self._ids.get(number), self._kinds[number - 1]
+        return job_of(
+            JobRecord(
+                bulk_id(number, self._rest) if job_id is None else job_id,
+                entrypoint,
+                b"",
+                JobStatus.QUEUED,
+                outcome.offset + number,
+                self._created_at,
+                priority,
+                attempt=0 if job_id is None else outcome.attempt,
+                attempts_before=0 if job_id is None else outcome.attempt,
+            )
+        )
+
+
+class EnqueuedJobs(Sequence[Job]):
+    """The jobs of a bulk enqueue, in the order in which they were given.
+
+    A new job is shown with its id, entrypoint, priority, place and time, but without its payload and its other options:
+    only the queue has them. A job that was there already is shown as it was.
+
+    Args:
+        given: the jobs.
+        outcome: of their commit.
+
+    Attributes:
+        existing: number of jobs that were not added, because their id or their unique key was taken.
+    """
+
+    def __init__(self, given: GivenJobs, outcome: BulkAdded) -> None:
+        self._given = given
+        self._outcome = outcome
+        self.existing = outcome.existing
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @property
+    def added(self) -> int:
+        """Number of jobs that were added."""
+        return len(self) - self.existing
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Job]: ...
+
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+        places = range(len(self))[index]
+        return self._job(places) if isinstance(places, int) else [self._job(place) for place in places]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(added={self.added}, existing={self.existing})"
+
+    def _job(self, place: int) -> Job:
+        alone = self._outcome.one_by_one.get(place + 1)
+        return self._given.job(place + 1, self._outcome) if alone is None else job_of(alone)

@@ -21,7 +21,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack
+from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack, RequeueStale, Sweep
 from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
 from jqueue.domain.operations.lookups import (
     AwaitResult,
@@ -48,7 +48,6 @@ from jqueue.domain.operations.operator import (
 from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
 from jqueue.domain.operations.rules import Configure, Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.operations.segments import DropRows, Merge, Spill
-from jqueue.domain.operations.stale import RequeueStale, Sweep
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.selection import Selection
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jqueue.domain.draft import Draft
+from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.fields import LARGEST
@@ -33,7 +33,6 @@ from jqueue.domain.limits import Limits, check_headers, check_name, check_priori
 from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import ENQUEUE, Verb
 
 LINE_BYTES = 240

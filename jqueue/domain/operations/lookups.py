@@ -20,8 +20,8 @@ from jqueue.domain.limits import check_name
 from jqueue.domain.models import NotLoaded
 from jqueue.domain.operations.base import OnJob, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.range_jobs import RangeClaim
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
+from jqueue.domain.segments import RangeClaim
 
 
 class Peek(Operation, frozen=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from jqueue.domain.draft import Draft, claimed_by
+from jqueue.domain.draft import Draft, claimed_by, take_space
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
 from jqueue.domain.job import JobRecord, JobStatus
@@ -17,7 +17,6 @@ from jqueue.domain.limits import Limits, check_name, check_payload, check_priori
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived, stored_bytes
 from jqueue.domain.rules import LIMITS
-from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import Verb
 
 CLOCKS_DIFFER = 60.0

@@ -20,10 +20,17 @@ from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
 from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Claims, Dequeue, count_claims, sought_names
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_range_back
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.domain.segment_index import SegmentIndex
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, Range, Segment, without
+from jqueue.domain.segments import (
+    CHUNK_ROWS,
+    RANGES_KEPT,
+    Range,
+    RangeClaim,
+    RangeFailure,
+    Segment,
+    SegmentIndex,
+    without,
+)
 from jqueue.domain.transitions import BulkMove, Verb
 
 Claiming = TypeVar("Claiming", bound=Claims)

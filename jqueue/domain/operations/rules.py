@@ -16,18 +16,28 @@ import msgspec
 from msgspec.structs import replace
 
 from jqueue.domain.cron import check_cron, last_until, next_after
-from jqueue.domain.draft import Draft
+from jqueue.domain.draft import Draft, check_rules_fit, take_space
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
 from jqueue.domain.fields import COUNT_MAX
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
-from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.enqueue import AddsJobs, Enqueue
-from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings, Schedule, Span
-from jqueue.domain.size_limit import check_rules_fit, take_space
+from jqueue.domain.rules import (
+    SETTINGS,
+    EntrypointRules,
+    QueueSettings,
+    Schedule,
+    Span,
+    as_shown,
+    is_behind,
+    next_time,
+    passed_by,
+    with_clock,
+    with_fired,
+)
 
 _NEEDS = {
     "dead_retention": "retention",

@@ -17,9 +17,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.disk import NOTES, Disk
 from jqueue.formats.dirq.folders import Folder, KnownElement, Listing, Stamp

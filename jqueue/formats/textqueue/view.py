@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
+from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.port import StoredJob
 from jqueue.formats.textqueue.journal import NO_STATE, Journal, MessageState
 from jqueue.formats.textqueue.open_file import OpenFile

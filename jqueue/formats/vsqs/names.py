@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
+from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.formats.times import microseconds
 from jqueue.formats.times import moment as from_microseconds
 

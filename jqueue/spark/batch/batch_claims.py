@@ -29,8 +29,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.ranges import ClaimRange
 from jqueue.domain.printable import counted
-from jqueue.domain.range_jobs import RangeClaim
-from jqueue.domain.segments import CHUNK_ROWS
+from jqueue.domain.segments import CHUNK_ROWS, RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare

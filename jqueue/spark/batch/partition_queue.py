@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from jqueue.core.claims import ClaimRegistry
-from jqueue.core.queue_options import QueueOptions
+from jqueue.core.queue_base import QueueOptions
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds

@@ -13,7 +13,7 @@ from collections.abc import Set as AnySet
 
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.range_jobs import RangeClaim, in_progress
+from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.worker.rows import Marks, Rows
 
 

@@ -19,8 +19,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of, record_of
 from jqueue.domain.operations import AllOrNothing, Operation
 from jqueue.domain.operations.ranges import EndRange
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
-from jqueue.domain.segments import FOLDER
+from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome, enqueue_of_plain
 from jqueue.spark.batch.partition_rows import PartitionRows

@@ -11,7 +11,7 @@ from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.domain.printable import counted
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome, OutcomeKind

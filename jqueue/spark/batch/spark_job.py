@@ -11,7 +11,7 @@ import pyarrow as pa
 from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job, record_of
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.spark.batch.task import JOBS, RESULTS_DDL, STAGED_DDL, BatchTask
 from jqueue.spark.tags import tagged
 

@@ -23,7 +23,7 @@ from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations import Operation
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.child import WorkInstructions

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from jqueue.core.blob.codec import parse_blob
-from jqueue.core.blob.history_objects import FOLDER, place_of
+from jqueue.core.blob.history import FOLDER, place_of
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError, StorageFatalError
 from jqueue.domain.header import Header

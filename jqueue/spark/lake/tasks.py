@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from msgspec import Raw
 
 from jqueue.connect import connect_storage
-from jqueue.core.blob.history_objects import Place, decode_object
+from jqueue.core.blob.history import Place, decode_object
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.events import EventColumns, columns_in

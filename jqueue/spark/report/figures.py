@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, JobStatus
-from jqueue.domain.operations.stale import STALE_ERROR
+from jqueue.domain.operations.ends import STALE_ERROR
 from jqueue.spark.report.columns import AGES, ATTEMPTS
 
 READ = (

@@ -21,9 +21,7 @@ from jqueue.core.observers import Observers
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.range_jobs import job_of_row
-from jqueue.domain.segment_index import SegmentIndex
-from jqueue.domain.segments import FOLDER, Range, Segment, Span
+from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex, Span, job_of_row
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.snapshot.counted_rows import CountedRows

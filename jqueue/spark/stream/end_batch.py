@@ -20,7 +20,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, StorageFatalError, shown
 from jqueue.domain.limits import Limits, check_result, cut_error
 from jqueue.domain.printable import counted
-from jqueue.domain.range_jobs import RangeFailure
+from jqueue.domain.segments import RangeFailure
 from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
 from jqueue.spark.staging import absolute
 from jqueue.spark.stream.offsets import HOLDERS, claim_of

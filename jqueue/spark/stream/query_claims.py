@@ -32,8 +32,7 @@ from jqueue.domain.operations import Dequeue, Operation
 from jqueue.domain.operations.lookups import Backlog, HeldBy, JobsInRanges, LastSequence, LookAtBacklog, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.printable import counted
-from jqueue.domain.range_jobs import RangeClaim
-from jqueue.domain.segments import CHUNK_ROWS, FOLDER
+from jqueue.domain.segments import CHUNK_ROWS, FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix

@@ -15,7 +15,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Operation
 from jqueue.domain.operations.ranges import EndRange
-from jqueue.domain.range_jobs import RangeClaim, RangeFailure
+from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes, encode_outcomes
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from jqueue.domain.job import JobStatus
-from jqueue.domain.range_jobs import RangeClaim
+from jqueue.domain.segments import RangeClaim
 from jqueue.spark.snapshot.segment_rows import NotesUnread, SegmentRows
 
 if TYPE_CHECKING:

@@ -1,0 +1,504 @@
+"""A call that names segments in one commit: jobs in them that may be in the queue already are given one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
+from jqueue.core.blob.segment_reader import DAMAGED
+from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups, StagedTask
+from jqueue.core.blob.segments import Segments
+from jqueue.core.engine import Engine
+from jqueue.core.tasks import in_turns
+from jqueue.core.values import ValueObjects
+from jqueue.domain.draft import enqueue_limit
+from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError, StorageError
+from jqueue.domain.header import Header
+from jqueue.domain.job import JobRecord
+from jqueue.domain.job_options import OnConflict
+from jqueue.domain.models import Job, job_of
+from jqueue.domain.operations import (
+    BulkAdded,
+    BulkConflicts,
+    Enqueue,
+    EnqueueSegments,
+    NewSegment,
+    Preparation,
+    StagedReceipt,
+    Transaction,
+)
+from jqueue.domain.operations.bulk import MOST_CONFLICTS, EnqueuedJobs, GivenJobs, Row, bulk_id, bulk_rest
+from jqueue.domain.operations.enqueue import LINE_BYTES, stored_bytes
+from jqueue.domain.printable import counted
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, SegmentIndex, staged_name
+from jqueue.domain.slices import LINES_PER_SLICE
+from jqueue.ports.log import logger_of
+
+CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
+"""The error of a commit that added nothing, if that was not known in time for another try."""
+
+CHUNKS_AT_ONCE = 16
+"""Number of chunks of a segment that are read at once."""
+
+
+class SegmentCommit:
+    """A call that names segments in one commit.
+
+    Args:
+        engine: will commit it.
+        segments: the segments of the engine.
+        objects: repeats requests that fail.
+        preparation: has the limits of the queue.
+        seconds: time within which the store must take an object.
+        on_conflict: see `Enqueue`.
+
+    Attributes:
+        until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        segments: Segments,
+        objects: ValueObjects,
+        preparation: Preparation,
+        seconds: float,
+        on_conflict: OnConflict = "return",
+    ) -> None:
+        self._engine = engine
+        self._segments, self._sizes = segments, segments.writer.sizes
+        self._objects = objects
+        self._preparation = preparation
+        self._seconds = seconds
+        self._on_conflict = on_conflict
+        self._modes: dict[int, OnConflict] = {}  # of jobs with another one, by their numbers in the call
+        self.until = math.inf
+        self._few_given = 0  # number of jobs that were never in segments
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds within which the next answer of the store must come."""
+        return max(0.0, min(self._seconds, self.until - asyncio.get_running_loop().time()))
+
+    async def ready(self, operation: EnqueueSegments) -> EnqueueSegments:
+        """Return the operation for its first try.
+
+        Raises:
+            InvalidJobError: too many jobs must be added one by one.
+            StorageError: the store failed.
+        """
+        self._few_given = len(operation.one_by_one)
+        return await self._compared(await self._pulled(operation, await in_turns(operation.among_themselves())))
+
+    async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
+        """Return the operation for another try. Errors are as for `ready`."""
+        return await self._compared(await self._pulled(operation, why.rows))
+
+    async def _compared(self, operation: EnqueueSegments) -> EnqueueSegments:
+        """Compare hashes with those of segments in the queue, with turns for the event loop.
+
+        The commit does the same for segments that are new by then, or whose index could not be read.
+        """
+        if any(each.index is not None for each in operation.segments):
+            rows, reader = self._engine.draft.jobs.rows, self._segments.reader
+            for name, segment in list(rows.segments.items()):
+                index = rows.indexes.get(name)
+                if index is None:
+                    read = partial(reader.index, name, segment)
+                    try:
+                        index = await self._objects.retried(read, self.seconds_left, reads=True)
+                    except DAMAGED:
+                        continue
+                    self._engine.draft.jobs.rows.load_index(name, index)
+                await in_turns(operation.comparing(name, index))
+        return operation
+
+    async def _pulled(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
+        """Return the operation with the jobs of some rows one by one."""
+        if not rows:
+            return operation
+        if len(operation.one_by_one) - self._few_given + len(rows) > MOST_CONFLICTS:
+            raise InvalidJobError(
+                f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
+                "in the call: split the call into smaller ones, or leave these jobs out"
+            )
+        found = {}
+        for each in operation.segments:
+            wanted = {row for name, row in rows if name == each.name}
+            async for row, job in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
+                if row in wanted:
+                    found[each.name, row] = self._single(job, each.given, each.behind)
+        return operation.pulling(found)
+
+    def _single(self, job: JobRecord, given: bool, behind: int = 0) -> tuple[int, Enqueue]:
+        """Return the number of a job in the call, and the enqueue that adds it.
+
+        Args:
+            job: the job.
+            given: True if the caller has chosen its id.
+            behind: number to add to its own number.
+        """
+        number, most = behind + job.sequence, self._preparation.limits.enqueue_bytes
+        return number, Enqueue.of(job, given, self._modes.get(number, self._on_conflict), most)
+
+    async def _jobs_of(
+        self, new: NewSegment, chunks: Iterable[int] | None = None
+    ) -> AsyncIterator[tuple[int, JobRecord]]:
+        """Yield the number and the job of each row in some chunks of a new segment, or in all."""
+        reader, name, segment = self._segments.reader, new.name, new.segment
+        numbers = sorted(range(segment.chunks) if chunks is None else chunks)
+        if not numbers:
+            return
+        index = new.index or await self._index_of(new)
+        for first in range(0, len(numbers), CHUNKS_AT_ONCE):
+            read = partial(reader.chunks, name, segment, index, numbers[first : first + CHUNKS_AT_ONCE])
+            for _, rows in await self._objects.retried(read, self.seconds_left, reads=True):
+                for found in rows:
+                    yield found
+
+    async def _index_of(self, new: NewSegment) -> SegmentIndex:
+        read = partial(self._segments.reader.index, new.name, new.segment)
+        return await self._objects.retried(read, self.seconds_left, reads=True)
+
+    async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
+        """Write the rows of several segments of a group again, as few large segments."""
+        of_group: dict[Group, list[NewSegment]] = {}
+        for each in new:
+            group = Group(each.segment.entrypoint, each.segment.scheduled, each.given, each.created_at)
+            of_group.setdefault(group, []).append(each)
+        joined: list[NewSegment] = []
+        jobs = JobGroups(STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
+        for group, several in of_group.items():
+            if len(several) == 1:
+                joined += several
+                continue
+            for each in several:
+                async for _, job in self._jobs_of(each):
+                    jobs.extend(group, [job.evolve(sequence=each.behind + job.sequence) if each.behind else job])
+                    for full in jobs.full():
+                        joined.append(await self._written(*full))
+            for rest in jobs.rest():
+                joined.append(await self._written(*rest))
+        return joined
+
+    async def _written(self, group: Group, jobs: list[JobRecord]) -> NewSegment:
+        """Encode and store a new segment."""
+        return await self._create(group, await self._encoded(group, jobs))
+
+    async def _encoded(self, group: Group, jobs: list[JobRecord]) -> EncodedSegment:
+        """Encode jobs as a segment, and forget them."""
+        rows = self._sizes.chunk_rows
+        encoding = encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows)
+        encoded = await in_turns(encoding)
+        jobs.clear()
+        return encoded
+
+    async def _create(self, group: Group, encoded: EncodedSegment) -> NewSegment:
+        content, entry, index, _ = encoded
+        name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
+        may_be_there = group.given or entry.keys
+        return NewSegment(name, entry, index if may_be_there else None, group.given, created_at=group.created_at)
+
+
+BUFFER_BYTES = 32 << 20
+"""Bytes of the rows of all entrypoints above which the largest group of them is written."""
+
+MOST_SEGMENTS = SEGMENTS_KEPT // 2
+"""Number of new segments above which those of each group are joined."""
+
+
+class BulkEnqueue(SegmentCommit):
+    """The jobs of one bulk enqueue.
+
+    Args:
+        engine: will commit it.
+        segments: the segments of the engine.
+        objects: stores large payloads.
+        preparation: completes the jobs.
+        seconds: time within which the store must take an object.
+    """
+
+    def __init__(
+        self, engine: Engine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+    ) -> None:
+        super().__init__(engine, segments, objects, preparation, seconds)
+        now, rest = engine.now(), bulk_rest(preparation.new_id())
+        self._given = GivenJobs(rest, now)
+        self._prepared = 0  # number of jobs
+        self._preparation = replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
+        self._created_at, self._before = now, now + objects.named_within
+        self._groups = JobGroups(self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
+        self._few: list[tuple[int, Enqueue]] = []
+        self._new: list[NewSegment] = []
+        self._creating: asyncio.Task[NewSegment] | None = None
+        self._whole: list[tuple[JobRecord, bool]] | None = []  # the jobs, and True for each with a given id
+        self._whole_bytes = 0
+
+    # Encoding
+
+    async def feed(self, jobs: Sequence[Enqueue]) -> None:
+        """Take more jobs.
+
+        Raises:
+            InvalidJobError: a job is wrong, or is no `Enqueue`.
+            StorageError: the store failed.
+        """
+        for first in range(0, len(jobs), LINES_PER_SLICE):
+            several = [self._new_job(job) for job in jobs[first : first + LINES_PER_SLICE]]
+            contents = [new.payload for new in several]
+            self._add(await self._stored(several), contents)
+            for full in self._groups.full():
+                await self._begin(*full)
+            await asyncio.sleep(0)
+
+    def _new_job(self, job: Enqueue) -> Enqueue:
+        if not isinstance(job, Enqueue):
+            raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
+        self._prepared += 1
+        return job.prepared(self._preparation)
+
+    async def _stored(self, jobs: list[Enqueue]) -> list[Enqueue]:
+        """Return jobs with the objects of their large payloads, which are stored."""
+        if not any(new.apart for new in jobs):
+            return jobs
+        stored, _ = await self._objects.store(jobs, self.seconds_left)
+        for each in stored:
+            if isinstance(each, JQueueError):
+                raise each
+        return [new for new in stored if isinstance(new, Enqueue)]
+
+    def _add(self, several: Sequence[Enqueue], contents: Sequence[Any]) -> None:
+        """Add jobs to their groups.
+
+        Args:
+            several: the jobs, whose large payloads are stored.
+            contents: their payloads.
+        """
+        first, given = len(self._given) + 1, [new.job_id is not None for new in several]
+        jobs = [new.job(number, self._created_at) for number, new in enumerate(several, first)]
+        self._given.add(jobs, given)
+        self._groups.add(jobs, given)
+        for number, new in enumerate(several, first):
+            if new.on_conflict != self._on_conflict:
+                self._modes[number] = new.on_conflict
+        if self._whole is not None:
+            payloads = [content if isinstance(content, bytes) else b"" for content in contents]
+            whole = zip(jobs, payloads, given, strict=True)
+            self._whole += [(job.evolve(payload=payload), own) for job, payload, own in whole]
+            self._whole_bytes += sum(map(len, payloads))
+            limits = self._preparation.limits
+            if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:
+                self._whole = None
+
+    # Writing
+
+    async def _begin(self, group: Group, jobs: list[JobRecord]) -> None:
+        """Encode the jobs of a group, while the segment before it is stored, and begin to store them."""
+        encoded = await self._encoded(group, jobs)
+        await self._created()
+        self._creating = asyncio.create_task(self._create(group, encoded))
+
+    async def _created(self) -> None:
+        """Wait until the segment that is being stored exists."""
+        if self._creating is not None:
+            creating, self._creating = self._creating, None
+            try:
+                self._new.append(await creating)
+            finally:
+                creating.cancel()
+
+    async def end(self) -> None:
+        """Cancel the segment that is being stored. Stored segments are litter if no commit names them."""
+        if self._creating is not None:
+            self._creating.cancel()
+            await asyncio.wait([self._creating])
+
+    # The commit
+
+    async def operation(self) -> EnqueueSegments:
+        """Store the rest of the jobs but for the few that enter the blob. Return the operation that adds all."""
+        room = self._sizes.hot_bytes or 0
+        for group, jobs in self._groups.rest():
+            size = sum(LINE_BYTES + len(job.payload) for job in jobs)
+            if len(jobs) < self._sizes.fewest_rows and (size <= room or len(self._new) >= MOST_SEGMENTS):
+                room -= size
+                self._few += [self._single(job, group.given) for job in jobs]
+            else:
+                await self._begin(group, jobs)
+        await self._created()
+        new = self._new if len(self._new) <= MOST_SEGMENTS else await self._joined(self._new)
+        few = sorted(self._few, key=lambda pair: pair[0])
+        number, features = len(self._given), frozenset(self._groups.features)
+        return await self.ready(EnqueueSegments(number, self._created_at, new, few, self._before, features))
+
+    def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs:
+        """Return the answer to the caller: a list of whole jobs if they are few.
+
+        Raises:
+            DeadlineExceededError: nothing was added by a commit whose outcome was unknown for a while.
+        """
+        if isinstance(outcome, BulkConflicts):
+            raise DeadlineExceededError(CONFLICTS_LATE)
+        if self._whole is None:
+            return EnqueuedJobs(self._given, outcome)
+        return [job_of(self._whole_job(job, given, outcome)) for job, given in self._whole]
+
+    @staticmethod
+    def _whole_job(job: JobRecord, given: bool, outcome: BulkAdded) -> JobRecord:
+        known, sequence = outcome.one_by_one.get(job.sequence), outcome.offset + job.sequence
+        if known is not None:
+            return known.evolve(payload=job.payload) if known.sequence == sequence else known
+        attempt = outcome.attempt if given else 0
+        return job.evolve(sequence=sequence, attempt=attempt, attempts_before=attempt)
+
+
+logger = logger_of("jqueue")
+
+KEPT_FREE = SEGMENTS_KEPT // 8
+"""Number of entries of the manifest that a bulk enqueue leaves free, if it can."""
+
+
+class SegmentsGoneError(StorageError):
+    """Staged segments do not exist."""
+
+
+class StagedCommit(SegmentCommit):
+    """The commit of segments that tasks have staged.
+
+    Args:
+        engine: will commit it.
+        segments: the segments of the engine.
+        objects: repeats requests that fail.
+        preparation: has the limits of the queue.
+        seconds: time within which the store must answer each request.
+        staged: the segments, by task.
+        transaction: the identity of the write.
+        on_conflict: see `Enqueue`.
+
+    Attributes:
+        jobs: number of jobs.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        segments: Segments,
+        objects: ValueObjects,
+        preparation: Preparation,
+        seconds: float,
+        staged: Sequence[StagedTask],
+        transaction: Transaction,
+        on_conflict: OnConflict,
+    ) -> None:
+        super().__init__(engine, segments, objects, preparation, seconds, on_conflict)
+        self.jobs = sum(task.jobs for task in staged)
+        self.named_within = STAGED_NAMED_WITHIN
+        self._staged = staged
+        self._transaction = transaction
+        self._there: set[str] = set()
+
+    async def operation(self) -> EnqueueSegments:
+        """Return the operation that adds all jobs.
+
+        Raises:
+            SegmentsGoneError: staged segments do not exist.
+            StorageError: the store failed.
+            InvalidJobError: too many unique keys are taken.
+        """
+        new, now = self._numbered(), self._engine.now()
+        await self._check_presence(new)
+        begun = min((each.created_at or now for each in new), default=now)
+        before = min(now + self._objects.named_within, begun + self.named_within)
+        one_by_one = await self._few_jobs(new)
+        if one_by_one:
+            new = []
+        elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
+            new = await self._joined(new)
+        new = [replace(each, index=await self._index_of(each)) if each.segment.keys else each for each in new]
+        features = frozenset().union(*(task.features for task in self._staged))
+        operation = EnqueueSegments(self.jobs, min(begun, now), new, one_by_one, before, features, self._transaction)
+        return await self.ready(operation)
+
+    def outcome(self, results: Sequence[BulkAdded | BulkConflicts | StagedReceipt]) -> StagedReceipt:
+        """Return the receipt of a commit whose outcome was unknown for a while.
+
+        Raises:
+            DeadlineExceededError: nothing was added.
+        """
+        [found] = results
+        if isinstance(found, BulkConflicts):
+            raise DeadlineExceededError(CONFLICTS_LATE)
+        return self.receipt(found)
+
+    def receipt(self, outcome: BulkAdded | StagedReceipt) -> StagedReceipt:
+        """Return the receipt of a commit that added the jobs, or had nothing to add."""
+        if isinstance(outcome, StagedReceipt):
+            return outcome
+        return StagedReceipt(self.jobs - outcome.existing, outcome.existing, version=outcome.version)
+
+    async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, Enqueue]]:
+        """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""
+        if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
+            return []
+        jobs = [(job, each.behind) for each in new async for _, job in self._jobs_of(each)]
+        most = self._preparation.limits.enqueue_bytes
+        room = enqueue_limit(self._engine.draft, most) - self._engine.draft.taken_bytes
+        if sum(stored_bytes(job) for job, _ in jobs) > room:
+            return []
+        found = [self._single(job, False, behind) for job, behind in jobs]
+        return sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
+
+    def _numbered(self) -> list[NewSegment]:
+        """Return the segments, with the number of jobs of the tasks before each."""
+        new, behind = [], 0
+        for task in self._staged:
+            new += [replace(each, behind=behind) for each in task.segments]
+            behind += task.jobs
+        return new
+
+    async def _check_presence(self, new: Sequence[NewSegment]) -> None:
+        """Check that all segments exist: a commit that names a missing one would lose its jobs."""
+        prefix = FOLDER + staged_name(self._transaction.app_id, self._transaction.version, "")
+        listed = await self._objects.retried(
+            lambda: self._objects.storage.list_beside(prefix), self.seconds_left, reads=True
+        )
+        there = {entry.suffix: entry.size for entry in listed}
+        self._there = set(there)
+        gone = [each for each in new if there.get(FOLDER + each.name) != each.segment.bytes]
+        if gone:
+            raise SegmentsGoneError(
+                f"{len(gone)} of {counted(len(new), 'staged segment')} are gone: they were removed, or tasks ran on "
+                "machines that do not share the store (a file is on one machine)"
+            )
+
+    async def remove_others(self, operation: EnqueueSegments) -> None:
+        """Remove the segments of the transaction that its commit did not need: of repeated tasks, or copied ones.
+
+        Nothing will ever name them, as the transaction is done. If they cannot be removed, they go by age.
+        """
+        await self._remove(self._there - {FOLDER + each.name for each in operation.segments})
+
+    async def remove_own(self, header: Header) -> None:
+        """Remove these segments, unless the queue names them: their transaction was done before.
+
+        Args:
+            header: of a version that was read after that. The draft of the engine may be older, or empty.
+        """
+        record = header.transactions.get(self._transaction.app_id)
+        if record is None or record.version < self._transaction.version:
+            return
+        own = {each.name for task in self._staged for each in task.segments}
+        await self._remove({FOLDER + name for name in own - header.segments.keys() - header.retired.keys()})
+
+    async def _remove(self, suffixes: set[str]) -> None:
+        try:
+            async with asyncio.timeout(self.seconds_left):
+                await self._objects.remove(sorted(suffixes))
+        except (JQueueError, OSError, TimeoutError) as error:
+            logger.warning("staged segments that are no longer needed are removed later: %s", error)
