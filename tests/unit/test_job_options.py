@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobQueue
+from jqueue.domain.draft import Draft
 from jqueue.domain.job_options import OPTIONS, SCHEDULE_OPTIONS
-from jqueue.domain.operations import Enqueue, SetSchedule, decode_operation, encode_operation
+from jqueue.domain.models import QueueState
+from jqueue.domain.operations import Ack, Dequeue, Enqueue, SetSchedule, decode_operation, encode_operation
 from jqueue.sync import SyncQueue
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
@@ -42,6 +44,21 @@ def test_an_enqueue_is_a_value_whose_options_become_json_and_come_back():
     assert [option.default for option in SCHEDULE_OPTIONS.values()] == [
         getattr(entry, name) for name in SCHEDULE_OPTIONS
     ]
+
+
+def test_an_operation_that_is_applied_to_a_state_is_checked_and_completed_first():
+    state, now = QueueState(), datetime(2026, 1, 1, tzinfo=UTC)
+    wrongs: list[Any] = [Enqueue("e"), Enqueue("", job_id="a"), Enqueue("e", job_id="a", priority=2**31), Ack("a")]
+    for wrong in wrongs:
+        with pytest.raises(InvalidJobError):
+            wrong.apply(state, now)
+    state, job = Enqueue("e", job_id="a", unique_key="k", unique_for=timedelta(hours=1)).apply(state, now)
+    assert ("a", 3600.0) == (job.id, job.unique_for)
+    state, [job] = Dequeue().apply(state, now)
+    state, _ = Ack(job).apply(state, now)
+    assert ((), {"a": 1}) == (state.jobs, state.finished)
+    with pytest.raises(InvalidJobError, match="job_id"):
+        Enqueue("e").change(Draft(state), now)
 
 
 @pytest.mark.parametrize("option", BOUND, ids=lambda each: each.name)

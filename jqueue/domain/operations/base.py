@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import msgspec
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import JQueueError
-from jqueue.domain.job import Claim, JobRecord, StoredObject
+from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
@@ -161,11 +161,15 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     def apply(self, state: QueueState, now: datetime) -> tuple[QueueState, Any]:
         """Apply the transition to a value: return the next state and the result. Only a commit changes the version.
 
+        The arguments are checked and completed as a queue with default limits would do, but no new id is drawn.
+
         Raises:
             JQueueError: the operation is refused.
         """
+        drawn = getattr(self, "new_id", "")  # of an enqueue that was prepared before
+        preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), lambda: drawn, _claim_of)
         draft = Draft(state)
-        result = self.change(draft, now)
+        result = self.prepared(preparation).change(draft, now)
         return (draft.freeze() if draft.changed else state), for_callers(result)
 
     def __repr__(self) -> str:
@@ -190,6 +194,12 @@ class OnJob(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job."""
         return (self.job_id,)
+
+
+def _claim_of(reference: JobReference) -> Claim:
+    if isinstance(reference, str):
+        raise InvalidJobError("an operation that is applied to a state needs a job or its claim, not a bare id")
+    return reference.claim if isinstance(reference, Job) else reference
 
 
 def _id_of(reference: JobReference) -> str:
