@@ -344,13 +344,14 @@ class StoreEngine:
         now_seen = frozenset((place, *comparable(job)) for job, place in kept)
         if now_seen != self._last_seen:
             self._version, self._last_seen = self._version + 1, now_seen
+        version = self._version  # another view may count on while this one waits
         absent = not jobs and await self.is_absent()
-        etag = "absent" if absent else str(self._version)
+        etag = "absent" if absent else str(version)
         if etag == known:
             return None
         size = sum(len(job.payload) for job in jobs)
-        state = Header(version=self._version)
-        return QueueView(state, {job.id: job for job in jobs}, size=size, taken=size, etag=etag, absent=absent)
+        header = Header(version=version)
+        return QueueView(header, {job.id: job for job in jobs}, size=size, taken=size, etag=etag, absent=absent)
 
     def _scan(self, anyway: bool) -> tuple[list[StoredJob], int] | None:
         """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.

@@ -41,6 +41,26 @@ async def test_of_two_queues_that_race_for_an_element_of_dirq_one_gets_it(kind, 
     assert () == (await winner.read_state()).jobs
 
 
+async def test_of_two_views_at_once_the_older_has_no_etag_of_the_newer(tmp_path):
+    other, scans = open_queue("elements", tmp_path), []
+
+    class Scanned(Raced):
+        def scan(self, now):
+            scans.append(now)
+            if len(scans) == 2:
+                self._race()
+            return self._store.scan(now)
+
+    def race():
+        asyncio.run(other.enqueue("work", b"payload"))
+
+    async with StoreQueue(Scanned(open_queue("elements", tmp_path).store, race)) as queue:
+        older, newer = await asyncio.gather(queue.view(), queue.view())
+        assert [0, 1] == [len(each.records) for each in (older, newer)]
+        assert older.header.version < newer.header.version
+        assert 1 == len((await queue.view(older)).records)
+
+
 def appended(path):
     with open(path, "ab") as file:
         file.write(b"-theirs\n")
