@@ -20,7 +20,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations import Ack, AllOrNothing, Enqueue, Guarded
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -248,3 +248,20 @@ async def test_a_queue_that_ends_jobs_with_objects_collects_every_ten_minutes():
         await do_a_job(LARGE)
         assert 2 == storage.listings
         assert 1 == len(await suffixes(storage))
+
+
+async def test_an_operation_inside_another_keeps_its_large_values_and_none_is_lost():
+    storage = InMemoryStorage(clock=FakeClock())
+    async with queue_on(storage) as queue:
+        await queue.enqueue("work", keep_result=60)
+        [job] = await queue.dequeue("work")
+        too_large, both = (
+            AllOrNothing((Ack(job, "r" * 70_000),)),
+            AllOrNothing((Enqueue("next", LARGE), Ack(job, "r" * 200))),
+        )
+        [error] = await queue.apply_each(too_large)
+        await queue.apply_each(both, Guarded(Enqueue("next", LARGE)))
+        assert isinstance(error, InvalidJobError)
+        assert "r" * 200 == await queue.result(job.id)
+        assert [LARGE] * 2 == [each.payload for each in await queue.dequeue("next", batch_size=2)]
+        assert [] == await suffixes(storage)

@@ -6,6 +6,7 @@ defaults. Bytes are base64, times are RFC 3339, a claim is an array of the job's
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache, reduce
@@ -78,9 +79,9 @@ class Guarded(Operation, frozen=True):
     schedule: Schedule | None = None
 
     def prepared(self, preparation: Preparation) -> Guarded:
-        """Return the operation with the guarded one checked."""
+        """Return the operation with the guarded one checked. A large value of that one stays in it."""
         job = self.job if self.job is None or isinstance(self.job, JobRecord) else record_of(self.job)
-        return replace(self, operation=self.operation.prepared(preparation), job=job)
+        return replace(self, operation=self.operation.prepared(_inline(preparation)), job=job)
 
     def needs(self, claim_timeout: float) -> Iterable[str]:
         """Return the needs of the guarded operation."""
@@ -130,6 +131,11 @@ class Guarded(Operation, frozen=True):
         return self.operation.may_miss(result)
 
 
+def _inline(preparation: Preparation) -> Preparation:
+    """Return the preparation of an operation inside another: only the outer one could name an object."""
+    return dataclasses.replace(preparation, object_bytes=None)
+
+
 def _without_place(job: JobRecord) -> JobRecord:
     """Return a job without its heartbeat and without its place, which a reader may have numbered."""
     return job.evolve(heartbeat_at=None, sequence=0)
@@ -154,8 +160,9 @@ class AllOrNothing(Operation, frozen=True):
     operations: tuple[Inner, ...]
 
     def prepared(self, preparation: Preparation) -> AllOrNothing:
-        """Return it with each operation checked."""
-        return AllOrNothing(tuple(operation.prepared(preparation) for operation in self.operations))
+        """Return it with each operation checked. Their large values stay in them."""
+        inline = _inline(preparation)
+        return AllOrNothing(tuple(operation.prepared(inline) for operation in self.operations))
 
     def change(self, draft: Draft, now: datetime) -> list[Any]:
         """Do the operations in order. The first refusal is the error of all, and the caller takes all of them back."""
