@@ -519,8 +519,10 @@ class QueueBase(SupportsApply, SupportsWorkers):
     async def _close(self, reason: str, seconds: float) -> None:
         """Take no more calls, and finish those under way within some seconds."""
         if self._collector is not None:
-            await self._collector.end()
+            await self._collector.end()  # it commits, and the writer would wait for that
         await self._writer.close(reason, seconds)
+        if self._collector is not None:
+            await self._collector.end()  # begun by the last commits
         await self._release()
 
 

@@ -265,3 +265,33 @@ async def test_an_operation_inside_another_keeps_its_large_values_and_none_is_lo
         assert "r" * 200 == await queue.result(job.id)
         assert [LARGE] * 2 == [each.payload for each in await queue.dequeue("next", batch_size=2)]
         assert [] == await suffixes(storage)
+
+
+async def test_a_closed_queue_has_no_collection_that_its_last_commit_began():
+    class Gated(InMemoryStorage):
+        def __init__(self):
+            super().__init__(clock=FakeClock())
+            self.writing, self.gate, self.listing = asyncio.Event(), asyncio.Event(), False
+
+        async def write(self, *arguments, **options):
+            self.writing.set()
+            await self.gate.wait()
+            return await super().write(*arguments, **options)
+
+        async def list_beside(self, prefix):
+            self.listing = True
+            await asyncio.Event().wait()
+
+    storage = Gated()
+    storage.gate.set()
+    async with queue_on(storage) as queue:
+        await queue.enqueue("work", LARGE)
+        [job] = await queue.dequeue("work")
+        storage.writing.clear()
+        storage.gate.clear()
+        acked = asyncio.ensure_future(queue.ack(job))
+        await storage.writing.wait()
+        asyncio.get_running_loop().call_soon(storage.gate.set)  # while the queue closes
+    await acked
+    assert storage.listing
+    assert [] == [task for task in asyncio.all_tasks() if task.get_name() == "jqueue-collection"]
