@@ -205,7 +205,7 @@ class Turn:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._ended = False
+        self._joined = self._ended = False
 
     def join(self, like: os.stat_result) -> None:
         """Open the file.
@@ -222,6 +222,7 @@ class Turn:
         try:
             share_alike(like, descriptor, status)
         finally:
+            self._joined = True
             if self._ended:
                 _unlock(self)
 
@@ -239,10 +240,14 @@ class Turn:
                 begun = clock.monotonic()
 
     def end(self) -> None:
-        """End the turn, or the wait for it. This may be called from another thread, and costs no time."""
+        """End the turn, or the wait for it. This may be called from another thread, and costs no time.
+
+        While `join` still uses the file, it is `join` that closes it: another file could have its number by then.
+        """
         self._ended = True
-        with suppress(OSError):
-            _unlock(self)
+        if self._joined:
+            with suppress(OSError):
+                _unlock(self)
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 
@@ -96,6 +97,26 @@ async def test_a_wait_cancelled_at_any_moment_leaves_no_turn_behind(tmp_path, re
             async with storage.turn():
                 pass
         assert asyncio.get_running_loop().time() - begun < 3 * file_lock.LONGEST_WAIT
+
+
+def test_a_turn_that_ends_while_it_is_joined_changes_no_mode_of_another_file(tmp_path):
+    """Its file was closed in the middle of `join`, and the mode of the next file with the same number changed."""
+    queue, others = tmp_path / "queue.json", list[int]()
+    queue.touch(0o666)
+    turn = file_lock.Turn(str(tmp_path / "line"))
+
+    class Status:
+        """The status of the data file, read by `join`: at that moment, its caller is cancelled."""
+
+        def __getattr__(self, name):
+            if not others:
+                turn.end()
+                others.append(os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT, 0o600))
+            return getattr(os.stat(queue), name)
+
+    turn.join(cast("os.stat_result", Status()))
+    assert 0o600 == os.fstat(others[0]).st_mode & 0o777
+    os.close(others[0])
 
 
 async def _turns(storage):
