@@ -90,6 +90,17 @@ async def test_the_object_stays_small_while_jobs_are_enqueued_quickly(storage):
 
 
 @in_virtual_time
+async def test_few_large_jobs_among_many_small_ones_of_other_entrypoints_are_spilled(storage):
+    async with queue_on(storage, bulk_jobs=1000) as queue:
+        for entrypoint in range(40):
+            await queue.enqueue_many([Enqueue(f"small {entrypoint}") for _ in range(3)])
+        await queue.enqueue_many(jobs(4, 45_000))
+        state = await rested(queue)
+        assert [("a", 4)] == [(segment.entrypoint, segment.waiting) for segment in state.segments.values()]
+    assert storage.sizes[-1] < HOT
+
+
+@in_virtual_time
 async def test_jobs_that_pass_through_a_deep_queue_are_written_and_read_a_few_times(storage):
     async with queue_on(storage) as queue:
         for _ in range(3):

@@ -24,6 +24,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.operations import perform
+from jqueue.domain.operations.enqueue import stored_bytes
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment, SegmentIndex, sorting, with_tries
@@ -259,7 +260,7 @@ class SegmentWriter:
         number = min(math.ceil(waiting * (1 - hot_bytes / 4 / taken)), self.sizes.most_rows)
         scheduled, chosen = await in_turns(_last_of(jobs, number, self._now()), self._spill_turn)
         are_few = len(chosen) < min(number, self.sizes.fewest_rows)
-        if are_few and 4 * len(chosen) * taken <= hot_bytes * waiting:
+        if are_few and 4 * sum(map(stored_bytes, chosen)) <= hot_bytes:
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
         encoding = encoding_segment(chosen, scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
