@@ -59,7 +59,7 @@ class SegmentCommit:
         on_conflict: see `Enqueue`.
 
     Attributes:
-        until: time by which the call must end, on the clock of the event loop; infinite while jobs still come.
+        until: time by which the call must end, on the clock of the event loop; infinite while jobs come and are stored.
     """
 
     def __init__(
@@ -335,6 +335,8 @@ class BulkEnqueue(SegmentCommit):
         new = self._new if len(self._new) <= MOST_SEGMENTS else await self._joined(self._new)
         few = sorted(self._few, key=lambda pair: pair[0])
         number, features = len(self._given), frozenset(self._groups.features)
+        if self.until == math.inf:
+            self.until = asyncio.get_running_loop().time() + self._seconds
         return await self.ready(EnqueueSegments(number, self._created_at, new, few, self._before, features))
 
     def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs:

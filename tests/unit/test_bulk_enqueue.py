@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
+from jqueue.core.blob.segment_object import encoding_segment
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
-from jqueue.domain.job import JobStatus
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.operations import EnqueueSegments, NewSegment
+from jqueue.domain.slices import exhaust
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
-from jqueue.testing.virtual_time import VirtualClock
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
@@ -22,6 +25,14 @@ both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 def store():
     return FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+
+
+class Slow(FaultyObjects):
+    """Takes a second for each object."""
+
+    async def create_object(self, suffix, content):
+        await asyncio.sleep(1)
+        await super().create_object(suffix, content)
 
 
 def queue_on(storage, kind=DirectQueue, *, batch_size=20, **sizes):
@@ -76,6 +87,14 @@ async def test_the_deadline_counts_from_the_end_of_an_async_iterable_which_may_n
         with pytest.raises(DeadlineExceededError, match="stored too long ago"):
             await queue.enqueue_many(slowly(timedelta(minutes=46).total_seconds()))
         assert 300 == await depth(queue)
+
+
+@in_virtual_time
+async def test_the_deadline_counts_from_the_moment_when_all_segments_are_stored():
+    storage = Slow(InMemoryStorage(clock=VirtualClock()))
+    async with queue_on(storage) as queue:
+        jobs = [Enqueue(f"kind {number % 30}", b"") for number in range(300)]
+        assert 300 == (await queue.enqueue_many(jobs, deadline=5)).added, "30 segments, and a second for each"
 
 
 @in_virtual_time
@@ -210,6 +229,28 @@ async def test_rows_with_chosen_ids_begin_above_the_attempts_that_are_forgotten(
         assert floor + 1 <= (await queue.read_state(hot=True)).attempt_floor
         events = [event async for event in queue.history() if event.jobs in (10, 50)]
         assert {floor, floor + 1, 0} == {event.attempt for event in events}
+
+
+@in_virtual_time
+async def test_the_answer_has_the_attempts_above_those_of_a_job_that_the_same_call_replaces():
+    async with queue_on(store()) as queue:
+        await queue.enqueue("work", job_id="old", unique_key="key")
+        [job] = await queue.dequeue()
+        await queue.nack(job, charge=False)
+        replacing = Enqueue("work", unique_key="key", on_conflict="replace")
+        added = await queue.enqueue_many([replacing, *numbered(range(50))])
+        kept = {job.id: (job.attempt, job.attempts_before) async for job in queue.iterate_jobs()}
+        assert (1, 1) == kept["id 7"]
+        assert kept == {job.id: (job.attempt, job.attempts_before) for job in added}
+
+
+def test_many_rows_with_ids_that_are_there_are_compared_a_few_at_a_time():
+    jobs = [JobRecord(f"id {number}", "work", b"", JobStatus.QUEUED, number + 1, EPOCH) for number in range(8192)]
+    _, entry, index, _ = exhaust(encoding_segment(jobs, scheduled=False))
+    operation = EnqueueSegments(len(jobs), EPOCH, [NewSegment("new", entry, index, True)], (), EPOCH)
+    assert sum(1 for _ in operation.comparing("there", index)) >= 8
+    [(new, rows, others)] = operation.pairs["there"]
+    assert ("new", list(range(8192)), rows) == (new, sorted(rows), others)
 
 
 @in_virtual_time

@@ -95,7 +95,7 @@ class ProducerVerbs(QueueBase, Producer):
     async def _enqueue_bulk(
         self, first: _First, others: AsyncIterator[Sequence[Enqueue]], seconds: float
     ) -> Sequence[Job]:
-        """Enqueue any number of jobs in one commit. The deadline counts from the end of `others`."""
+        """Enqueue any number of jobs in one commit. The deadline counts from the moment when `others` are stored."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         if not self._engine.loaded:
@@ -111,7 +111,6 @@ class ProducerVerbs(QueueBase, Producer):
             if not first.complete:
                 async for several in others:
                     await bulk.feed(several)
-                bulk.until = loop.time() + seconds
             return await bulk.operation()
 
         try:

@@ -7,6 +7,7 @@ number, so that a write is done whole or not at all, however often it is repeate
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from jqueue.domain.segments import (
     size_of,
     without,
 )
-from jqueue.domain.slices import Slices, exhaust
+from jqueue.domain.slices import JOBS_PER_SLICE, Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
 
 TRANSACTION_KEPT = timedelta(days=30)
@@ -131,6 +132,9 @@ MOST_CONFLICTS = 10_000
 Row = tuple[str, int]
 """The name of a new segment, and the number of a row in it."""
 
+Pairs = tuple[str, "array[int]", "array[int]"]
+"""The name of a new segment, rows of it, and for each the number of a row of a segment in the queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
@@ -218,7 +222,7 @@ class EnqueueSegments(Operation, frozen=True):
         features: the critical features that the jobs in the segments need.
         transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
         pairs: by the name of a segment in the queue, each row of a new segment that shares a hash with a row of it, and
-            the number of that row. Segments never change, so they are noted here for the next try.
+            that row. Segments never change, so they are noted here for the next try.
     """
 
     jobs: int
@@ -228,7 +232,7 @@ class EnqueueSegments(Operation, frozen=True):
     before: datetime
     features: Collection[str] = ()
     transaction: Given = None
-    pairs: dict[str, list[tuple[Row, int]]] = msgspec.field(default_factory=dict)
+    pairs: dict[str, list[Pairs]] = msgspec.field(default_factory=dict)
 
     def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
         """Name the segments and add the other jobs, unless rows of the segments must be looked at first."""
@@ -237,7 +241,6 @@ class EnqueueSegments(Operation, frozen=True):
             return StagedReceipt(repeated=True, version=last)
         drop_outlived(draft, now)
         check_named_in_time(self.before, now)
-        floor = draft.header.attempt_floor
         if conflicts := frozenset(islice(self._conflicts(draft, now), MOST_CONFLICTS + 1)):
             return BulkConflicts(conflicts)
         waiting = {each.name: without([(0, each.segment.rows)], each.taken_spans) for each in self.segments}
@@ -248,8 +251,6 @@ class EnqueueSegments(Operation, frozen=True):
                 f"no room for {counted(len(named), 'more segment')} of jobs: the queue has {there} of at most "
                 f"{SEGMENTS_KEPT}. Wait until workers have caught up, or enqueue jobs of fewer entrypoints at a time"
             )
-        if floor >= LARGEST and any(each.given for each in named):
-            raise InvalidJobError(FLOOR_AT_END)
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
         found = {}
@@ -263,6 +264,9 @@ class EnqueueSegments(Operation, frozen=True):
         if missing:
             raise RowsMissingError(missing)
         draft.jobs.last_sequence = offset + self.jobs
+        floor = draft.header.attempt_floor  # a job that another one replaced may have raised it
+        if floor >= LARGEST and any(each.given for each in named):
+            raise InvalidJobError(FLOOR_AT_END)
         added: dict[tuple[str, datetime, bool], list[RowsOf]] = {}
         for each in named:
             self._name(each, draft, offset, now)
@@ -304,12 +308,14 @@ class EnqueueSegments(Operation, frozen=True):
         if not any(each.index is not None for each in self.segments):
             return
         _check_indexes(rows)
+        taken = {each.name: each.taken for each in self.segments}
         for name in rows.segments:
             exhaust(self.comparing(name, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
-            for row, other in self.pairs[name]:
-                if bisect_right(bounds, other) % 2 == 1:  # it is in a span
-                    yield row
+            for new, several, others in self.pairs[name]:
+                for row, other in zip(several, others, strict=True):
+                    if bisect_right(bounds, other) % 2 == 1 and row not in taken[new]:  # the other is in a span
+                        yield new, row
         here = (job_id for job_id in jobs if job_id not in rows.of)
         yield from self._rows_with((*here, *header.finished, *draft.aside_keys), of_keys=False)
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
@@ -327,14 +333,26 @@ class EnqueueSegments(Operation, frozen=True):
         """Note the rows that share a hash with rows of a segment in the queue, in slices."""
         if name in self.pairs:
             return
-        found = []
+        found = list[Pairs]()
         for of_keys, there in ((False, index.ids), (True, index.keys)):
             several = [each for each in self.segments if each.table(of_keys=of_keys).rows]
             known = set(there.hashes) if several else set()
             for each in several:
-                yield
-                for hashed in known.intersection(each.table(of_keys=of_keys).hashes):
-                    found += [*product(each.rows_with(hashed, of_keys=of_keys), there.find_hash(hashed))]
+                rows, others, hashes = array("I"), array("I"), each.table(of_keys=of_keys).hashes
+                for first in range(0, len(hashes), HASHES_PER_SLICE):
+                    yield
+                    common = known.intersection(hashes[first : first + HASHES_PER_SLICE])
+                    if first:
+                        common.discard(hashes[first - 1])
+                    for count, hashed in enumerate(common, 1):
+                        found_here = each.rows_with(hashed, of_keys=of_keys)
+                        for (_, row), other in product(found_here, there.find_hash(hashed)):
+                            rows.append(row)
+                            others.append(other)
+                        if count % JOBS_PER_SLICE == 0:
+                            yield
+                if rows:
+                    found.append((each.name, rows, others))
         self.pairs[name] = found
 
     def pulling(self, rows: Mapping[Row, tuple[int, Enqueue]]) -> EnqueueSegments:
@@ -350,9 +368,8 @@ class EnqueueSegments(Operation, frozen=True):
             replace(each, taken=frozenset({*each.taken, *taken[each.name]})) if each.name in taken else each
             for each in self.segments
         ]
-        pairs = {name: [pair for pair in found if pair[0] not in rows] for name, found in self.pairs.items()}
         one_by_one = sorted([*self.one_by_one, *rows.values()], key=lambda pair: pair[0])
-        return msgspec.structs.replace(self, segments=segments, one_by_one=one_by_one, pairs=pairs)
+        return msgspec.structs.replace(self, segments=segments, one_by_one=one_by_one)
 
     def among_themselves(self) -> Slices[frozenset[Row]]:
         """Return the rows with the id or the key of another row or single job of the call, in slices."""
