@@ -447,8 +447,12 @@ class HashTable:
         """Return a table, in slices, given each hash times 2**32 plus its row. The list is sorted."""
         yield from sorting(packed)  # of numbers, as pairs would keep the garbage collector busy
         table = cls()
-        table.hashes = array("Q", [each >> 32 for each in packed])
-        table.rows = array("I", [each & 0xFFFF_FFFF for each in packed])
+        for first in range(0, len(packed), ENTRIES_PER_SLICE):
+            if first:
+                yield
+            some = packed[first : first + ENTRIES_PER_SLICE]
+            table.hashes.extend([each >> 32 for each in some])
+            table.rows.extend([each & 0xFFFF_FFFF for each in some])
         return table
 
     @property

@@ -72,6 +72,12 @@ class AsksForRows(Operation, frozen=True):
         raise RowsMissingError([])
 
 
+async def test_no_job_has_an_id_that_begins_with_half_a_character(storage):
+    queue = await filled(storage, 3)
+    assert [] == await ids(queue.iterate_jobs(id_prefix="\udcff"))
+    assert 3 == len(await ids(queue.iterate_jobs(id_prefix="")))
+
+
 async def test_an_operation_that_would_ask_for_rows_for_ever_fails_alone(storage):
     queue: Any = deep_queue(storage)
     failed, job = await queue.apply_each(AsksForRows(), Enqueue("a", b""))

@@ -196,7 +196,10 @@ def decode_chunk(
     """
     if zlib.crc32(data) != index.chunks[number].crc:
         raise InvalidBlobError(CHANGED)
-    if prefix and b'{"id":%b' % msgspec.json.encode(prefix)[:-1] not in data:
+    try:
+        if prefix and b'{"id":%b' % msgspec.json.encode(prefix)[:-1] not in data:
+            return []
+    except UnicodeEncodeError:  # no id begins with a lone surrogate
         return []
     try:
         jobs = _decode_rows(data)
