@@ -38,6 +38,9 @@ TABLES = (
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
 
+FINISHED_MOST, FINISHED_LEFT = 1250, 1000
+"""Number of ids of finished jobs above which the oldest are forgotten together, and the number of those left."""
+
 ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, REMOVED = range(10)
 """The counters of an entrypoint, in their order."""
 
@@ -83,9 +86,15 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         vars(self).update(copy)
 
     def committed(self):
-        """Commit: increment the version, and release keys whose time is over."""
+        """Commit: increment the version, release keys whose time is over, and forget ids that finished long ago.
+
+        If an id comes again, its attempts continue above those of all that are forgotten.
+        """
         self.version += 1
         self.holds = {key: hold for key, hold in self.holds.items() if hold[1] > self.now}
+        if len(self.finished) > FINISHED_MOST:
+            for job_id in list(self.finished)[: len(self.finished) - FINISHED_LEFT]:
+                self.attempt_floor = max(self.attempt_floor, self.finished.pop(job_id))
 
     def find(self, job_id):
         """Return the job with this id, or None."""
