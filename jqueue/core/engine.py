@@ -266,12 +266,9 @@ class Engine:
             reading = step is Step.READ
             try:
                 if step is Step.READ:
-                    if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
-                        await self.pacing.line.join()
-                    await self.refresh()
+                    seconds = await self._read_in_turn(pending)
                     fresh = True
-                    header = self.draft.header
-                    if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
+                    if seconds is not None:
                         await sleep_while_awaited(pending, seconds)
                     else:
                         step = Step.APPLY if refusal is None else Step.REFUSE
@@ -291,12 +288,8 @@ class Engine:
                         if not applied.postponed:
                             return late
                         fresh, step = False, Step.APPLY
-                    elif fresh or all(
-                        request.seen_empty and is_empty(outcome) for request, outcome in applied.outcomes
-                    ):
-                        self.observers.applied(self.draft.header.version, applied.now, applied.outcomes, applied.sweep)
-                        for request, outcome in applied.outcomes:
-                            request.settle(outcome)
+                    elif fresh or all(call.seen_empty and is_empty(outcome) for call, outcome in applied.outcomes):
+                        self._answer(applied)
                         return late
                     else:
                         self._undo(applied.outcomes)
@@ -320,6 +313,20 @@ class Engine:
                 else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
                     refusal, step = failure, Step.READ
         return late
+
+    async def _read_in_turn(self, pending: Sequence[Request]) -> float | None:
+        """Read the queue. Return the seconds to wait before it is read again; None if it is our turn to write."""
+        if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+            await self.pacing.line.join()
+        await self.refresh()
+        header = self.draft.header
+        return self.pacing.wait_after_read(header.version, header.commits)
+
+    def _answer(self, applied: Applied) -> None:
+        """Answer requests that have changed nothing."""
+        self.observers.applied(self.draft.header.version, applied.now, applied.outcomes, applied.sweep)
+        for request, outcome in applied.outcomes:
+            request.settle(outcome)
 
     async def _apply(self, pending: Sequence[Request]) -> Applied:
         """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
