@@ -106,30 +106,16 @@ class Request:
         context: the context of the callback.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_asyncio_future_blocking",
-        "_callers",
-        "_convert",
-        "_loop",
-        "atomic",
-        "awaited",
-        "callback",
-        "claims_jobs",
-        "context",
-        "due",
-        "error",
-        "in_flight",
-        "last_error",
-        "open_writes",
-        "operations",
-        "outcome",
-        "seen_empty",
-        "until",
-        "verdict",
-        "waits_for_jobs",
-    )
     context: contextvars.Context
+    awaited = True
+    waits_for_jobs = seen_empty = in_flight = _asyncio_future_blocking = False
+    outcome: Outcome | None = None
+    error: BaseException | None = None
+    last_error: BaseException | None = None
+    verdict: Verdict | None = None
+    callback: Callback | None = None
+    due = until = math.inf
+    open_writes = 0
 
     def __init__(
         self,
@@ -143,15 +129,6 @@ class Request:
         self._convert = convert
         self._callers = callers
         self._loop = callers.loop  # where a task looks for the loop of a future
-        self._asyncio_future_blocking = self.waits_for_jobs = self.seen_empty = self.in_flight = False
-        self.awaited = True
-        self.outcome: Outcome | None = None
-        self.error: BaseException | None = None
-        self.verdict: Verdict | None = None
-        self.last_error: BaseException | None = None
-        self.callback: Callback | None = None
-        self.due = self.until = math.inf
-        self.open_writes = 0
         self.claims_jobs = (
             operations[0].claims_jobs if len(operations) == 1 else any(each.claims_jobs for each in operations)
         )

@@ -278,23 +278,9 @@ class Draft:
         hold = self.header.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
-    def take_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> JobRecord | None:
-        """Return the next job to claim, by priority, then by sequence; None if there is none.
-
-        It costs O(log n). The caller must move the job at once.
-        """
-        return self.jobs.order.take(entrypoints, now)
-
     def next_due(self) -> datetime | None:
-        """Return the next time after the last `take_ready` at which something is due; None if nothing is scheduled."""
+        """Return the next time after the last `Order.take` at which something is due; None if nothing is scheduled."""
         return self.jobs.order.next_due()
-
-    def outlived(self, now: datetime) -> JobRecord | None:
-        """Return a job that has expired or was kept for long enough; None if there is none.
-
-        The caller must move it before it asks for the next.
-        """
-        return self.jobs.order.outlived(now)
 
     # Changing, for operations
 

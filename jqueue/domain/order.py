@@ -23,7 +23,6 @@ from jqueue.domain.rules import (
     Schedule,
     Usage,
     claims_left,
-    is_pending,
     opens_at,
     time_shown,
 )
@@ -78,10 +77,12 @@ class LazyHeap:
 
     def pop(self) -> Entry | None:
         """Remove and return the smallest valid entry; None if there is none."""
-        entry = self.top()
-        if entry is not None:
-            heapq.heappop(self.entries)
-        return entry
+        entries, is_valid = self.entries, self._is_valid
+        while entries:
+            entry = heapq.heappop(entries)
+            if is_valid(entry):
+                return entry
+        return None
 
     def first(self, fits: Callable[[Entry], bool]) -> Entry | None:
         """Return the smallest entry that fits, and change nothing; None if none does.
@@ -130,7 +131,7 @@ class Order:
         self._ready: dict[str, LazyHeap] = {}
         self._ready_all: LazyHeap | None = None
         self._scheduled = LazyHeap(self._is_scheduled)
-        self._leaving = LazyHeap(self._is_leaving)
+        self.leaving = LazyHeap(self._is_leaving)
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
         self._postponed_keys: list[str] = []
@@ -152,7 +153,7 @@ class Order:
         if settings.dead_retention != before.dead_retention:
             for job in self.jobs.values():
                 if job.status is DEAD and (until := self.leaves_at(job)) is not None:
-                    self._leaving.push((until, job.id))
+                    self.leaving.push((until, job.id))
         if other_rules:
             self.rules_changed()
 
@@ -186,16 +187,16 @@ class Order:
                 if entrypoint not in self._ready:
                     self._ready[entrypoint] = LazyHeap(self._is_ready)
                 self._ready[entrypoint].live += 1
-                if after.run_at is not None:
-                    self._scheduled.push((after.run_at, after.id))
-                else:
+                if after.run_at is None:
                     self._push_ready(after)
+                else:
+                    self._scheduled.push((after.run_at, after.id))
                 if after.expires_at is not None:
-                    self._leaving.push((after.expires_at, after.id))
+                    self.leaving.push((after.expires_at, after.id))
             elif status is IN_PROGRESS:
                 self.running[entrypoint] = self.running.get(entrypoint, 0) + 1
             elif (until := self.leaves_at(after)) is not None:
-                self._leaving.push((until, after.id))
+                self.leaving.push((until, after.id))
             if key is not None:
                 self._keyed += 1
                 if status is IN_PROGRESS:
@@ -253,7 +254,8 @@ class Order:
         if entrypoints is None and not self.rules:
             return self._all_ready()
         if entrypoints is not None and len(entrypoints) == 1:
-            return self._ready.get(entrypoints[0]) if self.is_open(entrypoints[0], now) else None
+            [name] = entrypoints
+            return self._ready.get(name) if not self.rules or self.is_open(name, now) else None
         heaps = self._open_heaps(entrypoints, now)
         tops = [(top, heap) for heap in heaps if (top := self._top(heap)) is not None]
         return min(tops)[1] if tops else None  # no two entries are equal: they end in the id
@@ -266,7 +268,7 @@ class Order:
 
     def is_open(self, entrypoint: str, now: datetime) -> bool:
         """Return True if the rules of an entrypoint allow one more of its jobs to be claimed."""
-        rules = self.rules.get(entrypoint) if self.rules else None
+        rules = self.rules.get(entrypoint)
         if rules is None:
             return True
         if rules.paused or (rules.max_running is not None and self._running(entrypoint) >= rules.max_running):
@@ -349,16 +351,12 @@ class Order:
     def _waits(self, entrypoint: str) -> bool:
         return entrypoint in self._ready or (bool(self._rows.segments) and entrypoint in self._rows.unloaded())
 
-    def due_schedules(self, now: datetime) -> list[Schedule]:
-        """Return the cron entries that a dequeue must change: nearly always the entries that are due."""
-        return [entry for entry in self.schedules.values() if is_pending(entry, now)] if self.schedules else []
-
     def outlived(self, now: datetime) -> JobRecord | None:
         """Return a job whose time is over: queued and expired, or ended and kept for long enough; None if none is.
 
         The caller must move it before it asks for the next.
         """
-        leaving = self._leaving
+        leaving = self.leaving
         if leaving.entries and (top := leaving.top()) is not None and top[0] <= now:
             return self.jobs[top[-1]]
         return None
@@ -472,8 +470,11 @@ class Order:
             self._push_ready(self.jobs[top[-1]])
 
     def _is_ready(self, entry: Entry) -> bool:
-        job = self.jobs.get(entry[3])
-        if job is None or not _has_place(job, entry) or entry[3] in self._parked_ids:
+        job_id = entry[3]
+        job = self.jobs.get(job_id)
+        if job is None or job.status is not QUEUED or job_id in self._parked_ids:
+            return False
+        if entry != (job.priority, job.sequence, job.entrypoint, job_id):
             return False
         if job.run_at is None or job.run_at <= self._now:
             return True
@@ -497,10 +498,7 @@ class Order:
 
 def _has_place(job: JobRecord, entry: Entry) -> bool:
     """Return True if an entry of a heap is the place of a job that waits."""
-    priority, sequence, entrypoint, _ = entry
-    return (
-        job.status is QUEUED and job.sequence == sequence and job.priority == priority and job.entrypoint == entrypoint
-    )
+    return job.status is QUEUED and entry == (job.priority, job.sequence, job.entrypoint, job.id)
 
 
 def _count(counts: dict[str, int], name: str, change: int) -> None:

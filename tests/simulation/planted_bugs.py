@@ -82,7 +82,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "Stale claims are never revoked": Bug("domain/operations/ends.py", "in self.suspects:", "in ():"),
         "An empty dequeue is answered from the cached state": Bug(
-            "core/engine.py", "request.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
+            "core/engine.py", "call.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
         ),
         "The claims of a cancelled dequeue are not handed back": Bug(
             "core/requests.py", "            if claims:", "            if False:"
@@ -123,7 +123,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/blob/codec.py", 'row |= row.pop("", {})', 'row.pop("", {})'
         ),
         "The newest job is served first": Bug(
-            "domain/order.py", "heapq.heappop(self.entries)", "entry = self.entries.pop()"
+            "domain/order.py", "entry = heapq.heappop(entries)", "entry = entries.pop()"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
             "core/engine.py", "return self.draft.next_due()", "return self.now()"

@@ -69,7 +69,7 @@ class ProducerVerbs(QueueBase, Producer):
         deadline: Duration | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        operation = Enqueue(entrypoint, payload, priority, **options).prepared(self._preparation)
+        operation = Enqueue.new(self._preparation, entrypoint, payload, priority, options)
         operations = (self._checked(operation),)
         if not operation.apart:
             jobs: list[JobRecord] = await self._enter(operations, deadline, convert=first_of)

@@ -83,7 +83,8 @@ class Claims(Operation, frozen=True, kw_only=True):
     def tidy(self, draft: Draft, now: datetime) -> None:
         """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
         drop_outlived(draft, now)
-        fire_due(draft, now, self.enqueue_bytes)
+        if draft.header.schedules:
+            fire_due(draft, now, self.enqueue_bytes)
 
 
 class Dequeue(Claims, frozen=True):
@@ -128,36 +129,25 @@ class Dequeue(Claims, frozen=True):
 
     def claim_next(self, draft: Draft, now: datetime, most: int) -> list[JobRecord]:
         """Claim the next jobs, at most a number of them."""
-        claimed: list[JobRecord] = []
-        self._claim(draft, now, most, claimed)
-        return claimed
-
-    def _claim(self, draft: Draft, now: datetime, most: int, claimed: list[JobRecord]) -> None:
-        """Claim the next jobs, and add them to a list. If rows are missing, it has the jobs claimed before them."""
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
-        while len(claimed) < most:
-            ready = draft.take_ready(self.entrypoints, now)
-            if ready is None:
-                break
-            job = self._claimed(ready, now)
+        claimed: list[JobRecord] = []
+        while len(claimed) < most and (ready := draft.jobs.order.take(self.entrypoints, now)) is not None:
+            job = replace(
+                ready,
+                status=IN_PROGRESS,
+                attempt=ready.attempt + 1,
+                failures=ready.failures + 1,
+                heartbeat_at=now,
+                claim_timeout=self.claim_timeout,
+                holder=self.holder,
+                claimed_at=None if self.holder is None else now,
+                queued_at=None,
+            )
             draft.move(ready, CLAIM, job, IN_PROGRESS)
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
-
-    def _claimed(self, job: JobRecord, now: datetime) -> JobRecord:
-        """Return a job as this dequeue claims it."""
-        return replace(
-            job,
-            status=IN_PROGRESS,
-            attempt=job.attempt + 1,
-            failures=job.failures + 1,
-            heartbeat_at=now,
-            claim_timeout=self.claim_timeout,
-            holder=self.holder,
-            claimed_at=None if self.holder is None else now,
-            queued_at=None,
-        )
+        return claimed
 
     def search_key(self) -> Hashable | None:
         """Return every field but `batch_size`; None if that is 0, since such a dequeue always finds nothing."""

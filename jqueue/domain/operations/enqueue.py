@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -41,9 +40,6 @@ LINE_BYTES = 240
 FLOOR_AT_END = "the queue's attempt_floor has its largest value: enqueue without a job_id"
 """The error about a job with an id of its caller's, in a queue whose attempts can grow no further."""
 
-_options_of = attrgetter(*OPTIONS)
-_NO_OPTIONS = tuple(option.default for option in OPTIONS.values())
-
 
 def unreadable(job_id: str) -> str:
     """Return the error about a job that cannot be added because a line set aside has its id."""
@@ -52,7 +48,8 @@ def unreadable(job_id: str) -> str:
 
 def drop_outlived(draft: Draft, now: datetime) -> None:
     """Remove the jobs whose time is over: expired queued jobs, and completed and dead jobs kept for long enough."""
-    while (job := draft.outlived(now)) is not None:
+    order = draft.jobs.order
+    while order.leaving.entries and (job := order.outlived(now)) is not None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
@@ -150,21 +147,40 @@ class Enqueue(AddsOneJob, frozen=True):
         """The payload, while it must be stored in an object of its own."""
         return LargeValue(PAYLOADS, self.payload) if self.apart else None
 
-    def prepared(self, preparation: Preparation) -> Enqueue:
-        """Return the operation, checked, with an id and with durations in seconds."""
+    @staticmethod
+    def new(
+        preparation: Preparation, entrypoint: str, payload: GivenPayload, priority: int, options: Mapping[str, Any]
+    ) -> Enqueue:
+        """Return a prepared enqueue: checked, with an id and with durations in seconds.
+
+        Args:
+            preparation: of the queue object.
+            entrypoint: as above.
+            payload: as above.
+            priority: as above.
+            options: those of `enqueue`, by name.
+
+        Raises:
+            InvalidJobError: a value is wrong, an option needs another one, or two exclude each other.
+            TypeError: there is no such option.
+        """
         limits = preparation.limits
-        payload, large = split_payload(self.payload, limits, preparation.object_bytes)
-        prepared = Enqueue(
-            check_name("entrypoint", self.entrypoint, limits),
-            payload if large is None else large.content,
-            check_priority(self.priority),
-            new_id="" if self.job_id is not None else preparation.new_id(),
+        content, large = split_payload(payload, limits, preparation.object_bytes)
+        checked = check_options(options, limits) if options else options
+        return Enqueue(
+            check_name("entrypoint", entrypoint, limits),
+            content if large is None else large.content,
+            check_priority(priority),
+            new_id="" if "job_id" in checked else preparation.new_id(),
             apart=large is not None,
             enqueue_bytes=preparation.enqueue_bytes,
+            **checked,
         )
-        if _options_of(self) == _NO_OPTIONS:
-            return prepared
-        return replace(prepared, **check_options({name: getattr(self, name) for name in OPTIONS}, limits))
+
+    def prepared(self, preparation: Preparation) -> Enqueue:
+        """Return the operation, checked, with an id and with durations in seconds."""
+        options = {name: value for name in OPTIONS if (value := getattr(self, name)) != OPTIONS[name].default}
+        return Enqueue.new(preparation, self.entrypoint, self.payload, self.priority, options)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
         """Return the enqueue of a job whose payload is in this object."""
@@ -245,12 +261,13 @@ class Enqueue(AddsOneJob, frozen=True):
                 return self._taken(unique_key, holder, draft, now)
             if holder is not None:
                 self._replace(unique_key, holder, draft)
-        check_named_in_time(self.name_before, now)
+        if self.name_before is not None:
+            check_named_in_time(self.name_before, now)
         floor = draft.header.attempt_floor if is_given else 0
         job = self.job(draft.jobs.last_sequence + 1, now if created_at is None else created_at, floor)
         size = stored_bytes(job)
         take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
-        draft.next_sequence()
+        draft.jobs.last_sequence = job.sequence
         draft.move(None, ENQUEUE, job, QUEUED)
         if job.concurrency_key is not None:
             draft.require(LIMITS)

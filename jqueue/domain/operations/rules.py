@@ -33,6 +33,7 @@ from jqueue.domain.rules import (
     Span,
     as_shown,
     is_behind,
+    is_pending,
     next_time,
     passed_by,
     with_clock,
@@ -207,7 +208,7 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
     An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
     whose job has no room waits for room. If a damaged segment may hold its job, it waits until the segment is restored.
     """
-    for schedule in draft.jobs.order.due_schedules(now):
+    for schedule in [each for each in draft.header.schedules.values() if is_pending(each, now)]:
         try:
             after = _fired(draft, schedule, now, enqueue_bytes)
         except (InvalidJobError, QueueFullError, SegmentDamagedError):
