@@ -7,6 +7,7 @@ while other versions follow it.
 from __future__ import annotations
 
 import asyncio
+import math
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -37,9 +38,6 @@ from jqueue.domain.stats import Census, QueueStats
 MOST_AHEAD = 8
 """Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
 
-DUE_READ = 10_000
-"""Largest number of scheduled rows that are due to read for the first jobs. If more are due, others may come first."""
-
 LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
 
@@ -49,6 +47,18 @@ AT_ONCE = 8
 Answer = TypeVar("Answer")
 Piece = tuple[str, Sequence[Range], Rows]
 """The name of a segment, its claimed ranges, and a chunk of it."""
+
+Enough = tuple[float, float]
+"""The number of jobs, and the bytes of their payloads after which there are enough."""
+
+Place = tuple[int, int]
+"""The priority and the sequence number of a job."""
+
+Held = tuple[Place, str, int, JobRecord]
+"""A due row: its place, its segment, its number and its job."""
+
+DUE = ""
+"""Stands for the rows that are due among the names of segments."""
 
 
 class FirstJobs(NamedTuple):
@@ -136,10 +146,10 @@ class QueueView:
         Raises:
             StorageError: the store failed.
         """
-        first, size = FirstJobs([], False, {}), 0
-        async with aclosing(self._in_order(now, selection, first.damage, most_due=DUE_READ)) as found:
+        first, size, enough = FirstJobs([], False, {}), 0, math.inf if most_bytes is None else most_bytes
+        async with aclosing(self._in_order(now, selection, first.damage, (number, enough))) as found:
             async for job in found:
-                if len(first.jobs) == number or (most_bytes is not None and size > most_bytes):
+                if len(first.jobs) == number or size > enough:
                     return first._replace(more=True)
                 first.jobs.append(job_of(job))
                 size += len(job.payload)
@@ -380,48 +390,43 @@ class QueueView:
     # Jobs in order
 
     async def _in_order(
-        self, now: datetime, selection: Selection, damage: dict[str, str], most_due: int | None = None
+        self, now: datetime, selection: Selection, damage: dict[str, str], enough: Enough = (math.inf, math.inf)
     ) -> AsyncGenerator[JobRecord, None]:
         """Yield the chosen jobs phase by phase, those of the queue's object and of segments merged.
 
-        Rows are read when they come up. Only rows of scheduled jobs that are due are read and held before: their places
-        are among the ready ones, as a worker that claims must know, too.
+        Rows are read when they come up.
 
         Args:
             now: the time at which phases and ages are looked at.
             selection: chooses the jobs.
             damage: takes note of segments that are missing or damaged.
-            most_due: maximum number of due rows to read; None for all.
+            enough: what the caller takes at most. Other jobs need not be yielded.
         """
         wanted = selection.phases or frozenset(Phase)
         hot: dict[Phase, list[JobRecord]] = {phase: [] for phase in Phase}
         async for job in self._hot(now, selection, damage):
             hot[phase_of(job, now)].append(job)
-        if wanted & {Phase.READY, Phase.EXPIRED}:
-            async with aclosing(self._waiting(selection, damage, scheduled=True)) as waiting:
-                due = 0
-                async for job in waiting:
-                    phase = phase_of(job, now)
-                    if phase is Phase.SCHEDULED or due == most_due:
-                        break
-                    due += 1
-                    if selection.matches(job, now):
-                        hot[phase].append(job)
         expired = Phase.READY not in wanted  # if ready rows are read, they tell if some have expired
 
-        async def rows(phase: Phase) -> AsyncGenerator[JobRecord, None]:
+        def is_chosen(job: JobRecord, phase: Phase) -> bool:
             nonlocal expired
+            its = phase_of(job, now)
+            expired |= its is Phase.EXPIRED
+            return its is phase and selection.matches(job, now)
+
+        async def rows(phase: Phase) -> AsyncGenerator[JobRecord, None]:
             if phase is Phase.IN_PROGRESS:
                 source = self._rows(now, replace(selection, phases=frozenset({phase})), damage)
-            elif phase in (Phase.READY, Phase.SCHEDULED) or (phase is Phase.EXPIRED and expired):
-                source = self._waiting(selection, damage, scheduled=phase is Phase.SCHEDULED)
+            elif phase is Phase.SCHEDULED:
+                source = self._waiting(selection, damage, scheduled=True)
+            elif phase is Phase.READY or (phase is Phase.EXPIRED and expired):
+                due = self._due_rows(now, selection, damage, partial(is_chosen, phase=phase), enough)
+                source = self._waiting(selection, damage, scheduled=False, due=due)
             else:
                 return
             async with aclosing(source) as found:
                 async for job in found:
-                    its = phase_of(job, now)
-                    expired |= its is Phase.EXPIRED
-                    if its is phase and selection.matches(job, now):
+                    if is_chosen(job, phase):
                         yield job
 
         for phase in PHASES:
@@ -431,11 +436,16 @@ class QueueView:
                         yield job
 
     async def _waiting(
-        self, selection: Selection, damage: dict[str, str], *, scheduled: bool
+        self,
+        selection: Selection,
+        damage: dict[str, str],
+        *,
+        scheduled: bool,
+        due: AsyncGenerator[JobRecord, None] | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
         """Yield the waiting jobs of segments with ready or with scheduled rows, in the order of their rows.
 
-        Segments are read chunk by chunk, and only when their next row comes up.
+        Segments are read chunk by chunk, and only when their next row comes up. Due jobs in the same order are merged.
         """
         segments = {
             name: each
@@ -443,15 +453,18 @@ class QueueView:
             if each.scheduled == scheduled and each.waiting
         }
         heads = [(segment.head.place(scheduled=scheduled), name) for name, segment in segments.items()]
-        heapify(heads)
         following: dict[str, AsyncGenerator[JobRecord, None]] = {}
+        if due is not None:
+            following[DUE] = due
+            heads.append(((-math.inf,), DUE))
+        heapify(heads)
         upcoming: dict[str, JobRecord] = {}
         try:
             while heads:
                 _, name = heappop(heads)
                 if name in upcoming:
                     yield upcoming.pop(name)
-                else:
+                elif name not in following:
                     following[name] = self._waiting_in(name, segments[name], selection.id_prefix or "", damage)
                 if (job := await anext(following[name], None)) is not None:
                     upcoming[name] = job
@@ -460,6 +473,57 @@ class QueueView:
         finally:
             for each in following.values():
                 await each.aclose()
+
+    async def _due_rows(
+        self,
+        now: datetime,
+        selection: Selection,
+        damage: dict[str, str],
+        is_chosen: Callable[[JobRecord], bool],
+        enough: Enough,
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield chosen jobs of scheduled rows that are due, as ready ones are served, until there are enough of them.
+
+        A chunk is read when its best row comes up, and the rows that may be yielded are held.
+        """
+        chunks: list[tuple[Place, str, int]] = []
+        segments, at, prefix = self._segments(selection.entrypoints), now.timestamp(), selection.id_prefix or ""
+        for name, segment in segments.items():
+            if segment.scheduled and segment.waiting and segment.head.since <= at:
+                try:
+                    index = await self._outline(name, segment)
+                except DAMAGED as error:
+                    _note(damage, name, error)
+                    continue
+                due = bisect_right(index.chunks, at, key=lambda each: each.first.since)
+                for chunk in range(segment.chunk_of(segment.next), due):
+                    if not segment.is_chunk_taken(chunk):
+                        priority, sequence = index.chunks[chunk].best
+                        chunks.append(((priority, sequence + segment.offset), name, chunk))
+        chunks.sort(reverse=True)
+        held, several = list[Held](), 1  # a heap, and the number of chunks to read next
+        number, size = enough
+        most = number if size == math.inf else 0  # number of held jobs above which the last ones are dropped
+        while chunks or held:
+            if held and not (chunks and chunks[-1][0] <= held[0][0]):
+                yield heappop(held)[-1]
+                continue
+            name, numbers = chunks[-1][1], list[int]()
+            while chunks and chunks[-1][1] == name and len(numbers) < several:
+                numbers.append(chunks.pop()[-1])
+            segment, several = segments[name], min(2 * several, MOST_AHEAD)
+            try:
+                read = await self._chunks(name, segment, await self._outline(name, segment), sorted(numbers), prefix)
+            except DAMAGED as error:
+                _note(damage, name, error)
+                chunks = [each for each in chunks if each[1] != name]
+                continue
+            for row, job in chain.from_iterable(read):
+                if not segment.is_taken(row) and is_chosen(known := with_tries(job, segment.tries_of(row))):
+                    heappush(held, ((job.priority, job.sequence), name, row, known))
+            if len(held) > most:
+                held = _first_of(held, number, size)
+                most = len(held) * 3 // 2 + segment.chunk_rows
 
     async def _waiting_in(
         self, name: str, segment: Segment, prefix: str, damage: dict[str, str]
@@ -597,6 +661,16 @@ class QueueView:
     async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
         seconds = self.deadline if self.until is None else self.until - asyncio.get_running_loop().time()
         return await retried(seconds, read, self._parts.entropy, f"segment {FOLDER}{name} could not be read")
+
+
+def _first_of(held: list[Held], number: float, size: float) -> list[Held]:
+    """Return the first jobs, and one more: not more than a number, or than take some bytes of payload."""
+    held.sort()
+    for count, (*_, job) in enumerate(held, 1):
+        if count > number or size < 0:
+            return held[:count]
+        size -= len(job.payload)
+    return held
 
 
 def _note(damage: dict[str, str], name: str, error: JQueueError) -> None:

@@ -1,7 +1,9 @@
 """Bounds that a queue with segments promises: requests, bytes written, segments kept, size of its object."""
 
 import asyncio
+import tracemalloc
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, Limits
 from jqueue.domain.limits import FINISHED_KEPT
 from jqueue.domain.segments import SEGMENTS_KEPT
+from jqueue.domain.selection import Selection
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.tuning import tune
@@ -208,3 +211,34 @@ async def test_of_a_long_range_only_the_last_ids_are_read_and_none_that_jqueue_m
         finished = [job_id for job_id in (await queue.read_state(hot=True)).finished if job_id.startswith("job ")]
         assert [f"job {place}" for place in range(number - len(finished), number)] == finished
         assert FINISHED_KEPT <= len(finished)
+
+
+@in_virtual_time
+async def test_a_look_at_the_first_of_very_many_due_jobs_is_exact_and_reads_few_chunks(storage):
+    async with queue_on(storage, bulk_jobs=0) as queue:
+        due = [Enqueue("a", b"", -(number // 11_999), delay=60 + number / 1000) for number in range(12_000)]
+        made = [job.id for job in await queue.enqueue_many(due)]
+        await asyncio.sleep(3600)
+        view: Any = await direct_queue(storage, clock=VirtualClock()).view()
+        storage.calls()
+        first = await view.first_jobs(3, VirtualClock().now())
+        assert ([made[-1], *made[:2]], True) == ([job.id for job in first.jobs], first.more)
+        assert storage.calls()["read_object"] <= 1 + 2, "the index, and two chunks"
+        every = await view.first_jobs(20_000, VirtualClock().now(), Selection(newer_than=7200))
+        assert ([made[-1], *made[:-1]], False) == ([job.id for job in every.jobs], every.more)
+
+
+@in_virtual_time
+async def test_a_look_at_the_first_due_jobs_holds_few_of_them(storage):
+    random, size = Random(1), 2000
+    async with queue_on(storage, bulk_jobs=0, chunk_rows=16) as queue:
+        await queue.enqueue_many([Enqueue("a", bytes(size), delay=random.randrange(60, 600)) for _ in range(5000)])
+        await asyncio.sleep(3600)
+        view: Any = await direct_queue(storage, clock=VirtualClock()).view()
+        for most_jobs, most_bytes in ((50, None), (5000, 50 * size)):
+            tracemalloc.start()
+            first = await view.first_jobs(most_jobs, VirtualClock().now(), most_bytes=most_bytes)
+            held = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert sorted(job.sequence for job in first.jobs) == list(range(1, 51 + (most_bytes is not None)))
+            assert held < 5000 * size / 2
