@@ -41,8 +41,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, kw_only=T
 
 
 def to_utc(moment: datetime) -> datetime:
-    """Return a time in UTC. A time without a zone, as in foreign blobs, is taken as UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    """Return a time in UTC. A time without a zone, as in foreign blobs, is taken as UTC.
+
+    Raises:
+        ValueError: in UTC it is not in the years 1 to 9999.
+    """
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time must be in the years 1 to 9999 in UTC") from None
 
 
 class FrozenHeaders(dict[str, str]):

@@ -43,7 +43,7 @@ from jqueue.domain.job import (
     StoredObject,
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Range, Segment
+from jqueue.domain.segments import Range, Segment, SegmentId
 
 __all__ = [
     "AnyJob",
@@ -66,7 +66,10 @@ class _AsRecord:
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         def read(value: Any) -> Any:
-            return msgspec.json.decode(msgspec.json.encode(value), type=source)
+            try:
+                return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_as_dict), type=source)
+            except (TypeError, OverflowError) as error:
+                raise ValueError(f"{error}") from None
 
         def dump(value: Any) -> Any:
             return msgspec.json.decode(msgspec.json.encode(value))
@@ -77,6 +80,12 @@ class _AsRecord:
     @staticmethod
     def __get_pydantic_json_schema__(schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {}
+
+
+def _as_dict(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a value of type {type(value).__name__} cannot be a field of a record")
 
 
 def _to_payload(value: object) -> object:
@@ -116,7 +125,7 @@ def _to_headers(value: object) -> FrozenHeaders:
 
 
 def _check_errors(errors: tuple[AttemptError, ...]) -> tuple[AttemptError, ...]:
-    dated = [error._replace(at=to_utc(error.at)) for error in errors]
+    dated = [(error.attempt, to_utc(error.at), error.text) for error in errors]
     return msgspec.convert(dated, tuple[AttemptError, ...])
 
 
@@ -270,7 +279,7 @@ def job_of(record: JobRecord) -> Job:
     job = _new(Job)
     _set_values(job, values)
     _set_names(job, _FIELDS)  # shared: a frozen model never adds to it
-    _set_extra(job, extra or {})
+    _set_extra(job, {**extra} if extra else {})  # callers may change it
     _set_private(job, None)
     return job
 
@@ -326,7 +335,7 @@ class QueueState(BaseModel):
     history: Annotated[HistoryHeader | None, _AsRecord] = Field(default=None, repr=False)
     segments: Annotated[Mapping[str, Segment], _AsRecord] = Field(default_factory=dict, repr=False)
     ranges: Annotated[Mapping[str, Range], _AsRecord] = Field(default_factory=dict, repr=False)
-    retired: Mapping[str, float] = Field(default_factory=dict, repr=False)
+    retired: Annotated[Mapping[SegmentId, float], _AsRecord] = Field(default_factory=dict, repr=False)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
 

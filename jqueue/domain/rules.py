@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, NamedTuple
 
-from msgspec import Meta, field
+from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from jqueue.domain.cron import next_after
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN, Count, Entry, JobId, Positive, Seconds, to_utc
+from jqueue.domain.fields import (
+    COUNT_MAX,
+    NO_HEADERS,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    Count,
+    Entry,
+    FrozenHeaders,
+    JobId,
+    Positive,
+    Seconds,
+    to_utc,
+)
 
 LIMITS = "limits"
 """The critical feature of a blob with limits. A program that does not know it would claim beyond the limits."""
@@ -100,7 +112,7 @@ class Schedule(Entry, frozen=True):
     payload: bytes = b""
     priority: Annotated[int, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
     max_attempts: Positive | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = NO_HEADERS
     unique_key: str | None = None
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
@@ -108,6 +120,7 @@ class Schedule(Entry, frozen=True):
     fired: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
+        force_setattr(self, "headers", FrozenHeaders(self.headers) if self.headers else NO_HEADERS)
         force_setattr(self, "next_at", to_utc(self.next_at))
         force_setattr(self, "fired", tuple(sorted(Span(to_utc(first), to_utc(last)) for first, last in self.fired)))
 

@@ -2,12 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
@@ -196,3 +198,15 @@ def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():
     assert [] == fire(draft, THREE + 5 * HOUR), "the gap between the earliest spans is merged"
     for hour in (28, 29):
         assert [THREE + hour * HOUR + MINUTE] == fire(draft, THREE + hour * HOUR + MINUTE)
+
+
+@pytest.mark.parametrize("headers", [{}, {"trace": "af31"}])
+async def test_an_entry_that_callers_get_cannot_be_changed(headers):
+    queue = DirectQueue(InMemoryStorage())
+    entry = await queue.schedule("nightly", "0 3 * * *", "report", headers=headers)
+    shown: list[Any] = [entry, *await queue.schedules(), (await queue.read_state()).schedules["nightly"]]
+    for each in shown:
+        with pytest.raises(TypeError, match="cannot be changed"):
+            each.headers["trace"] = 5
+    assert {entry} == {*await queue.schedules()}
+    assert headers == entry.headers
