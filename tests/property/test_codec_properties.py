@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.core.blob import codec
+from jqueue.core.blob.lines import dump_json
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
@@ -153,7 +154,7 @@ workers = st.builds(
     entrypoints=st.lists(names, max_size=3).map(tuple),
     version=names,
 )
-batches = st.tuples(counts, counts, seconds, texts).map(json.dumps).map(msgspec.Raw)
+batches = st.tuples(counts, counts, seconds, texts).map(dump_json).map(msgspec.Raw)
 histories = st.builds(
     HistoryHeader,
     series=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus
 from jqueue.domain.errors import InvalidBlobError
@@ -81,7 +84,7 @@ async def test_every_field_is_read_in_any_layout_and_a_commit_writes_it_back():
 
 ROWS: dict[str, dict[str, Any]] = {
     "commits": {"w": {"sequence": 1, "version": 17, "at": 1.5, "cycle": 0.25}},
-    "entrypoints": {"e": {"max_running": 3}, "": {"paused": True}},
+    "entrypoints": {"e": {"max_running": 3}, "": {"paused": True}, "no rule": {}},
     "schedules": {"s": {"name": "s", "cron": "0 3 * * *", "entrypoint": "e", "next_at": "2026-02-01T03:00:00Z"}},
     "workers": {"r": {"name": "w", "at": NOW.timestamp()}},
     "segments": {"g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "next": 5}},
@@ -114,6 +117,37 @@ async def test_unknown_fields_of_the_header_and_of_every_row_are_written_back():
         for name, rows in ROWS.items():
             assert all(more.items() <= written[name][key].items() for key in rows), name
         assert more == {key: written[key] for key in more}
+
+
+async def test_a_header_that_was_edited_by_hand_is_read_in_linear_time_and_keeps_its_history():
+    queue, storage = queue_of(b"")
+    await queue.configure(history=3600)
+    await queue.enqueue("t", job_id="jöb")
+    content, etag = await storage.read()
+    spaces = b" " * 2**20  # a search that begins anew at each of them takes half an hour
+    edited = content.replace(b'"version"', b'"later":1,%b"version"' % spaces, 1).replace(b',"jobs"', b' , "jobs" ')
+    await storage.write(edited, etag)
+    assert ["enqueue"] == [event.verb async for event in queue.history(job_id="jöb")]
+    await queue.pause("nothing")
+    assert "jöb" in (await storage.read())[0].decode().partition("\n")[0]
+    assert ["enqueue"] == [event.verb async for event in queue.history(job_id="jöb")]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("retired", {"a": math.inf}),
+        ("retired", {"not a name": 1.5}),
+        ("commits", {"w": object()}),
+    ],
+)
+def test_a_state_with_a_table_that_no_blob_can_hold_is_refused(name, table):
+    with pytest.raises(ValidationError, match=name):
+        QueueState(**{name: table})
+
+
+def test_a_state_takes_any_mapping_as_a_table():
+    assert QueueState(commits=STATE.commits) == QueueState(commits=MappingProxyType(STATE.commits))
 
 
 @pytest.mark.parametrize("time", ["2026-01-02T05:04:05+02:00", "2026-01-02T03:04:05", "2026-01-02T03:04:05Z"])
@@ -173,6 +207,14 @@ REFUSED = [
         r"together - at .\$.entrypoints\['b'\]",
     ),
     (b'{"format":2,"queue":"q","history":{"series":"s","batches":[[1,"x"]]},"jobs":{\n}}', "batch that cannot be read"),
+    *(
+        (b'{"format":2,"queue":"q","schedules":{"s":{"name":"s",%b}},"jobs":{\n}}' % fields, "1 to 9999")
+        for fields in (
+            b'"cron":"* * * * *","entrypoint":"e","next_at":"0001-01-01T00:00:00+14:00"',
+            b'"cron":"* * * * *","entrypoint":"e","next_at":"2026-01-02T03:04:05Z",'
+            b'"fired":[["2026-01-02T03:04:05Z","9999-12-31T23:59:59-14:00"]]',
+        )
+    ),
     (b'{"format": 2, "jobs": {"a": {}}, "jobs": {\n"b": {}\n}}', "'jobs' twice"),
     (b'{"format": 2, "critical": ["\\ud800"], "jobs": {\n}}', "JSON cannot hold"),
     (b'{"format": 2, "colour": NaN, "jobs": {}}', "JSON cannot hold"),
@@ -212,6 +254,8 @@ UNREADABLE = [
     b'"bad": {"entrypoint": "t", "payload": "", "attempt": 9223372036854775807}',
     b'"bad": {"entrypoint": "\\ud800", "payload": ""}',
     b'"bad": {"entrypoint": "t", "payload": "", "headers": ["SECRET"]}',
+    b'"bad": {"entrypoint": "t", "payload": "", "errors": [[-1, "2026-01-02T03:04:05Z", "SECRET"]]}',
+    b'"bad": {"entrypoint": "t", "payload": "", "errors": [[9223372036854775808, "2026-01-02T03:04:05Z", "SECRET"]]}',
     b'"bad": {"entrypoint": "t", "payl',
     b'"": {"entrypoint": "t", "payload": ""}',
     b'"bad": {"entrypoint": "t", "payload": "", "size": 1e999}',

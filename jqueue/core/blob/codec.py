@@ -28,7 +28,7 @@ from jqueue.core.blob.lines import (
     NO_MEMBER,
     SEVERAL,
     WHITESPACE,
-    dump_ascii,
+    dump_json,
     encode_asides,
     encode_job,
     encode_json,
@@ -40,6 +40,7 @@ from jqueue.core.blob.lines import (
 )
 from jqueue.domain.draft import Draft, number_unnumbered
 from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.fields import Entry
 from jqueue.domain.header import FORMAT, CommitRecord, Header, SetAside, WorkerRecord
 from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
@@ -62,8 +63,7 @@ JOBS_HERE = "jobs, one on each line"
 CREATED = b'"created_at"'
 """The name of the time of an enqueue, as it stands in the line of nearly every job."""
 
-_OPENS_JOBS = re.compile(rb',?\s*"jobs"\s*:\s*\{\Z')
-_ROWS: Mapping[str, type[msgspec.Struct]] = {
+_ROWS: Mapping[str, type[Entry]] = {
     "commits": CommitRecord,
     "entrypoints": EntrypointRules,
     "schedules": Schedule,
@@ -73,7 +73,7 @@ _ROWS: Mapping[str, type[msgspec.Struct]] = {
 }
 """The tables whose rows keep fields that this version does not know."""
 
-_FIELDS: Mapping[str, type[msgspec.Struct]] = {"settings": QueueSettings, "history": HistoryHeader}
+_FIELDS: Mapping[str, type[Entry]] = {"settings": QueueSettings, "history": HistoryHeader}
 """The fields of the header that do."""
 
 _MAY_BE_EXTRA = b'"":{'
@@ -163,16 +163,23 @@ def encode_header(header: Header) -> bytes:
     """Encode a header as the blob's first line, which is open at its end."""
     text = encode_json(header)
     if _MAY_BE_EXTRA in text:
-        text = encode_json(_with_extra(msgspec.json.decode(text)))
+        tables = {name: {key: _raw(row) for key, row in getattr(header, name).items()} for name in _ROWS}
+        fields = {name: _raw(getattr(header, name)) for name in _FIELDS}
+        text = _with_extra(msgspec.structs.replace(header, **tables, **fields))
     return b"%b,%b" % (text[:-1], JOBS_OPEN)
 
 
-def _with_extra(header: dict[str, Any]) -> dict[str, Any]:
-    """Put unknown fields where they came from."""
-    rows = [row for name in _ROWS for row in header.get(name, {}).values()]
-    for row in (*rows, *(header[name] for name in _FIELDS if name in header), header):
-        row |= row.pop("", {})
-    return header
+def _raw(record: Entry | None) -> Entry | msgspec.Raw | None:
+    """Return a record whose unknown fields stand with the others once it is encoded."""
+    return record if record is None or record.extra is None else msgspec.Raw(_with_extra(record))
+
+
+def _with_extra(record: Entry | Header) -> bytes:
+    """Encode a record, with its unknown fields behind the others."""
+    known = encode_json(msgspec.structs.replace(record, extra=None))
+    if not record.extra:
+        return known
+    return b"%b%b%b" % (known[:-1], b"," if len(known) > len(b"{}") else b"", encode_json(record.extra)[1:])
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
@@ -188,15 +195,15 @@ def parse_blob(data: bytes) -> ParsedBlob:
     """
     first = data.find(b"\n") + 1
     head = data[:first].rstrip()
-    opening, end = _OPENS_JOBS.search(head), _end_of_lines(data, first)
-    if opening is None or end < 0:
+    header, opening, end = _read_ours(head), head.rfind(b'"jobs"'), _end_of_lines(data, first)
+    if end < 0 or b"".join(head[opening:].split()) != JOBS_OPEN:
         return _parse_whole(data)
-    header = _read_ours(head)
     parsed = ParsedBlob(header or Header(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
     if header is not None and header.queue:
         return parsed
     try:
-        content = load_json(b'%b,"%b":{}}' % (head[: opening.start()], JOBS_HERE.encode()))
+        before = head[:opening].rstrip().removesuffix(b",")
+        content = load_json(b'%b,"%b":{}}' % (before, JOBS_HERE.encode()))
     except (ValueError, RecursionError):
         return _parse_whole(data)
     if content.pop(JOBS_HERE, None) != {} or "jobs" in content:
@@ -378,7 +385,7 @@ def _read_header(content: Mapping[str, Any]) -> Header:
         named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
         fields["schedules"] = named
     try:
-        header = _decode(dump_ascii({"format": FORMAT, **_apart(fields, Header)}))
+        header = _decode(dump_json({"format": FORMAT, **_apart(fields, Header)}))
     except msgspec.ValidationError as error:
         where = _place_of(fields, f"{error}")
         raise InvalidBlobError(f"the queue's object has a field that cannot be read: {where}") from None
@@ -399,7 +406,7 @@ def _place_of(fields: Mapping[str, Any], error: str) -> str:
     name = "" if found is None else found[1]
     for key, row in fields[name].items() if name else ():
         try:
-            _decode(dump_ascii({"format": FORMAT, name: {key: row}}))
+            _decode(dump_json({"format": FORMAT, name: {key: row}}))
         except msgspec.ValidationError as one:
             return f"{one}".replace("[...]", f"[{shown(key)}]", 1)
     return error

@@ -38,7 +38,7 @@ SEVERAL = "the line holds more than one job"
 TOO_DEEP = "it is nested too deep"
 TWICE = "the id stood twice, and this was the second: give it an id of its own and take the brackets away"
 _MEMBER = re.compile(rb'"\s*:')
-_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+dump_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 _dump_anything = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
@@ -154,7 +154,7 @@ def set_duplicates_aside(
 def raw_line(key: str, fields: object) -> bytes:
     """Encode a member of any JSON object as a line."""
     try:
-        return f"{_dump(key)}:{_dump(fields)}".encode()
+        return f"{dump_json(key)}:{dump_json(fields)}".encode()
     except ValueError:  # a lone surrogate, or a number that JSON lacks: escapes keep it as it was
         return f"{_dump_anything(key)}:{_dump_anything(fields)}".encode()
 
@@ -197,9 +197,9 @@ def _read_job(key: str, fields: object, line: bytes, undated: datetime | None) -
             fields.setdefault("created_at", undated)
         job = Job.model_validate(fields)
         if job.__pydantic_extra__:
-            _dump(job.__pydantic_extra__)
+            dump_json(job.__pydantic_extra__)
         if job.result is not None:
-            _dump(job.result)
+            dump_json(job.result)
     except ValidationError as error:
         return SetAside(key, line, first_of(error))
     except (ValueError, OverflowError):
