@@ -418,10 +418,10 @@ class QueueView:
             if phase is Phase.IN_PROGRESS:
                 source = self._rows(now, replace(selection, phases=frozenset({phase})), damage)
             elif phase is Phase.SCHEDULED:
-                source = self._waiting(selection, damage, scheduled=True)
+                source = self._waiting(selection, damage, after=now.timestamp())
             elif phase is Phase.READY or (phase is Phase.EXPIRED and expired):
                 due = self._due_rows(now, selection, damage, partial(is_chosen, phase=phase), enough)
-                source = self._waiting(selection, damage, scheduled=False, due=due)
+                source = self._waiting(selection, damage, due=due)
             else:
                 return
             async with aclosing(source) as found:
@@ -440,13 +440,15 @@ class QueueView:
         selection: Selection,
         damage: dict[str, str],
         *,
-        scheduled: bool,
+        after: float | None = None,
         due: AsyncGenerator[JobRecord, None] | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield the waiting jobs of segments with ready or with scheduled rows, in the order of their rows.
+        """Yield the waiting jobs of segments with ready rows, in the order of their rows, merged with due ones.
 
-        Segments are read chunk by chunk, and only when their next row comes up. Due jobs in the same order are merged.
+        Segments are read chunk by chunk, and only when their next row comes up. With `after`, those of scheduled rows
+        are read instead, but for chunks whose rows are all due at that time.
         """
+        scheduled = after is not None
         segments = {
             name: each
             for name, each in self._segments(selection.entrypoints).items()
@@ -465,7 +467,7 @@ class QueueView:
                 if name in upcoming:
                     yield upcoming.pop(name)
                 elif name not in following:
-                    following[name] = self._waiting_in(name, segments[name], selection.id_prefix or "", damage)
+                    following[name] = self._waiting_in(name, segments[name], selection.id_prefix or "", damage, after)
                 if (job := await anext(following[name], None)) is not None:
                     upcoming[name] = job
                     key = RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
@@ -526,13 +528,15 @@ class QueueView:
                 most = len(held) * 3 // 2 + segment.chunk_rows
 
     async def _waiting_in(
-        self, name: str, segment: Segment, prefix: str, damage: dict[str, str]
+        self, name: str, segment: Segment, prefix: str, damage: dict[str, str], after: float | None
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield the waiting jobs of a segment."""
+        """Yield the waiting jobs of a segment. See `_waiting`."""
         try:
             index = await self._outline(name, segment)
-            numbers = range(segment.chunk_of(segment.next), segment.chunks)
-            left, several = [each for each in numbers if not segment.is_chunk_taken(each)], 1
+            first = segment.chunk_of(segment.next)
+            if after is not None:
+                first = max(first, bisect_right(index.chunks, after, key=lambda each: each.first.since) - 1)
+            left, several = [each for each in range(first, segment.chunks) if not segment.is_chunk_taken(each)], 1
             while left:
                 read, left = left[:several], left[several:]
                 several = min(2 * several, MOST_AHEAD)

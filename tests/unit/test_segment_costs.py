@@ -11,7 +11,7 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, Limits
 from jqueue.domain.limits import FINISHED_KEPT
 from jqueue.domain.segments import SEGMENTS_KEPT
-from jqueue.domain.selection import Selection
+from jqueue.domain.selection import Phase, Selection
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.tuning import tune
@@ -224,6 +224,9 @@ async def test_a_look_at_the_first_of_very_many_due_jobs_is_exact_and_reads_few_
         first = await view.first_jobs(3, VirtualClock().now())
         assert ([made[-1], *made[:2]], True) == ([job.id for job in first.jobs], first.more)
         assert storage.calls()["read_object"] <= 1 + 2, "the index, and two chunks"
+        later = Selection(frozenset({Phase.SCHEDULED}))
+        assert [] == (await view.first_jobs(3, VirtualClock().now(), later)).jobs
+        assert storage.calls()["read_object"] <= 1, "chunks of due rows alone have none"
         every = await view.first_jobs(20_000, VirtualClock().now(), Selection(newer_than=7200))
         assert ([made[-1], *made[:-1]], False) == ([job.id for job in every.jobs], every.more)
 
