@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NoReturn, Self
 
 import msgspec
 from msgspec import Meta
+
+from jqueue.domain.durations import LONGEST
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 """The range of the priorities that enqueue takes: a signed 32-bit integer. A blob of 1.0.0 may hold larger ones."""
@@ -21,9 +23,12 @@ Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Tries = Annotated[int, Meta(ge=0, le=LARGEST)]
 Priority = Annotated[int, Meta(ge=-COUNT_MAX, le=COUNT_MAX)]
+Priority32 = Annotated[int, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)]
 Seconds = Annotated[float, Meta(ge=0)]
 Moment = Annotated[datetime, Meta(tz=True)]
-JobId = Annotated[str, Meta(min_length=1)]
+Name = Annotated[str, Meta(min_length=1)]
+JobId = Name
+GivenDuration = timedelta | Annotated[float, Meta(ge=0, le=int(LONGEST))] | Annotated[int, Meta(ge=0, le=int(LONGEST))]
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, kw_only=True):

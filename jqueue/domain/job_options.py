@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from jqueue.domain.durations import Duration, check_time, to_seconds
+from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.fields import COUNT_MAX
+from jqueue.domain.fields import COUNT_MAX, GivenDuration, Moment, Positive, Priority
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, check_priority, written_bytes
 
@@ -123,7 +123,7 @@ class PriorityOption(TypedDict, total=False):
     """The priority, for verbs that take it by name."""
 
     priority: Annotated[
-        int,
+        Priority,
         Option("lower is served first; 32 bits.", _priority, default=0, unset=0, capability="priority", in_bulk=True),
     ]
 
@@ -141,7 +141,7 @@ class OnceOptions(TypedDict, total=False):
         ),
     ]
     delay: Annotated[
-        Duration | None,
+        GivenDuration | None,
         Option(
             "time from now before which the job is not claimed; not together with `run_at`.",
             _seconds,
@@ -152,16 +152,16 @@ class OnceOptions(TypedDict, total=False):
         ),
     ]
     run_at: Annotated[
-        datetime | None, Option("time before which the job is not claimed.", _time, capability="delay", in_bulk=True)
+        Moment | None, Option("time before which the job is not claimed.", _time, capability="delay", in_bulk=True)
     ]
     expires_at: Annotated[
-        datetime | None,
+        Moment | None,
         Option(
             "time at which the job is removed if no worker has claimed it.", _time, capability="expiry", in_bulk=True
         ),
     ]
     unique_for: Annotated[
-        Duration | None,
+        GivenDuration | None,
         Option(
             "time for which the unique key stays taken after the ack.",
             _seconds,
@@ -206,7 +206,7 @@ class RepeatedOptions(TypedDict, total=False):
         ),
     ]
     max_attempts: Annotated[
-        int | None,
+        Positive | None,
         Option(
             "number of failures after which the job is dead; None means never.",
             _integer,
@@ -225,7 +225,7 @@ class RepeatedOptions(TypedDict, total=False):
         ),
     ]
     concurrency_limit: Annotated[
-        int | None,
+        Positive | None,
         Option(
             "the job is claimed only while fewer than this many jobs with its key are in progress; None means 1.",
             _integer,
@@ -235,7 +235,7 @@ class RepeatedOptions(TypedDict, total=False):
         ),
     ]
     keep_result: Annotated[
-        Duration | None,
+        GivenDuration | None,
         Option(
             "time for which the result is kept after the ack; None means not at all.",
             _seconds,
@@ -259,12 +259,12 @@ def options_of(kind: type) -> dict[str, Option]:
     Args:
         kind: one of the `TypedDict`s here, or a `TypedDict` that inherits from them.
     """
-    found = {}
+    found, types = {}, get_type_hints(kind)
     for name, hint in get_type_hints(kind, include_extras=True).items():
         given = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Option)), None)
         if given is not None:
             stored = name if given.field == SAME else given.field
-            found[name] = replace(given, name=name, type=get_args(hint)[0], field=stored)
+            found[name] = replace(given, name=name, type=types[name], field=stored)
     return found
 
 

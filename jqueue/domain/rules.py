@@ -15,13 +15,12 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.fields import (
     COUNT_MAX,
     NO_HEADERS,
-    PRIORITY_MAX,
-    PRIORITY_MIN,
     Count,
     Entry,
     FrozenHeaders,
     JobId,
     Positive,
+    Priority32,
     Seconds,
     to_utc,
 )
@@ -110,7 +109,7 @@ class Schedule(Entry, frozen=True):
     next_at: datetime
     timezone: str = "UTC"
     payload: bytes = b""
-    priority: Annotated[int, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
+    priority: Priority32 = 0
     max_attempts: Positive | None = None
     headers: Mapping[str, str] = NO_HEADERS
     unique_key: str | None = None

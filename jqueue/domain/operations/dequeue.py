@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypedDict
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.fields import LARGEST
+from jqueue.domain.fields import LARGEST, Count, GivenDuration
 from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
@@ -42,7 +42,7 @@ class DequeueOptions(TypedDict, total=False):
 
     batch_size: Annotated[int, Option("largest number of jobs to claim.", default=1)]
     claim_timeout: Annotated[
-        Duration | None,
+        GivenDuration | None,
         Option("time that a claim lasts without a heartbeat; the queue's `stale_timeout` by default."),
     ]
     holder: Annotated[
@@ -64,10 +64,10 @@ class Claims(Operation, frozen=True, kw_only=True):
 
     claims_jobs = True
 
-    claim_timeout: Duration | None = None
+    claim_timeout: GivenDuration | None = None
     holder: str | None = None
-    through: int | None = None
-    enqueue_bytes: int = Limits().enqueue_bytes
+    through: Count | None = None
+    enqueue_bytes: Count = Limits().enqueue_bytes
 
     def completed(self, preparation: Preparation) -> dict[str, Any]:
         """Return the values of these fields in the prepared operation."""
@@ -98,7 +98,7 @@ class Dequeue(Claims, frozen=True):
     hands_out_jobs = True
 
     entrypoints: GivenNames | None = None
-    batch_size: int = 1
+    batch_size: Count = 1
 
     def prepared(self, preparation: Preparation) -> Dequeue:
         """Return the operation, checked, with the entrypoints as a tuple and the timeout in seconds."""

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, take_reserve
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.fields import Count, GivenDuration, Moment
 from jqueue.domain.header import KeyHold
 from jqueue.domain.job import (
     COMPLETED,
@@ -199,12 +200,12 @@ class Ack(_EndsClaim, frozen=True):
     """
 
     result: Any = None
-    keep_result: Duration | None = None
-    result_bytes: int = 0
-    blob_bytes: int = Limits().blob_bytes
+    keep_result: GivenDuration | None = None
+    result_bytes: Count = 0
+    blob_bytes: Count = Limits().blob_bytes
     apart: bytes = b""
     result_object: StoredObject | None = None
-    name_before: datetime | None = None
+    name_before: Moment | None = None
 
     @property
     def large(self) -> LargeValue | None:
@@ -293,11 +294,11 @@ class Nack(_EndsClaim, frozen=True):
         traceback: frames of the error's traceback to keep beside it, the innermost last: see `Job.traceback`.
     """
 
-    delay: Duration | None = None
+    delay: GivenDuration | None = None
     error: GivenError | None = None
     dead: bool = False
     charge: bool = True
-    blob_bytes: int = Limits().blob_bytes
+    blob_bytes: Count = Limits().blob_bytes
     traceback: str | None = None
 
     def prepared(self, preparation: Preparation) -> Nack:
@@ -463,7 +464,7 @@ class RequeueStale(Operation, frozen=True):
 
     surveys = True
 
-    timeout: Duration
+    timeout: GivenDuration
 
     def prepared(self, preparation: Preparation) -> RequeueStale:
         """Return the operation with the timeout in seconds."""

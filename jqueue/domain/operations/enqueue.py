@@ -12,9 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, take_space
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.fields import LARGEST
+from jqueue.domain.fields import LARGEST, Count, GivenDuration, JobId, Moment, Name, Positive, Priority
 from jqueue.domain.job import (
     COMPLETED,
     NO_CLAIM,
@@ -78,11 +78,11 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
 
     unique_key: str | None = None
     headers: Mapping[str, str] | None = None
-    max_attempts: int | None = None
+    max_attempts: Positive | None = None
     concurrency_key: str | None = None
-    concurrency_limit: int | None = None
-    keep_result: Duration | None = None
-    enqueue_bytes: int = Limits().enqueue_bytes
+    concurrency_limit: Positive | None = None
+    keep_result: GivenDuration | None = None
+    enqueue_bytes: Count = Limits().enqueue_bytes
 
 
 class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
@@ -95,16 +95,16 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
         name_before: time until which a commit may name it.
     """
 
-    job_id: str | None = None
-    delay: Duration | None = None
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    unique_for: Duration | None = None
+    job_id: JobId | None = None
+    delay: GivenDuration | None = None
+    run_at: Moment | None = None
+    expires_at: Moment | None = None
+    unique_for: GivenDuration | None = None
     on_conflict: OnConflict = "return"
     new_id: str = ""
     apart: bool = False
     payload_object: StoredObject | None = None
-    name_before: datetime | None = None
+    name_before: Moment | None = None
 
 
 class Enqueue(AddsOneJob, frozen=True):
@@ -118,9 +118,9 @@ class Enqueue(AddsOneJob, frozen=True):
         priority: lower is served first.
     """
 
-    entrypoint: str
+    entrypoint: Name
     payload: GivenPayload = b""
-    priority: int = 0
+    priority: Priority = 0
 
     @staticmethod
     def of(job: JobRecord, given: bool, on_conflict: OnConflict, enqueue_bytes: int) -> Enqueue:
@@ -323,9 +323,9 @@ class Arrive(Operation, frozen=True):
     transfers = True
 
     job: GivenJob
-    enqueue_bytes: int = Limits().enqueue_bytes
+    enqueue_bytes: Count = Limits().enqueue_bytes
     payload: GivenPayload | None = None
-    name_before: datetime | None = None
+    name_before: Moment | None = None
 
     @property
     def large(self) -> LargeValue | None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, claimed_by, take_space
-from jqueue.domain.durations import Duration, check_time, to_seconds
+from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
+from jqueue.domain.fields import Count, GivenDuration, Moment, Priority
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
 from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
@@ -189,7 +190,7 @@ class Purge(Operation, frozen=True):
 
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None
-    older_than: Duration | None = None
+    older_than: GivenDuration | None = None
     job_id: str | None = None
     before: datetime | None = None
 
@@ -289,8 +290,8 @@ class Reschedule(OnJob, frozen=True):
 
     always_needs = ("reschedule",)
 
-    delay: Duration | None = None
-    run_at: datetime | None = None
+    delay: GivenDuration | None = None
+    run_at: Moment | None = None
 
     def prepared(self, preparation: Preparation) -> Reschedule:
         """Return the operation, checked, with the delay in seconds and the time in UTC."""
@@ -326,7 +327,7 @@ class Reprioritise(OnJob, frozen=True):
 
     always_needs = ("reschedule",)
 
-    priority: int
+    priority: Priority
 
     def prepared(self, preparation: Preparation) -> Reprioritise:
         """Check the arguments."""
@@ -376,7 +377,7 @@ class Amend(OnJob, frozen=True):
 
     options: GivenOptions
     payload: bytes | None = None
-    enqueue_bytes: int = Limits().enqueue_bytes
+    enqueue_bytes: Count = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> Amend:
         """Return the operation with its options checked and completed.

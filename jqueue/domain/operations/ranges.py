@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import Duration
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
-from jqueue.domain.fields import COUNT_MAX
+from jqueue.domain.fields import COUNT_MAX, Count, GivenDuration, JobId, Positive
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
 from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation
@@ -56,10 +55,10 @@ class ClaimRange(Claims, frozen=True):
     always_needs = ("ranges",)
 
     entrypoint: str
-    rows: int
-    least: int = 1
+    rows: Positive
+    least: Positive = 1
     inline: bool = False
-    range_id: str = ""
+    range_id: JobId = ""
 
     def prepared(self, preparation: Preparation) -> ClaimRange:
         """Return the operation, checked and completed."""
@@ -93,6 +92,8 @@ class ClaimRange(Claims, frozen=True):
             now: the time.
             worst: takes the name of the segment. Returns a priority that no row may be behind; None: any may be.
         """
+        if not self.range_id:
+            raise InvalidJobError("a range is claimed under an id, which its preparation draws")
         rows = draft.jobs.rows
         place = rows.of.get(job_id)
         allowed = draft.jobs.order.claims_allowed(self.entrypoint, now, self.rows)
@@ -237,8 +238,8 @@ class EndRange(Operation, frozen=True):
 
     claim: GivenRange
     failed: Mapping[str, GivenFailure] = {}
-    results: Mapping[str, tuple[Any, Duration]] = {}
-    worked_on: int | None = None
+    results: Mapping[str, tuple[Any, GivenDuration]] = {}
+    worked_on: Count | None = None
     singles: Mapping[str, Ack | Nack] = {}
 
     def prepared(self, preparation: Preparation) -> EndRange:
@@ -337,11 +338,11 @@ class ClaimBatch(Claims, frozen=True):
     always_needs = ("ranges", "holders", "claim_timeout")
 
     entrypoints: GivenNames | None
-    jobs: int
-    singles: int
-    ranges: int
-    least: int = CHUNK_ROWS
-    range_id: str = ""
+    jobs: Count
+    singles: Count
+    ranges: Count
+    least: Positive = CHUNK_ROWS
+    range_id: JobId = ""
 
     def prepared(self, preparation: Preparation) -> ClaimBatch:
         """Return the operation, checked and completed."""

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft, check_rules_fit, take_space
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
-from jqueue.domain.fields import COUNT_MAX
+from jqueue.domain.fields import COUNT_MAX, Count, GivenDuration, Name, Positive, Priority32
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
@@ -68,7 +68,7 @@ class _OnEntrypoint(Operation, frozen=True):
 
     always_needs = ("limits",)
 
-    entrypoint: str
+    entrypoint: Name
 
     def prepared(self, preparation: Preparation) -> Self:
         """Check the name of the entrypoint."""
@@ -107,9 +107,9 @@ class SetLimits(_OnEntrypoint, frozen=True):
         per: the window of `rate`, a timedelta or seconds.
     """
 
-    running: int | None = None
-    rate: int | None = None
-    per: Duration | None = None
+    running: Positive | None = None
+    rate: Positive | None = None
+    per: GivenDuration | None = None
 
     def prepared(self, preparation: Preparation) -> SetLimits:
         """Return the operation, checked, with the window in seconds."""
@@ -149,10 +149,10 @@ class Configure(Operation, frozen=True, kw_only=True):
         history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
     """
 
-    dead_retention: Duration | Unchanged | None = UNCHANGED
-    blob_bytes: int | Unchanged | None = UNCHANGED
-    history: Duration | Unchanged | None = UNCHANGED
-    history_bytes: int | Unchanged | None = UNCHANGED
+    dead_retention: GivenDuration | Unchanged | None = UNCHANGED
+    blob_bytes: Positive | Unchanged | None = UNCHANGED
+    history: GivenDuration | Unchanged | None = UNCHANGED
+    history_bytes: Positive | Unchanged | None = UNCHANGED
     history_payloads: bool | Unchanged = UNCHANGED
 
     def prepared(self, preparation: Preparation) -> Configure:
@@ -264,12 +264,12 @@ class SetSchedule(AddsJobs, frozen=True):
 
     always_needs = ("schedules",)
 
-    name: str
+    name: Name
     cron: str
-    entrypoint: str
+    entrypoint: Name
     payload: bytes = b""
     timezone: str = "UTC"
-    priority: int = 0
+    priority: Priority32 = 0
 
     def prepared(self, preparation: Preparation) -> SetSchedule:
         """Return the operation, checked like the jobs that it will enqueue."""
@@ -325,7 +325,7 @@ class RunSchedule(Operation, frozen=True):
 
     name: str
     job_id: str = ""
-    enqueue_bytes: int = Limits().enqueue_bytes
+    enqueue_bytes: Count = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import SegmentDamagedError
+from jqueue.domain.fields import Moment
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import give_range_back
-from jqueue.domain.segments import Range, Segment, Span, common
+from jqueue.domain.segments import Range, Segment, SegmentId, Span, common
 from jqueue.domain.transitions import Verb
 
 
@@ -37,10 +38,10 @@ class Spill(Operation, frozen=True):
         before: time until which a commit may name the segment.
     """
 
-    name: str
+    name: SegmentId
     segment: Segment
     rows: Mapping[str, JobRecord]
-    before: datetime
+    before: Moment
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Name the segment, and remove its jobs from the blob."""
@@ -86,10 +87,10 @@ class Merge(Operation, frozen=True):
         before: time until which a commit may name the segment.
     """
 
-    name: str
+    name: SegmentId
     segment: Segment
     sources: Sequence[MergedSegment]
-    before: datetime
+    before: Moment
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Name the new segment with every row taken that is taken by now, and drop the others."""
