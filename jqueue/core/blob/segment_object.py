@@ -83,6 +83,7 @@ def encoding_segment(
     rows = [jobs[place] for place in order]
     parts, chunks, offset = list[bytes](), list[Chunk](), 0
     ids, keys, objects, single = list[int](), list[int](), list[str](), list[Span]()
+    spare, sequences, attempts = list[int](), list[int](), 0
     for first in range(0, len(rows), chunk_rows):
         some = rows[first : first + chunk_rows]
         has_unknown = any(job.extra for job in some)
@@ -95,17 +96,18 @@ def encoding_segment(
         named = [job for job in some if job.payload_object is not None or job.result_object is not None]
         objects += [each.suffix for job in named for each in objects_of(job)]
         single += [(row, row + 1) for row, job in enumerate(some, first) if is_single(job)]
+        spare += [max(0, job.max_attempts - job.failures) for job in some if job.max_attempts is not None]
+        sequences += [job.sequence for job in some]
+        attempts = max(attempts, *(job.attempt for job in some))
         chunks.append(Chunk(offset, zlib.crc32(text), key_of(some[0]), oldest, best))
         parts.append(text)
         offset += len(text)
         if len(chunks) % CHUNKS_PER_SLICE == 0:
             yield
-    spare = [max(0, job.max_attempts - job.failures) for job in rows if job.max_attempts is not None]
     of_ids = yield from HashTable.making(ids)
     of_keys = yield from HashTable.making(keys)
     index = SegmentIndex(len(rows), tuple(chunks), offset, of_ids, of_keys, tuple(objects), tuple(joined(single)))
     end = _encode_index(index) + b"\n"
-    sequences = [job.sequence for job in rows]
     entry = Segment(
         entrypoint=rows[0].entrypoint,
         rows=len(rows),
@@ -118,7 +120,7 @@ def encoding_segment(
         largest=max(sequences),
         scheduled=scheduled,
         oldest=index.oldest[0],
-        attempts=max([job.attempt for job in rows]),
+        attempts=attempts,
         spare=min(spare, default=None),
         keys=len(keys),
         objects=len(objects),
