@@ -2,9 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from jqueue import ClaimLostError, DirectQueue, InMemoryStorage, InvalidJobError
+from jqueue import ClaimLostError, DirectQueue, InMemoryStorage
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Cancel, Dequeue, Nack, SetSchedule, Unschedule
@@ -26,13 +24,6 @@ async def test_a_refused_heartbeat_of_apply_each_is_an_error_in_its_place():
     lost, added = await queue.apply_each(Heartbeat((job,)), Enqueue("x", b""))
     assert isinstance(lost, ClaimLostError)
     assert isinstance(added, Job)
-
-
-@pytest.mark.parametrize("headers", [7, "text", [1]])
-@in_virtual_time
-async def test_headers_of_a_cron_entry_that_are_no_mapping_are_refused(headers):
-    with pytest.raises(InvalidJobError):
-        await a_queue().schedule("n", "* * * * *", "x", headers=headers)
 
 
 @in_virtual_time

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.domain.durations import parse_duration
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.selection import Phase, Selection, phase_of, since
@@ -73,8 +72,3 @@ def test_the_age_counts_from_the_beginning_of_the_phase_or_the_return():
 DURATIONS = {"90s": 90, "15m": 900, " 1.5 h ": 5400, "30d": 30 * 86400, "2w": 14 * 86400, "0s": 0} | dict.fromkeys(
     ["", "30", "d", "-1d", "1y", "9999w", f"{'9' * 400}d", "1h30m", "nan s"]
 )
-
-
-@pytest.mark.parametrize("text", DURATIONS)
-def test_a_duration_is_a_number_with_a_unit_and_other_texts_are_none(text):
-    assert DURATIONS[text] == parse_duration(text)
