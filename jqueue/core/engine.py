@@ -252,10 +252,9 @@ class Engine:
         Returns:
             True if some are left that need rows of a late segment.
         """
-        backoff, conflicts = Backoff(self.entropy), 0
+        backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
         refusal: Exception | None = None
-        generation = self.generation
         self.draft.rollback()
         if self.segments is not None and self.draft.header.segments:
             self.segments.loader.begin(self.draft)  # drops the rows that earlier commits have loaded, if they are many
