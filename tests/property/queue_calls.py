@@ -37,18 +37,8 @@ NOBODY = "nobody"
 """An id that no job has."""
 
 ENQUEUE_OPTIONS = (
-    "job_id",
-    "delay",
-    "run_at",
-    "expires_at",
-    "max_attempts",
-    "headers",
-    "unique_key",
-    "unique_for",
-    "on_conflict",
-    "concurrency_key",
-    "concurrency_limit",
-    "keep_result",
+    *("job_id", "delay", "run_at", "expires_at", "max_attempts", "headers"),
+    *("unique_key", "unique_for", "on_conflict", "concurrency_key", "concurrency_limit", "keep_result"),
 )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus, JQueueError
+from jqueue.domain.draft import Draft
 from jqueue.domain.limits import Limits
+from jqueue.domain.models import record_of
 from jqueue.domain.operations.lookups import CountQueued, LookAtBacklog
 from jqueue.domain.operations.segments import DropRows
 from jqueue.domain.segment_rows import RowsMissingError
@@ -292,3 +294,13 @@ async def test_only_a_stale_range_of_the_rows_that_are_given_up_is_ended(storage
     storage.storage.clock.advance(61)
     assert [4] == await queue.apply(DropRows(name, [(0, 8)]))
     assert [claims[1].id] == list((await queue.read_state(hot=True)).ranges)
+
+
+async def test_rows_of_ranges_are_dropped_with_all_others_that_are_loaded(storage):
+    queue = await filled(storage, 8)
+    claim = await queue.claim_range("a", 4)
+    rows = Draft(await queue.read_state(hot=True)).jobs.rows
+    rows.load(claim.segment, 0, list(enumerate(map(record_of, (await queue.read_state()).jobs))))
+    assert 8 == rows.kept
+    rows.unload()
+    assert 0 == rows.kept
