@@ -17,8 +17,8 @@ from typing import NamedTuple
 import jqueue
 from tests.simulation.runner import Settings
 
-AT_ONCE = 50
-"""Largest number of seeds of a test that is not marked `wide`."""
+ENOUGH = 50
+"""Number of seeds within which most bugs are found."""
 
 
 PRODUCT = Path(jqueue.__file__).parent
@@ -38,7 +38,7 @@ class Bug(NamedTuple):
     file: str
     old: str
     new: str
-    seeds: int = AT_ONCE
+    seeds: int = ENOUGH
     also: Bug | None = None
 
 

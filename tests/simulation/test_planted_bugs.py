@@ -5,7 +5,7 @@ import pytest
 from tests.simulation.failure import shorten
 from tests.simulation.history import Violation
 from tests.simulation.many import run_seeds
-from tests.simulation.planted_bugs import AT_ONCE, NOT_RECOGNISED, PLANTED, built_in
+from tests.simulation.planted_bugs import NOT_RECOGNISED, PLANTED, built_in
 from tests.simulation.runner import Settings, Simulation, run_seed
 
 
@@ -22,11 +22,7 @@ def first_violation(seeds, settings=None):
 
 @pytest.mark.parametrize(
     ("settings", "name", "bug"),
-    [
-        pytest.param(settings, name, bug, id=name, marks=[] if bug.seeds <= AT_ONCE else [pytest.mark.wide])
-        for settings, bugs in PLANTED.items()
-        for name, bug in bugs.items()
-    ],
+    [pytest.param(settings, name, bug, id=name) for settings, bugs in PLANTED.items() for name, bug in bugs.items()],
 )
 def test_the_simulation_finds_each_planted_bug(settings, name, bug):
     with built_in(name, bug):
