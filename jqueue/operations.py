@@ -1,26 +1,12 @@
 """The operations for `apply` and `enqueue_many`: values such as `Enqueue("mail", data)` and `Ack(job)`."""
 
-from jqueue.domain.operations import (
-    Ack,
-    Cancel,
-    Configure,
-    Dequeue,
-    Enqueue,
-    Heartbeat,
-    Nack,
-    Operation,
-    Pause,
-    Purge,
-    Redrive,
-    Reprioritise,
-    RequeueStale,
-    Reschedule,
-    Resume,
-    SetLimits,
-    SetSchedule,
-    Unschedule,
-)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RequeueStale
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
+from jqueue.domain.operations.rules import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.segments import RangeClaim, RangeFailure
 
 __all__ = [

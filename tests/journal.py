@@ -17,8 +17,8 @@ from pydantic_core import from_json
 
 from jqueue.domain.commits import CommitId
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.operations import Operation, decode_operation, encode_operation
-from jqueue.domain.operations.codec import TRAVELLING
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import TRAVELLING, decode_operation, encode_operation
 from jqueue.ports.observer import AppliedCall, AppliedCalls
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.answers_audit import AnswersAudit

@@ -6,7 +6,7 @@ from unittest import mock
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.runtime.system import SystemClock
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run

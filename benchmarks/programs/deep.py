@@ -20,7 +20,7 @@ from memory import resident
 from shared import ENTRYPOINT, SETTING_UP_SECONDS, arguments, report, storage_of
 
 from jqueue import BrokerQueue
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 
 ROWS_OF_A_RANGE = 10_000
 

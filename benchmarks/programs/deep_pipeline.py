@@ -28,7 +28,8 @@ from on_spark import Queues, check, in_the_way, session
 from shared import ENTRYPOINT, SETTING_UP_SECONDS, arguments, report
 
 from jqueue import BrokerQueue, LocalFileSystemStorage
-from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.spark import run_batch
 from jqueue.spark.lake import archive
 from jqueue.worker import Worker

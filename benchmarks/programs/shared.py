@@ -90,7 +90,7 @@ async def fill(
             count = min(CHUNK, depth - start)
             await asyncio.gather(*(queue.enqueue(entrypoint, payload, priority) for _ in range(count)))
         return
-    from jqueue.domain.operations import Enqueue
+    from jqueue.domain.operations.enqueue import Enqueue
 
     size = max(1, min(CHUNK, (8 << 20) // (len(payload) + 1)))
     for start in range(0, depth, size):

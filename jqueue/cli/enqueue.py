@@ -13,7 +13,8 @@ from jqueue.cli.printing import note, show_json
 from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
-from jqueue.domain.operations import Enqueue, Find
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.lookups import Find
 from jqueue.domain.printable import printable
 
 

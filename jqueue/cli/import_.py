@@ -19,8 +19,8 @@ from jqueue.core.migration import arriving
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Find
 from jqueue.domain.operations.enqueue import Arrive
+from jqueue.domain.operations.lookups import Find
 from jqueue.domain.printable import printable
 
 BATCH = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import CreateQueue
+from jqueue.domain.operations.operator import CreateQueue
 from jqueue.formats.queue import StoreQueue
 
 

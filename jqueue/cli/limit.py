@@ -11,7 +11,8 @@ from jqueue.cli.pause import Entrypoint
 from jqueue.cli.printing import length, refusal, show, show_json
 from jqueue.cli.values import duration
 from jqueue.domain.errors import ChangedMeanwhileError
-from jqueue.domain.operations import Guarded, SetLimits
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.rules import SetLimits
 from jqueue.domain.rules import EntrypointRules
 
 

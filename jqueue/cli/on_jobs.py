@@ -34,7 +34,8 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Guarded, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Phase, Selection, phase_of
 

@@ -11,17 +11,10 @@ from jqueue.cli.printing import moment
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.models import Job
-from jqueue.domain.operations import (
-    AMENDABLE,
-    Amend,
-    Configure,
-    Guarded,
-    Operation,
-    Pause,
-    Resume,
-    SetLimits,
-    SetSchedule,
-)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.operator import AMENDABLE, Amend
+from jqueue.domain.operations.rules import Configure, Pause, Resume, SetLimits, SetSchedule
 from jqueue.domain.printable import counted
 from jqueue.domain.rules import SETTINGS, EntrypointRules
 

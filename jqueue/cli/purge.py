@@ -10,7 +10,8 @@ from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import refusal, show, show_json
 from jqueue.cli.purge_waiting import purge_waiting
 from jqueue.domain.job import JobStatus
-from jqueue.domain.operations import Operation, Purge
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.operator import Purge
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Phase, Selection
 

@@ -11,7 +11,7 @@ from jqueue.cli.on_jobs import All, DryRun, JobChange, JobID, Yes, change_job, c
 from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.job import JobStatus
-from jqueue.domain.operations import Reprioritise
+from jqueue.domain.operations.operator import Reprioritise
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Selection
 

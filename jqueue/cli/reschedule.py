@@ -12,7 +12,8 @@ from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import instant, moment, refusal, show, show_json
 from jqueue.cli.values import duration, time
 from jqueue.domain.job import JobStatus
-from jqueue.domain.operations import Operation, Reschedule
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.operator import Reschedule
 from jqueue.domain.printable import printable
 from jqueue.domain.selection import QUEUED, Selection
 

@@ -11,7 +11,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain,
 from jqueue.cli.printing import refusal, show, show_json
 from jqueue.domain.errors import JobStateError
 from jqueue.domain.models import Job
-from jqueue.domain.operations import RunSchedule
+from jqueue.domain.operations.rules import RunSchedule
 from jqueue.domain.printable import printable
 
 

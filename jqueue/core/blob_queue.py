@@ -17,7 +17,9 @@ from jqueue.core.verbs.producer import StagingVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.operations import Configure, Guarded, Transaction
+from jqueue.domain.operations.bulk import Transaction
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 

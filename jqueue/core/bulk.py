@@ -23,18 +23,22 @@ from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.operations import (
+from jqueue.domain.operations.base import Preparation
+from jqueue.domain.operations.bulk import (
+    MOST_CONFLICTS,
     BulkAdded,
     BulkConflicts,
-    Enqueue,
+    EnqueuedJobs,
     EnqueueSegments,
+    GivenJobs,
     NewSegment,
-    Preparation,
+    Row,
     StagedReceipt,
     Transaction,
+    bulk_id,
+    bulk_rest,
 )
-from jqueue.domain.operations.bulk import MOST_CONFLICTS, EnqueuedJobs, GivenJobs, Row, bulk_id, bulk_rest
-from jqueue.domain.operations.enqueue import LINE_BYTES, stored_bytes
+from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue, stored_bytes
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, SegmentIndex, staged_name
 from jqueue.domain.slices import LINES_PER_SLICE

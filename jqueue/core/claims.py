@@ -15,7 +15,8 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Heartbeat, JobReference, Operation
+from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.ends import Heartbeat
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
 

@@ -46,7 +46,8 @@ from jqueue.domain.errors import (
 from jqueue.domain.header import Header
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
-from jqueue.domain.operations import Operation, Sweep, perform
+from jqueue.domain.operations.base import Operation, perform
+from jqueue.domain.operations.ends import Sweep
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
 from jqueue.domain.transitions import claims_of

@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.models import Job
-from jqueue.domain.operations import JobReference
+from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 

@@ -21,8 +21,9 @@ from jqueue.domain.errors import InvalidJobError, JobStateError, JobsUnreadableE
 from jqueue.domain.job import NO_CLAIM, JobStatus
 from jqueue.domain.job_options import STORED
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Find, Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.enqueue import Arrive, Depart
+from jqueue.domain.operations.lookups import Find
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import JobQueue, SupportsApply
 

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from jqueue.core.requests import Outcome, Request
 from jqueue.domain.commits import CommitId
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer

@@ -24,15 +24,10 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError,
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import for_callers
-from jqueue.domain.operations import (
-    BulkConflicts,
-    Dequeue,
-    EnqueueSegments,
-    Fence,
-    JobReference,
-    Operation,
-    Preparation,
-)
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
+from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.operator import Fence
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.system import SystemClock, SystemEntropy, forks, process_name

@@ -26,7 +26,9 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import Claim
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, DequeueOptions, JobReference, Nack, Operation
+from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.dequeue import DequeueOptions
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.domain.stats import QueueStats, sum_of
 from jqueue.ports.log import logger_of

@@ -18,7 +18,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.job import Claim
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 
 Callback = Callable[[Any], object]
 

@@ -39,7 +39,9 @@ from jqueue.domain.header import Header
 from jqueue.domain.job import PAYLOADS, RESULTS, Claim, JobRecord, StoredObject, objects_of
 from jqueue.domain.large_values import NAMED_WITHIN, LargeValue, SupportsPath
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Enqueue, Nack, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Nack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
 from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, RangeClaim, awaits_commit

@@ -29,7 +29,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import Claim
-from jqueue.domain.operations import Fence, HandBack, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import HandBack
+from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.file_events import FileEvents

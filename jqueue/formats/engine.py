@@ -26,7 +26,8 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.operations import Sweep, perform
+from jqueue.domain.operations.base import perform
+from jqueue.domain.operations.ends import Sweep
 from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import (
     comparable,

@@ -10,7 +10,7 @@ from jqueue.core.requests import Outcome, Request
 from jqueue.core.tasks import TRANSIENT, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.formats.port import JobChangedError, StoredJob, StoreFullError
 
 

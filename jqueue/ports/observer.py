@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.commits import CommitId
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 
 CallOutcome = tuple[Sequence[Operation], list[Any] | JQueueError]
 """A call in a commit: its operations, and a result or an error for each, or the error that undid them all."""

@@ -21,7 +21,11 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, QueueState
-from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Redriven, Unchanged
+from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.dequeue import DequeueOptions
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Redriven
+from jqueue.domain.operations.rules import UNCHANGED, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.domain.stats import QueueStats

@@ -17,20 +17,10 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import (
-    Cancel,
-    Guarded,
-    Operation,
-    Pause,
-    Purge,
-    Redrive,
-    Reprioritise,
-    Reschedule,
-    Resume,
-    RunSchedule,
-    SetLimits,
-    Unschedule,
-)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
+from jqueue.domain.operations.rules import Pause, Resume, RunSchedule, SetLimits, Unschedule
 from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of
 from jqueue.ports.queue import JobQueue

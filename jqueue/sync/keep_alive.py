@@ -10,7 +10,7 @@ from typing import Self
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.operations import JobReference
+from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Consumer
 from jqueue.sync.calls import CallEnded

@@ -34,7 +34,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
-from jqueue.domain.operations import JobReference
+from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort

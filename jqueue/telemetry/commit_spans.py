@@ -8,7 +8,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Tracer, set_span_in_context
 
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.clock import Clock
 from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.telemetry.span_contexts import SYSTEM, HandlerContexts, span_context_in

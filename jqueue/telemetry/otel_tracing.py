@@ -20,7 +20,7 @@ except ImportError as error:  # pragma: no cover
 from jqueue._version import __version__
 from jqueue.core.queue_base import options_of
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.ports.observer import SupportsObservers
 from jqueue.ports.queue import JobQueue, SupportsApply
 from jqueue.runtime.system import SystemClock

@@ -15,7 +15,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from jqueue.core.queue_base import options_of
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Enqueue, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import printable
 from jqueue.telemetry.span_contexts import SYSTEM, has_context, with_context
 

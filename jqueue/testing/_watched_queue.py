@@ -11,7 +11,8 @@ from typing import Any
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, JobReference, Nack, Operation
+from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.rules import opens_at, time_shown
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock

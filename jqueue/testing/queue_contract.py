@@ -49,14 +49,10 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import (
-    Ack,
-    Cancel,
-    Enqueue,
-    Heartbeat,
-    Nack,
-    Operation,
-)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Cancel
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.runtime.system import SystemClock

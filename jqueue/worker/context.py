@@ -15,7 +15,7 @@ from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.job_log import about

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Producer
 from jqueue.worker.handler_options import (
     EnqueueArguments,

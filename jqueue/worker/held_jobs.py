@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Nack, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure

@@ -15,7 +15,7 @@ from typing import Any
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Nack
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Lines, logger_of

@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
     UnknownOutcomeError,
 )
-from jqueue.domain.operations import Ack, Nack
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Container
 
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.operations import CountQueued
+from jqueue.domain.operations.lookups import CountQueued
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
 from jqueue.worker.queue_health import QueueHealth, all_slots_stuck

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, Union, Unpack, cast, get_args, get_or
 
 from pydantic import TypeAdapter
 
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of

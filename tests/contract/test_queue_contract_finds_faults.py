@@ -11,7 +11,8 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.cron import next_after
 from jqueue.domain.errors import JobCancelledError, JQueueError
-from jqueue.domain.operations import Dequeue, Fence
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.operator import Fence
 from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.whole_contract import WholeQueueContract
 from tests.two_methods import TwoMethods

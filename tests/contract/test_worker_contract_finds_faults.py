@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobCancelledError
-from jqueue.domain.operations import Ack, Nack
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
 from tests.contract.worker_contract import HeartbeatsContract, WorkerContract

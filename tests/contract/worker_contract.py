@@ -12,7 +12,7 @@ from typing import Any
 
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 from jqueue.worker.context import BatchContext, Context

@@ -9,7 +9,7 @@ import pytest
 
 from jqueue.core.blob import codec
 from jqueue.domain.models import Job, QueueState, header_of
-from jqueue.domain.operations import decode_operation, encode_operation
+from jqueue.domain.operations.codec import decode_operation, encode_operation
 from jqueue.domain.segments import Range, Segment
 
 ROOT = Path(__file__).parents[2]

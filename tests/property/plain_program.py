@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import ANY
 
 from jqueue import Claim, ClaimLostError, Job
-from jqueue.domain.operations import AwaitResult
+from jqueue.domain.operations.lookups import AwaitResult
 from jqueue.operations import Ack, Dequeue, Heartbeat, Nack
 from tests.property.plain_values import Refused
 

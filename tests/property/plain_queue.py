@@ -12,7 +12,10 @@ from typing import Any
 
 from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
 from jqueue.domain.errors import JobCancelledError, ResultNotKeptError
-from jqueue.domain.operations import Amend, AwaitResult, CreateQueue, Fence, Guarded, HandBack, LastTransaction, Sweep
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.ends import HandBack, Sweep
+from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
+from jqueue.domain.operations.operator import Amend, CreateQueue, Fence
 from jqueue.operations import (
     Ack,
     Cancel,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue import InvalidJobError
-from jqueue.domain.operations import UNCHANGED, RunSchedule
+from jqueue.domain.operations.rules import UNCHANGED, RunSchedule
 from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
 from tests.property.plain_values import ENTRY, JobFields, Refused

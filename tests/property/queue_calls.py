@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from jqueue import JobStatus
-from jqueue.domain.operations import AwaitResult
+from jqueue.domain.operations.lookups import AwaitResult
 from jqueue.operations import (
     Ack,
     Cancel,

@@ -16,19 +16,11 @@ from jqueue import Claim, DirectQueue, InMemoryStorage
 from jqueue.domain.draft import Draft
 from jqueue.domain.job import JobRecord, JobStatus, StoredObject
 from jqueue.domain.models import Job, QueueState, record_of
-from jqueue.domain.operations import (
-    Ack,
-    AllOrNothing,
-    Enqueue,
-    EnqueueSegments,
-    Guarded,
-    Heartbeat,
-    Nack,
-    decode_operation,
-    encode_operation,
-    perform,
-)
-from jqueue.domain.operations.codec import TRAVELLING
+from jqueue.domain.operations.base import perform
+from jqueue.domain.operations.bulk import EnqueueSegments
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Guarded, decode_operation, encode_operation
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import RowKey, Segment
 from jqueue.ports.observer import Observer

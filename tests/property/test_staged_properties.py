@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jqueue import DirectQueue, InMemoryStorage, Limits
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
-from jqueue.domain.operations import Enqueue, NewSegment, Transaction
+from jqueue.domain.operations.bulk import NewSegment, Transaction
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 from tests.property.test_codec_properties import names, texts

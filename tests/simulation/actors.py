@@ -22,8 +22,11 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.job_options import OnConflict
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
+from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.enqueue import Enqueue
 from tests.simulation.workload import BLOB_BYTES, DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
 
 LARGER = 50

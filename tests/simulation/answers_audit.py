@@ -21,7 +21,8 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import Claim
 from jqueue.domain.models import for_callers
-from jqueue.domain.operations import AwaitResult, BulkAdded, BulkConflicts, LastTransaction, StagedReceipt
+from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, StagedReceipt
+from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
 from jqueue.operations import ClaimRange, Configure, Dequeue

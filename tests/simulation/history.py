@@ -11,7 +11,8 @@ from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, StorageError, UnknownOutcomeError
 from jqueue.domain.job import Claim
-from jqueue.domain.operations import Fence, HandBack, Sweep
+from jqueue.domain.operations.ends import HandBack, Sweep
+from jqueue.domain.operations.operator import Fence
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
 from tests.simulation.chain import Created, Timeline, Version
 

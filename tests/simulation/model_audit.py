@@ -10,20 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from jqueue.domain.job import Claim
-from jqueue.domain.operations import (
-    Amend,
-    AwaitResult,
-    BulkAdded,
-    Enqueue,
-    EnqueueSegments,
-    Fence,
-    Guarded,
-    HandBack,
-    Nack,
-    Operation,
-    RunSchedule,
-    Sweep,
-)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.bulk import BulkAdded, EnqueueSegments
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.ends import HandBack, Nack, Sweep
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.lookups import AwaitResult
+from jqueue.domain.operations.operator import Amend, Fence
+from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
 from tests.property.plain_queue import EXPIRED, REMOVED

@@ -16,16 +16,10 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job, QueueState
-from jqueue.domain.operations import (
-    AMENDABLE,
-    Amend,
-    Cancel,
-    CreateQueue,
-    Guarded,
-    Operation,
-    Purge,
-    RunSchedule,
-)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.operator import AMENDABLE, Amend, Cancel, CreateQueue, Purge
+from jqueue.domain.operations.rules import RunSchedule
 from jqueue.domain.selection import QUEUED, Phase, Selection
 from tests.simulation.workload import Actor
 

@@ -15,18 +15,10 @@ from pydantic_core import from_json
 
 from jqueue import JQueueError, StorageError
 from jqueue.domain.models import AnyJob, for_callers
-from jqueue.domain.operations import (
-    Ack,
-    BulkAdded,
-    BulkConflicts,
-    EnqueueSegments,
-    Guarded,
-    Heartbeat,
-    NewSegment,
-    Operation,
-    StagedReceipt,
-)
-from jqueue.domain.operations.codec import TRAVELLING, decode_operation, encode_operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment, StagedReceipt
+from jqueue.domain.operations.codec import TRAVELLING, Guarded, decode_operation, encode_operation
+from jqueue.domain.operations.ends import Ack, Heartbeat
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
 from jqueue.ports.observer import AppliedCall

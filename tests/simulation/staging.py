@@ -15,7 +15,9 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState
-from jqueue.domain.operations import Dequeue, LastTransaction, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.actors import CLAIM_TIMEOUTS, Consumer

@@ -19,7 +19,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, Retention
 from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH

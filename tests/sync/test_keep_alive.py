@@ -5,7 +5,7 @@ import pytest
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import ClaimLostError, JobCancelledError
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.sync import SyncQueue
 from tests.sync.programs import PATIENCE, SignallingQueue
 

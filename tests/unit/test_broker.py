@@ -16,7 +16,8 @@ from jqueue.domain.errors import (
     StorageFatalError,
     UnknownOutcomeError,
 )
-from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import Breakable, in_virtual_time, now

@@ -12,7 +12,7 @@ from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage,
 from jqueue.core.blob.segment_object import encoding_segment
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.operations import EnqueueSegments, NewSegment
+from jqueue.domain.operations.bulk import EnqueueSegments, NewSegment
 from jqueue.domain.slices import exhaust
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects

@@ -9,7 +9,8 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import HeldBy, LastSequence, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.segments import RangeClaim

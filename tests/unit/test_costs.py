@@ -6,7 +6,9 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.operations import Ack, Enqueue, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time, now

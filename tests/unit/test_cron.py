@@ -13,7 +13,8 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import Dequeue, SetSchedule
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.domain.rules import SPANS_KEPT
 
 ROOT = Path(__file__).parents[2]

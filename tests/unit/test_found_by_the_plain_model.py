@@ -5,7 +5,10 @@ from datetime import UTC, datetime, timedelta
 from jqueue import ClaimLostError, DirectQueue, InMemoryStorage
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Cancel, Dequeue, Nack, SetSchedule, Unschedule
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Nack
+from jqueue.domain.operations.operator import Cancel
+from jqueue.domain.operations.rules import SetSchedule, Unschedule
 from jqueue.operations import Enqueue, Heartbeat
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time

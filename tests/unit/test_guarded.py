@@ -5,16 +5,9 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import ChangedMeanwhileError, DuplicateJobError, InvalidJobError, JobNotFoundError
 from jqueue.domain.job import JobStatus
-from jqueue.domain.operations import (
-    Amend,
-    Cancel,
-    Configure,
-    CreateQueue,
-    Guarded,
-    RunSchedule,
-    SetLimits,
-    Unschedule,
-)
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.operator import Amend, Cancel, CreateQueue
+from jqueue.domain.operations.rules import Configure, RunSchedule, SetLimits, Unschedule
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 from jqueue.domain.selection import QUEUED, Selection
 

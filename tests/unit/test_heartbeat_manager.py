@@ -11,7 +11,8 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
-from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import Fault
 from tests.virtual_world import World, in_virtual_time, now
 

@@ -11,7 +11,11 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, J
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_options import OPTIONS, SCHEDULE_OPTIONS
 from jqueue.domain.models import QueueState
-from jqueue.domain.operations import Ack, Dequeue, Enqueue, SetSchedule, decode_operation, encode_operation
+from jqueue.domain.operations.codec import decode_operation, encode_operation
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.sync import SyncQueue
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]

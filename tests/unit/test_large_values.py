@@ -20,7 +20,9 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, AllOrNothing, Enqueue, Guarded
+from jqueue.domain.operations.codec import AllOrNothing, Guarded
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock

@@ -5,7 +5,8 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import JobFailedError, QueueFullError, ResultNotKeptError
 from jqueue.domain.limits import ENTRYPOINTS_KEPT
-from jqueue.domain.operations import Ack, Nack, Pause, Resume
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.rules import Pause, Resume
 from jqueue.operations import Enqueue
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])

@@ -17,7 +17,8 @@ from jqueue import (
 )
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.domain.limits import Limits as DomainLimits
-from jqueue.domain.operations import LastTransaction, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock

@@ -17,8 +17,9 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS, JobRecord
 from jqueue.domain.job_options import IN_BULK, check_names, options_bytes
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Enqueue, NewSegment, Preparation
-from jqueue.domain.operations.bulk import bulk_id, bulk_rest
+from jqueue.domain.operations.base import Preparation
+from jqueue.domain.operations.bulk import NewSegment, bulk_id, bulk_rest
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.domain.slices import exhaust

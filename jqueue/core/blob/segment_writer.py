@@ -23,7 +23,7 @@ from jqueue.core.tasks import SpareTurns, as_storage_error, end_tasks, in_turns,
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.operations import perform
+from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.enqueue import stored_bytes
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
 from jqueue.domain.segment_rows import SegmentRows

@@ -15,7 +15,9 @@ from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JobNotFoundE
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import check_names, takes_options
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
+from jqueue.domain.operations.base import JobReference
+from jqueue.domain.operations.dequeue import DequeueOptions
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure, in_progress
 from jqueue.ports.queue import Consumer, SupportsRanges

@@ -21,27 +21,20 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, check_names, takes_options
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, QueueState, job_of
-from jqueue.domain.operations import (
+from jqueue.domain.operations.dequeue import Dequeue, sought_names
+from jqueue.domain.operations.ends import RequeueStale
+from jqueue.domain.operations.lookups import Find, Peek
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule
+from jqueue.domain.operations.rules import (
     UNCHANGED,
-    Cancel,
     Configure,
-    Dequeue,
-    Find,
     Pause,
-    Peek,
-    Purge,
-    Redrive,
-    Redriven,
-    Reprioritise,
-    RequeueStale,
-    Reschedule,
     Resume,
     SetLimits,
     SetSchedule,
     Unchanged,
     Unschedule,
 )
-from jqueue.domain.operations.dequeue import sought_names
 from jqueue.domain.rules import QueueSettings, Schedule, as_shown
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats

@@ -33,18 +33,10 @@ from jqueue.domain.job import JobRecord, JobStatus, StoredObject
 from jqueue.domain.job_options import EnqueueOptions, OnConflict, check_conflict, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.operations import (
-    AwaitResult,
-    Configure,
-    Enqueue,
-    EnqueueSegments,
-    Find,
-    LastTransaction,
-    StagedReceipt,
-    Transaction,
-)
-from jqueue.domain.operations.bulk import checked, is_repeated
-from jqueue.domain.operations.enqueue import LINE_BYTES
+from jqueue.domain.operations.bulk import EnqueueSegments, StagedReceipt, Transaction, checked, is_repeated
+from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue
+from jqueue.domain.operations.lookups import AwaitResult, Find, LastTransaction
+from jqueue.domain.operations.rules import Configure
 from jqueue.domain.segments import STAGED_NAMED_WITHIN
 from jqueue.ports.queue import JobQueue, Producer, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjectURLs

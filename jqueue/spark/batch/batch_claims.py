@@ -26,7 +26,8 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Dequeue, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ranges import ClaimRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim

@@ -16,7 +16,10 @@ from msgspec.structs import replace as copy
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job import Claim
-from jqueue.domain.operations import Ack, AllOrNothing, Enqueue, Nack, Operation, decode_operation, encode_operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import AllOrNothing, decode_operation, encode_operation
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.retries import CANCELLED
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]

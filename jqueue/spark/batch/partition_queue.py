@@ -22,8 +22,8 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError, JobNotFoundError, JQueueError
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Nack, Operation, Preparation
-from jqueue.domain.operations.base import JobReference
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.spark.batch.outcomes import NOT_KEPT, Outcome, outcome_of
 from jqueue.spark.batch.partition_rows import PartitionRows

@@ -17,7 +17,8 @@ from jqueue.core.blob.lines import encode_job, read_line
 from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of, record_of
-from jqueue.domain.operations import AllOrNothing, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import AllOrNothing
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure
 from jqueue.ports.log import logger_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.clock import Entropy

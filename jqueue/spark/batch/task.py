@@ -22,7 +22,7 @@ from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue

@@ -23,7 +23,9 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, UnknownOutcomeError
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Fence, LastTransaction, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.lookups import LastTransaction
+from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.log import logger_of

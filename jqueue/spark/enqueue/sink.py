@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import Transaction
-from jqueue.domain.operations.bulk import TRANSACTION_KEPT
+from jqueue.domain.operations.bulk import TRANSACTION_KEPT, Transaction
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt

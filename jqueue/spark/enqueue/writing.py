@@ -20,8 +20,7 @@ from pyspark.sql.types import StructType
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.limits import Limits, check_name
-from jqueue.domain.operations import StagedReceipt, Transaction
-from jqueue.domain.operations.bulk import TRANSACTION_KEPT
+from jqueue.domain.operations.bulk import TRANSACTION_KEPT, StagedReceipt, Transaction
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy

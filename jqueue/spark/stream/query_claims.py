@@ -28,7 +28,8 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobCancelledError, JQueueError, SegmentDamagedError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Dequeue, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import Backlog, HeldBy, JobsInRanges, LastSequence, LookAtBacklog, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.printable import counted

@@ -13,7 +13,8 @@ from typing import Any
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Operation
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.ports.storage import SupportsScratch

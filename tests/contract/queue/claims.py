@@ -9,7 +9,7 @@ import pytest
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Dequeue
+from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, by_every_verb, ids
 

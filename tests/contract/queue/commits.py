@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobNotFoundError, JobStateError
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
 
 

@@ -15,7 +15,8 @@ from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.queue_contract import (

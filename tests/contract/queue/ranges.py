@@ -10,7 +10,7 @@ import pytest
 from jqueue.domain.errors import ClaimLostError, JobCancelledError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import JobQueue, SupportsRanges
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory

@@ -22,7 +22,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import Ack
+from jqueue.domain.operations.ends import Ack
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory

@@ -12,7 +12,10 @@ from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Dequeue, Enqueue, LastTransaction, SetLimits, SetSchedule
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.lookups import LastTransaction
+from jqueue.domain.operations.rules import SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 
