@@ -7,8 +7,10 @@ from typing import Any
 
 from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
+from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import Prepared, QueueOptions
+from jqueue.core.service import Offer
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
@@ -21,6 +23,7 @@ from jqueue.domain.operations.bulk import Transaction
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
+from jqueue.ports.sharing import SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
@@ -66,7 +69,28 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 engine.observers,
                 call_timeout=engine.call_timeout,
             )
-        super().__init__(engine, options, batch_limit=batch_limit, objects=objects)
+        courier = None
+        if isinstance(storage, SupportsSharing) and options.share:
+            courier = Courier(storage, engine, options.clock, options.entropy, lambda: self._writer.wake())
+        super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
+        self._offer: Offer | None = None
+
+    def offer(self) -> None:
+        """Commit the calls of other processes too, from when no other process does, until this queue is closed.
+
+        On a storage whose processes cannot reach each other, and with `share=False`, this does nothing.
+        """
+        if self._writer.courier is not None and isinstance(self.storage, SupportsSharing) and self._offer is None:
+            self._writer.open()
+            self._offer = Offer(self.storage, self._writer, self._engine)
+
+    async def _close(self, reason: str, seconds: float) -> None:
+        offer, self._offer = self._offer, None
+        if offer is not None:
+            offer.leave()
+        await super()._close(reason, seconds)
+        if offer is not None:
+            await offer.left()
 
     def observe(self, observer: Observer) -> None:
         self._engine.observers.add(observer)

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from jqueue.core.bulk import BulkEnqueue, SegmentCommit
 from jqueue.core.claims import ClaimRegistry, HeldClaim
+from jqueue.core.courier import Courier
 from jqueue.core.requests import Request
 from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, with_given_payloads
 from jqueue.core.view import QueueView
@@ -48,6 +49,7 @@ class QueueOptions:
         max_pending: Number of calls that may wait for the store. Further calls wait for room until their deadline.
         limits: Largest sizes that the queue accepts: `Limits(...)`.
         holder: Name kept with claims: who works on the jobs. None: this process, as `host:pid`.
+        share: True if calls go to the broker of the queue when another process offers one. False: never.
         clock: Source of the time if the store does not tell it.
         entropy: Source of ids and jitter.
     """
@@ -59,6 +61,7 @@ class QueueOptions:
     max_pending: int = field(default=10_000, repr=False)
     limits: Limits = field(default_factory=Limits, repr=False)
     holder: str | None = field(default=None, repr=False)
+    share: bool = field(default=True, repr=False)
     clock: Clock = field(default_factory=SystemClock, repr=False)
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
@@ -176,7 +179,13 @@ class QueueBase(SupportsApply, SupportsWorkers):
     """
 
     def __init__(
-        self, engine: QueueEngine, options: QueueOptions, *, batch_limit: int, objects: ValueObjects | None = None
+        self,
+        engine: QueueEngine,
+        options: QueueOptions,
+        *,
+        batch_limit: int,
+        objects: ValueObjects | None = None,
+        courier: Courier | None = None,
     ) -> None:
         options.check()
         self.options = options
@@ -202,6 +211,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             deadline=self._deadline,
             longest_poll=to_seconds("poll_interval", options.poll_interval),
             committed=self._committed,
+            courier=courier,
         )
         self._claimed_payloads: ClaimedPayloads | None = None
         self._collector: Collector | None = None

@@ -114,7 +114,7 @@ class Request:
     last_error: BaseException | None = None
     verdict: Verdict | None = None
     callback: Callback | None = None
-    due = until = math.inf
+    due = until = wait_until = math.inf
     open_writes = 0
 
     def __init__(

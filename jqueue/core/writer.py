@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jqueue.core.claims import ClaimRegistry
+from jqueue.core.courier import Courier
 from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
 from jqueue.core.requests import Callers, Request
 from jqueue.core.tasks import end_tasks
@@ -248,6 +249,7 @@ class Writer:
         deadline: seconds that a call may take by default.
         longest_poll: maximum seconds between reads while a caller waits for jobs.
         committed: called after a commit with its requests.
+        courier: takes calls to a broker of another process, if there is one; None: never.
 
     Attributes:
         pending: the requests for the next commit, the oldest first.
@@ -266,6 +268,7 @@ class Writer:
         deadline: float,
         longest_poll: float,
         committed: Callable[[Sequence[Request]], None],
+        courier: Courier | None = None,
     ) -> None:
         self.engine = engine
         self.claims = claims
@@ -274,6 +277,7 @@ class Writer:
         self._max_pending = max_pending
         self._longest_poll = longest_poll
         self._committed = committed
+        self.courier = courier
         self._forks = forks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callers: Callers  # once the loop is known
@@ -295,6 +299,8 @@ class Writer:
         self._files = FileWatch(self.engine.watched, self._wake.set)
         self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
         self._poll_interval = SHORTEST_POLL
+        if self.courier is not None:
+            self.courier.reset()
         self._last_read = 0.0  # time when the store's content was last known, on the clock of the event loop
 
     def _unfinished(self) -> Iterator[Request]:
@@ -312,6 +318,7 @@ class Writer:
         atomic: bool = True,
         wait: float | None = None,
         convert: Callable[[list[Any]], Any] = list,
+        callers: Callers | None = None,
     ) -> Request:
         """Enter operations for one commit. The caller awaits the returned request, and gets their results.
 
@@ -323,6 +330,7 @@ class Writer:
             atomic: True if one refused operation undoes the others.
             wait: maximum seconds to wait for a result that is not empty.
             convert: see `Request`.
+            callers: the callers of another process, whose claims are not this queue object's; None: its own.
 
         Raises:
             QueueClosedError: the queue takes no calls now.
@@ -332,14 +340,15 @@ class Writer:
             self._join_running_loop()
         if self.closed is not None:
             raise QueueClosedError(self.closed)
-        request = Request(operations, self._callers, atomic, convert)
+        request = Request(operations, callers or self._callers, atomic, convert)
         request.until = until = loop.time() + seconds
         if wait is not None:
+            request.wait_until = until - seconds + wait
             request.until = until + wait
             request.waits_for_jobs = True
             if self.engine.watched is not None:
                 request.add_done_callback(self._stopped_waiting)
-            self._alarms.set(request, until - seconds + wait, Request.stop_waiting)
+            self._alarms.set(request, request.wait_until, Request.stop_waiting)
             self._alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
             request.due = until
@@ -384,6 +393,8 @@ class Writer:
             request.stop_waiting()
         for request in (*self.pending, *self._carried):
             request.waits_for_jobs = False
+        if self.courier is not None:
+            self.courier.stop_waiting()
         self._wake.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
@@ -391,16 +402,21 @@ class Writer:
         await self._wait_for_task(until)
         await self.objects.end_loading(until - deadline / 4)  # what is not loaded by then can still be handed back
         await self._wait_for_task(until)
-        if self.engine.owes_claims() and loop.time() < until:
+        if self._owes_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
         self._fail_all(None)
+        if self.courier is not None:
+            await self.courier.close(until - loop.time())
         await self.engine.finish(until - loop.time())
         await self._files.ended()
 
     async def _wait_for_task(self, until: float) -> None:
         if self._task is not None:
             await end_tasks([self._task], until - asyncio.get_running_loop().time())
+
+    def _owes_claims(self) -> bool:
+        return self.engine.owes_claims() or (self.courier is not None and self.courier.owes_claims)
 
     def open(self) -> bool:
         """Begin to take calls. Return False if it took them already, in this process and on this event loop."""
@@ -467,6 +483,11 @@ class Writer:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
 
+    def wake(self) -> None:
+        """Let the task look at its calls again."""
+        if self.waiting or self.pending or self._owes_claims():
+            self._go_on()
+
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Hand back claims that no caller received, with the next commit."""
         for claim in claims:
@@ -507,7 +528,7 @@ class Writer:
                     continue  # they were in line
                 elif self.waiting:
                     await self._poll_for_jobs()
-                elif engine.owes_claims() and not fenced:
+                elif self._owes_claims() and not fenced:
                     await self._commit([self._own_request(Fence(), self.deadline)])
                     fenced = True
                 else:
@@ -540,7 +561,7 @@ class Writer:
         While the store takes few commits, a direct queue's calls share them too.
         """
         limit, pending = self._batch_limit, self.pending
-        if self.engine.pacing.pace.interval:
+        if self.engine.pacing.pace.interval or (self.courier is not None and self.courier.shares):
             limit = max(limit, BATCH_WHILE_PACED)
         if len(pending) <= limit:
             batch = [request for request in pending if request.awaited]
@@ -572,10 +593,15 @@ class Writer:
     async def _commit(self, requests: list[Request], *, read_first: bool = False) -> None:
         """Commit requests, and clear their list."""
         engine, generation = self.engine, self.engine.generation
-        self._carried = requests
-        self._rows_are_late = await engine.commit(requests, read_first=read_first)
-        await engine.pacing.line.leave(over=False)
-        engine.check_generation(generation)
+        self._carried = own = requests
+        if self.courier is not None:
+            own = await self.courier.carry(requests, self._callers)
+            engine.check_generation(generation)
+            self._carried = [*requests, *own]
+        if own:
+            self._rows_are_late = await engine.commit(own, read_first=read_first)
+            await engine.pacing.line.leave(over=False)
+            engine.check_generation(generation)
         self._committed(requests)
         self.waiting = [request for request in requests if request.awaited]
         self._carried = []
@@ -587,6 +613,11 @@ class Writer:
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
+        if self.courier is not None and all(self.courier.waits(request) for request in self.waiting):
+            self._files.end()
+            await self._wait_for_call(self._longest_poll)
+            await self._commit(self.waiting)
+            return
         loop, activity = asyncio.get_running_loop(), self.engine.activity
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self.waiting) else None

@@ -19,9 +19,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
 from jqueue.domain.fields import LARGEST
-from jqueue.domain.header import CommitRecord, Header, TransactionRecord, WorkerRecord, with_workers
+from jqueue.domain.header import ClientRecord, CommitRecord, Header, TransactionRecord, WorkerRecord, with_workers
 from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
-from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
+from jqueue.domain.limits import CLIENTS_KEPT, FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.rules import Usage, is_long_over
 from jqueue.domain.segments import RETENTION, Retention, retired_after
 
@@ -94,6 +94,7 @@ def next_header(
     at, header = now.timestamp(), draft.header
     commits, evicted_through = _commits(header, commit, at, versions_kept)
     commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
+    clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
     finished, attempt_floor = header.finished, header.attempt_floor
     if len(finished) > FINISHED_KEPT + FINISHED_SLACK:
@@ -106,6 +107,8 @@ def next_header(
         queue=queue,
         commits=commits,
         evicted_through=evicted_through,
+        clients=clients,
+        clients_evicted=clients_evicted,
         finished=finished,
         holds={key: hold for key, hold in header.holds.items() if hold.until > at},
         attempt_floor=attempt_floor,
@@ -124,14 +127,30 @@ def _commits(header: Header, commit: CommitId, at: float, versions_kept: int) ->
     """Return the commit table without the writer's own record and without old records, and `evicted_through`."""
     commits = dict(header.commits)
     commits.pop(commit.writer, None)
-    old = commit.base_version - versions_kept
-    evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= old]
-    surplus = len(commits) - len(evicted) + 1 - WRITERS_KEPT
+    gone = _old(commits, at, commit.base_version - versions_kept, WRITERS_KEPT - 1)
+    return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in gone)])
+
+
+def _clients(header: Header, commit: CommitId, at: float, versions_kept: int) -> tuple[dict[str, ClientRecord], int]:
+    """Return the table of clients without old records, and the highest version of those that it has dropped."""
+    if not header.clients:
+        return header.clients, header.clients_evicted
+    clients = dict(header.clients)
+    gone = _old(clients, at, commit.base_version - versions_kept, CLIENTS_KEPT)
+    return clients, max([header.clients_evicted, *(clients.pop(client).version for client in gone)])
+
+
+def _old(
+    records: Mapping[str, CommitRecord] | Mapping[str, ClientRecord], at: float, version: int, kept: int
+) -> list[str]:
+    """Return the keys of the records that are too old by their age and version, or too many."""
+    evicted = [key for key, record in records.items() if at - record.at > WRITER_AGE and record.version <= version]
+    surplus = len(records) - len(evicted) - kept
     if surplus > 0:
         gone = set(evicted)
-        oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in gone)
-        evicted += [writer for _, writer in oldest[:surplus]]
-    return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in evicted)])
+        oldest = sorted((record.version, key) for key, record in records.items() if key not in gone)
+        evicted += [key for _, key in oldest[:surplus]]
+    return evicted
 
 
 def _history(

@@ -226,6 +226,7 @@ class StorageError(JQueueError):
     """
 
     nothing_written = False
+    cause: BaseException | None = None
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(f"{message}: {cause}" if cause is not None else message)
@@ -358,6 +359,10 @@ class UnknownOutcomeError(StorageError):
         job_ids: the ids of the operation's jobs (for an enqueue, the ids that the new jobs have if it landed).
     """
 
+    job_ids: tuple[str, ...] = ()
+    _resolver: Callable[[float | None], Awaitable[Any]] | None = None
+    _convert: Callable[[Any], Any] = staticmethod(lambda results: results)
+
     def __init__(
         self,
         message: str,
@@ -369,7 +374,6 @@ class UnknownOutcomeError(StorageError):
         super().__init__(message, cause)
         self.job_ids = tuple(job_ids)
         self._resolver = resolver
-        self._convert: Callable[[Any], Any] = lambda results: results
 
     async def resolve(self, timeout: timedelta | float | None = None) -> Any:
         """Find out the outcome of the operation, and return its result if it took effect.
@@ -396,3 +400,7 @@ class UnknownOutcomeError(StorageError):
         """Set the function that turns the operation's results into the call's result, and return this error."""
         self._convert = convert
         return self
+
+
+class BatchUnknownError(UnknownOutcomeError):
+    """It can no longer be known whether a batch of calls was done that one process has committed for another."""

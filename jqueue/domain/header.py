@@ -123,6 +123,24 @@ class CommitRecord(Entry, frozen=True):
     cycle: float
 
 
+class ClientRecord(Entry, frozen=True):
+    """The last batch of one client whose calls other processes commit. A batch that is sent again is recognised by it.
+
+    Attributes:
+        sequence: number of the batch, counted by the client.
+        version: the version that its commit made.
+        at: time of the commit, in seconds since 1970.
+        refusals: number of its operations that were refused.
+        refused: the error of each refused operation, by its place in the batch; the first ones if they are many.
+    """
+
+    sequence: Count
+    version: Count
+    at: float
+    refusals: Count = 0
+    refused: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class KeyHold(NamedTuple):
     """A unique key kept after its job was acked."""
 
@@ -164,6 +182,8 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
         last_sequence: the highest sequence number ever given to a job, so that none is given twice.
         commits: the last commit of each recent writer.
+        clients: the last batch of each recent client of a broker, by its id.
+        clients_evicted: the highest version whose record `clients` has dropped.
         holds: unique keys kept after their job's ack.
         settings: the settings of the queue as a whole.
         entrypoints: the limits and pauses of entrypoints, by name.
@@ -187,6 +207,8 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     attempt_floor: Count = 0
     last_sequence: Count = 0
     commits: dict[str, CommitRecord] = {}
+    clients: dict[str, ClientRecord] = {}
+    clients_evicted: Count = 0
     holds: dict[str, KeyHold] = {}
     settings: QueueSettings = QueueSettings()
     entrypoints: dict[str, EntrypointRules] = {}

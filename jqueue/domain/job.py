@@ -155,6 +155,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     payload_object: StoredObject | None = None
     result_object: StoredObject | None = None
     traceback: str | None = None
+    claim_call: str | None = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log
@@ -166,7 +167,7 @@ def ready_since(job: JobFacts) -> datetime:
     return since if job.run_at is None or job.run_at < since else job.run_at
 
 
-NO_CLAIM: Mapping[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None, "claimed_at": None}
+NO_CLAIM: Mapping[str, Any] = dict.fromkeys(("heartbeat_at", "claim_timeout", "claim_call", "holder", "claimed_at"))
 """The claim's fields in a job that is not in progress."""
 
 

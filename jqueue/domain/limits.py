@@ -33,6 +33,10 @@ FINISHED_KEPT = 1000
 WRITERS_KEPT = 256
 """Largest number of writers whose last commits the blob remembers."""
 
+CLIENTS_KEPT = 1024
+"""Largest number of a broker's clients whose last batches the blob remembers. Beyond it, the oldest is forgotten: if
+its answer was lost just then, its calls raise UnknownOutcomeError."""
+
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
 

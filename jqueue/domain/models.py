@@ -31,7 +31,7 @@ from pydantic_core import core_schema
 from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders, to_utc
-from jqueue.domain.header import CommitRecord, Header, KeyHold, SetAside, TransactionRecord, WorkerRecord
+from jqueue.domain.header import ClientRecord, CommitRecord, Header, KeyHold, SetAside, TransactionRecord, WorkerRecord
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import (
     NO_CLAIM,
@@ -197,6 +197,7 @@ class Job(JobFacts, BaseModel):
         claimed_at: time of the claim; None unless in progress.
         queued_at: time of its last return to the queue, after a failure or uncharged; None while it is claimed, and
             before its first claim.
+        claim_call: the call of another process for which a broker made the claim; None unless in progress.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -236,6 +237,7 @@ class Job(JobFacts, BaseModel):
     payload_object: Annotated[StoredObject | None, _AsRecord] = None
     result_object: Annotated[StoredObject | None, _AsRecord] = None
     traceback: str | None = None
+    claim_call: str | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:
@@ -321,6 +323,8 @@ class QueueState(BaseModel):
     critical: tuple[str, ...] = ()
     commits: Annotated[Mapping[str, CommitRecord], _AsRecord] = Field(default_factory=dict)
     evicted_through: _Count = 0
+    clients: Annotated[Mapping[str, ClientRecord], _AsRecord] = Field(default_factory=dict, repr=False)
+    clients_evicted: _Count = 0
     finished: Mapping[str, _Count] = Field(default_factory=dict)
     holds: Annotated[Mapping[str, KeyHold], _AsRecord] = Field(default_factory=dict)
     attempt_floor: _Count = 0

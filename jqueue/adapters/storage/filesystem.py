@@ -22,9 +22,11 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
 from jqueue.adapters.storage._object_files import ObjectFiles
+from jqueue.adapters.storage._unix_socket import SocketLink, SocketSeat, dial, take_seat
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
+from jqueue.ports.sharing import Handle
 from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, has_file_locks
 from jqueue.runtime.posix_files import (
     PRIVATE,
@@ -96,6 +98,7 @@ class LocalFileSystemStorage(ObjectFiles):
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
         self._line = f"{self._sidecar}.lock"
+        self._socket = f"{self._file}.broker"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
 
     @property
@@ -168,6 +171,15 @@ class LocalFileSystemStorage(ObjectFiles):
             yield
         finally:
             turn.end()
+
+    async def dial(self) -> SocketLink | None:
+        """Return a connection to the broker of the queue: see `SupportsSharing`."""
+        return await dial(self._socket)
+
+    async def take_seat(self, handle: Handle) -> SocketSeat | None:
+        """Serve the queue for other processes of this machine: see `SupportsSharing`."""
+        with storage_errors("make the broker's socket", self._socket):
+            return await take_seat(self._socket, self._mode, handle)
 
     async def remove(self) -> None:
         """Delete the file and its sidecar. They need not exist. Links are neither followed nor removed.

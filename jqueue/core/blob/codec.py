@@ -41,7 +41,7 @@ from jqueue.core.blob.lines import (
 from jqueue.domain.draft import Draft, number_unnumbered
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Entry
-from jqueue.domain.header import FORMAT, CommitRecord, Header, SetAside, WorkerRecord
+from jqueue.domain.header import FORMAT, ClientRecord, CommitRecord, Header, SetAside, WorkerRecord
 from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
@@ -65,6 +65,7 @@ CREATED = b'"created_at"'
 
 _ROWS: Mapping[str, type[Entry]] = {
     "commits": CommitRecord,
+    "clients": ClientRecord,
     "entrypoints": EntrypointRules,
     "schedules": Schedule,
     "workers": WorkerRecord,

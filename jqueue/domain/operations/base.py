@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_type_hints
 
 import msgspec
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name
@@ -121,6 +121,19 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
         """Change the draft and return the result. A raised JQueueError is a refusal: the caller rolls back."""
         raise NotImplementedError
 
+    def recovered(self, draft: Draft, at: datetime) -> Any:
+        """Return the result of this operation, which an earlier commit did and did not refuse, if it can still be told.
+
+        Args:
+            draft: the queue as it is now.
+            at: the time of that commit.
+        """
+        return None if type(None) in get_args(result_type(type(self))) else self.lost_answer()
+
+    def lost_answer(self) -> UnknownOutcomeError:
+        """Return the error for a caller whose operation was done, and whose answer cannot be told any more."""
+        return UnknownOutcomeError(f"{type(self).__name__} was done or refused, and its answer was lost")
+
     def search_key(self) -> Hashable | None:
         """Return the key of the prepared operation's search; None if it does anything but search and claim.
 
@@ -175,6 +188,13 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     def __repr__(self) -> str:
         shown = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in HIDDEN)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown if value is not None)})"
+
+
+@cache
+def result_type(kind: type[Operation]) -> Any:
+    """Return the type of an operation's result, as a tuple of it: what its `change` says."""
+    returned = get_type_hints(kind.change)["return"]
+    return tuple.__class_getitem__(returned)
 
 
 HIDDEN = frozenset({"payload", "headers", "options", "result", "results", "apart", "enqueue_bytes", "blob_bytes"})

@@ -1,14 +1,15 @@
-"""Operations that hold others, and the encoded form of every operation, by which it travels to another process.
+"""Operations that hold others, and the encoded form of every operation and result, to travel to another process.
 
 A prepared operation is JSON: an object with the name of its class as `type`, and the fields that differ from their
-defaults. Bytes are base64, times are RFC 3339, a claim is an array of the job's id and the attempt.
+defaults. Bytes are base64, times are RFC 3339, a claim is an array of the job's id and the attempt. A result is an
+array with one value, whose type is what the operation's `change` returns; a refusal is an object.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from jqueue.domain import errors
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import ChangedMeanwhileError
+from jqueue.domain.errors import BatchUnknownError, ChangedMeanwhileError, DeadlineExceededError, JQueueError
+from jqueue.domain.fields import Count, Moment
+from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import record_of
-from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack, RequeueStale, Sweep
+from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack, RequeueStale, Sweep
 from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
 from jqueue.domain.operations.lookups import (
     AwaitResult,
@@ -38,11 +42,13 @@ from jqueue.domain.operations.lookups import (
 )
 from jqueue.domain.operations.operator import (
     Amend,
+    Attend,
     Cancel,
     CreateQueue,
     Fence,
     Purge,
     Redrive,
+    Redriven,
     Reprioritise,
     Reschedule,
 )
@@ -118,6 +124,10 @@ class Guarded(Operation, frozen=True):
                 return f"cron entry {self.schedule.name!r} has changed, or was removed,"
         return None
 
+    def recovered(self, draft: Draft, at: datetime) -> Any:
+        """Return the operation's."""
+        return self.operation.recovered(draft, at)
+
     def references(self) -> Sequence[JobReference]:
         """Return the jobs that the guarded operation names."""
         return self.operation.references()
@@ -168,17 +178,119 @@ class AllOrNothing(Operation, frozen=True):
         """Do the operations in order. The first refusal is the error of all, and the caller takes all of them back."""
         return [operation.change(draft, now) for operation in self.operations]
 
+    def recovered(self, draft: Draft, at: datetime) -> Any:
+        """Return the results, or the first one that is lost."""
+        results = [operation.recovered(draft, at) for operation in self.operations]
+        return next((each for each in results if isinstance(each, JQueueError)), results)
+
     def job_ids(self) -> Sequence[str]:
         """Return the ids of the jobs that the operations are about."""
         return [job_id for operation in self.operations for job_id in operation.job_ids()]
 
 
-TRAVELLING = (
-    *(Enqueue, Arrive, Depart, Dequeue, Ack, Nack, Heartbeat, HandBack, RequeueStale, Sweep),
-    *(Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence),
-    *(Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule),
+class Refused(msgspec.Struct, frozen=True):
+    """An error of the queue as it travels, and as the header keeps it.
+
+    Attributes:
+        error: name of its class.
+        message: its text.
+        about: its attributes.
+    """
+
+    error: str
+    message: str
+    about: dict[str, Any] = {}
+
+
+REFUSALS_KEPT = 16
+"""Largest number of refusals that the header keeps of a batch. The answer of each further one may get lost."""
+
+
+class Carried(Operation, frozen=True):
+    """A batch of calls that one process commits for another, at most once whoever commits it.
+
+    The header notes the number of the last batch of each client. So a batch that is sent again, as its answer was
+    lost, is recognised in the commit; and a process that was paused with an old batch cannot do it late.
+
+    Attributes:
+        client: id of the client: random, and made anew after a fork.
+        sequence: number of the batch, counted by the client. A client has one batch on the way.
+        base: a version that was there when the batch was first sent.
+        operations: its operations, each done by itself. None of them claims jobs.
+        due: time after which each operation must not be done any more; empty: at any time.
+        again: True if the batch may have been sent before. Then the header notes it in any case.
+    """
+
+    client: str
+    sequence: Count
+    base: Count
+    operations: tuple[Inner, ...]
+    due: tuple[Moment, ...] = ()
+    again: bool = False
+
+    @property
+    def needs_space(self) -> bool:  # type: ignore[override]
+        """True if one of its operations does."""
+        return any(each.needs_space for each in self.operations)
+
+    def change(self, draft: Draft, now: datetime) -> list[Any]:
+        """Do each operation that is not too late. Return their results, with errors for the refused ones.
+
+        Raises:
+            BatchUnknownError: it can no longer be known whether the batch was done before.
+        """
+        header = draft.header
+        record = header.clients.get(self.client)
+        if record is not None and record.sequence == self.sequence:
+            return [self._known(record, place, draft, now) for place in range(len(self.operations))]
+        if record is not None and record.sequence > self.sequence:
+            raise BatchUnknownError("the client has sent a later batch")
+        if header.version < self.base or header.clients_evicted > self.base:
+            raise BatchUnknownError("the queue no longer has the record of the batch, which may or may not be done")
+        before = draft.savepoint()
+        late = [place for place, due in enumerate(self.due) if due <= now]
+        if late:
+            given = [each for place, each in enumerate(self.operations) if place not in set(late)]
+        else:
+            given = list(self.operations)
+        results = perform(given, draft, now)
+        assert isinstance(results, list)
+        for place in late:
+            results.insert(place, DeadlineExceededError("the deadline passed, and nothing was done"))
+        if self.again or draft.savepoint() != before:
+            refused = {str(place): each for place, each in enumerate(results) if isinstance(each, JQueueError)}
+            kept = {place: refusal_of(refused[place]) for place in [*refused][:REFUSALS_KEPT]}
+            entry = ClientRecord(self.sequence, header.version + 1, now.timestamp(), len(refused), kept)
+            draft.note(header.clients, self.client, entry)
+        return results
+
+    def _known(self, record: ClientRecord, place: int, draft: Draft, now: datetime) -> Any:
+        """Return the result of an operation of a batch that has landed, as far as the queue still tells it."""
+        operation, kept = self.operations[place], record.refused
+        if (refusal := kept.get(str(place))) is not None:
+            return error_of(msgspec.convert(refusal, Refused))
+        if record.refusals > len(kept) and place > max(map(int, kept)):
+            return operation.lost_answer()
+        if isinstance(operation, LOOKUPS):
+            return operation.change(draft, now)
+        return operation.recovered(draft, datetime.fromtimestamp(record.at, UTC))
+
+    def job_ids(self) -> Sequence[str]:
+        """Return the ids of the jobs that the operations are about."""
+        return [job_id for operation in self.operations for job_id in operation.job_ids()]
+
+
+LOOKUPS = (
     *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, HeldBy, RangesHeldBy, JobsInRanges, LastSequence),
-    *(LastTransaction, ClaimRange, EndRange, ClaimBatch, Spill, Merge, DropRows, Guarded, AllOrNothing),
+    LastTransaction,
+)
+"""The operations that change nothing."""
+
+TRAVELLING = (
+    *(Enqueue, Arrive, Depart, Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale, Sweep),
+    *(Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence, Attend),
+    *(Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule),
+    *(*LOOKUPS, ClaimRange, EndRange, ClaimBatch, Spill, Merge, DropRows, Guarded, AllOrNothing, Carried),
 )
 """The operations that have an encoded form: all but `EnqueueSegments`.
 
@@ -214,9 +326,73 @@ def decode_operation(data: bytes) -> Operation:
     return _decoder().decode(data)
 
 
-_encoder = msgspec.json.Encoder()
+def refusal_of(error: JQueueError) -> Refused:
+    """Return an error as it travels: without its cause, its traceback, and what belongs to this process."""
+    about = {name: each for name, each in vars(error).items() if name != "cause" and not name.startswith("_")}
+    return Refused(type(error).__name__, str(error), about)
+
+
+def error_of(refusal: Refused) -> JQueueError:
+    """Return the error that has travelled. One of a later version of jqueue is a `JQueueError`."""
+    kind = _ERRORS.get(refusal.error, JQueueError)
+    error = kind.__new__(kind, refusal.message)
+    vars(error).update((name, tuple(each) if isinstance(each, list) else each) for name, each in refusal.about.items())
+    return error
+
+
+_ERRORS: dict[str, type[JQueueError]] = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, JQueueError)
+}
+
+
+def encode_result(operation: Operation, result: Any) -> msgspec.Raw:
+    """Return the result of an operation, or the error that refused it, as JSON."""
+    if isinstance(result, JQueueError):
+        return msgspec.Raw(_encoder.encode(refusal_of(result)))
+    if isinstance(operation, AllOrNothing):
+        result = [encode_result(each, one) for each, one in zip(operation.operations, result, strict=True)]
+    return msgspec.Raw(_encoder.encode((result,)))
+
+
+def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:
+    """Return the result of an operation, or the error that refused it.
+
+    Raises:
+        msgspec.ValidationError: this is not an encoded result of it.
+    """
+    text = bytes(data)
+    if text.startswith(b"{"):
+        return error_of(msgspec.json.decode(text, type=Refused))
+    if isinstance(operation, AllOrNothing):
+        [results] = msgspec.json.decode(text, type=tuple[list[msgspec.Raw]])
+        return [decode_result(each, one) for each, one in zip(operation.operations, results, strict=True)]
+    return _result_decoder(type(operation.operation if isinstance(operation, Guarded) else operation)).decode(text)[0]
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, JQueueError):
+        return refusal_of(value)
+    if isinstance(value, Redriven):
+        return int(value), value.left
+    raise TypeError(f"{type(value).__name__} does not travel")
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    if issubclass(kind, JQueueError):
+        return error_of(msgspec.convert(value, Refused))
+    if kind is Redriven:
+        return Redriven(*value)
+    raise TypeError(f"{kind.__name__} does not travel")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_json)
 
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Operation]:
     return msgspec.json.Decoder(Inner)
+
+
+@cache
+def _result_decoder(kind: type[Operation]) -> msgspec.json.Decoder[tuple[Any]]:
+    return msgspec.json.Decoder(result_type(kind), dec_hook=_from_json)

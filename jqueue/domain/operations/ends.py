@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -396,6 +396,19 @@ class Heartbeat(Operation, frozen=True):
             draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), IN_PROGRESS)
         return lost
 
+    def recovered(self, draft: Draft, at: datetime) -> list[JobNotFoundError]:
+        """Return the errors of the claims that are lost or cancelled by now."""
+        lost: list[JobNotFoundError] = []
+        for claim in self.jobs:
+            assert isinstance(claim, Claim)
+            if claim.job_id not in draft.header.ranges:
+                try:
+                    if draft.held(claim).cancel_requested:
+                        lost.append(JobCancelledError(*claim))
+                except JobNotFoundError as error:
+                    lost.append(error)
+        return lost
+
     def references(self) -> Sequence[JobReference]:
         """Return the claims to keep alive."""
         return self.jobs
@@ -421,6 +434,24 @@ class HandBack(Operation, frozen=True):
                 hand_back(draft, job, now)
                 returned += 1
         return returned
+
+
+class HandBackCalls(Operation, frozen=True):
+    """Hand back the claims that a broker made for calls whose answers were lost."""
+
+    needs_space = False
+
+    calls: tuple[str, ...]
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Queue the jobs again, uncharged and in their places."""
+        hand_back_calls(draft, self.calls, now)
+
+
+def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None:
+    """Hand back the claims that a broker made for these calls."""
+    for job in [job for job_id in draft.jobs.claimed if (job := draft.jobs[job_id]).claim_call in calls]:
+        hand_back(draft, job, now)
 
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"

@@ -12,6 +12,7 @@ from jqueue.domain.draft import Draft, claimed_by, take_space
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
 from jqueue.domain.fields import Count, GivenDuration, Moment, Priority
+from jqueue.domain.header import WorkerRecord
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
 from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
@@ -261,6 +262,26 @@ class CreateQueue(Operation, frozen=True):
         if draft.header.version or draft.header.queue or draft.jobs:
             raise InvalidJobError("there is a queue already: it was left as it is")
         draft.touch()
+
+
+class Attend(Operation, frozen=True):
+    """Show workers in the queue: those that a process works with, and those of it that have ended.
+
+    Attributes:
+        workers: the record of each worker, by the id of its run; None for one that has ended.
+    """
+
+    needs_space = False
+
+    workers: dict[str, WorkerRecord | None]
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Write the records."""
+        for run, record in self.workers.items():
+            if record is not None:
+                draft.note(draft.header.workers, run, record)
+            elif run in draft.header.workers:
+                draft.forget(draft.header.workers, run)
 
 
 class Fence(Operation, frozen=True):

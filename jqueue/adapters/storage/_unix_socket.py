@@ -1,0 +1,300 @@
+"""The broker of a queue in a file: a lock beside the file while it serves, and a socket with the rights of the file.
+
+A frame is the length of its message, the number of the exchange, and the message. While it works on an exchange, a
+broker sends an empty frame twice a second, so that its clients can tell a slow store from a broker that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import itertools
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+from jqueue.ports.sharing import Handle, LinkError
+
+HEAD = struct.Struct(">IQ")
+"""Length of the message in bytes, and number of the exchange. An empty frame with number 0 says: still at work."""
+
+LARGEST_MESSAGE = 64 << 20
+"""Bytes of the largest message."""
+
+BEAT = 0.5
+"""Seconds between the empty frames."""
+
+SILENCE = 2.0
+"""Seconds without any frame after which a client gives its broker up."""
+
+MOST_BYTES = 128 << 20
+"""Bytes of all messages that a broker works on. Further ones wait in their sockets, the first to come first."""
+
+MOST_CLIENTS = 4096
+"""Largest number of connections of a broker. A further client commits its calls itself."""
+
+PATH_BYTES = 100
+"""Longest path of a socket; the limit of systems is between 103 and 107."""
+
+
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    """Return a path of the same file that is short enough for a socket."""
+    if len(os.fsencode(path)) <= PATH_BYTES:
+        yield path
+        return
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+async def dial(path: str) -> SocketLink | None:
+    """Return a connection to the broker with this socket; None if there is none."""
+    try:
+        os.stat(path)
+        with _short(path) as short:
+            reader, writer = await asyncio.open_unix_connection(short)
+    except OSError:
+        return None
+    return SocketLink(reader, writer)
+
+
+class SocketLink:
+    """A client's connection to a broker through a socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._exchanges: dict[int, asyncio.Future[bytes]] = {}
+        self._heard = self._loop.time()
+        self._watch: asyncio.TimerHandle | None = None
+        self.closed = False
+        self._task = self._loop.create_task(self._read(), name="jqueue-link")
+
+    async def exchange(self, message: bytes) -> bytes:
+        """Send a message and return the answer: see `Link`."""
+        if self.closed:
+            raise LinkError("the connection to the broker has ended", sent=False)
+        number, future = next(self._numbers), self._loop.create_future()
+        if not self._exchanges:
+            self._heard = self._loop.time()
+            if self._watch is None:
+                self._watch = self._loop.call_later(SILENCE, self._listen)
+        self._exchanges[number] = future
+        self._writer.write(HEAD.pack(len(message), number) + message)
+        try:
+            answer: bytes = await future
+            return answer
+        finally:
+            self._exchanges.pop(number, None)
+
+    def close(self) -> None:
+        """End the connection: see `Link`."""
+        self.closed = True
+        self._writer.close()
+        self._task.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        for future in self._exchanges.values():
+            if not future.done():
+                future.set_exception(LinkError("the broker is gone, or does not answer", sent=True))
+
+    def _listen(self) -> None:
+        """Give the broker up if it has been silent for too long."""
+        self._watch = None
+        if not self._exchanges:
+            return
+        left = self._heard + SILENCE - self._loop.time()
+        if left <= 0:
+            self.close()
+        else:
+            self._watch = self._loop.call_later(left, self._listen)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                size, number = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+                self._heard = self._loop.time()
+                if size > LARGEST_MESSAGE:
+                    return
+                message = await self._reader.readexactly(size)
+                future = self._exchanges.get(number)
+                if future is not None and not future.done():
+                    future.set_result(message)
+        except (OSError, EOFError):
+            pass
+        finally:
+            self.close()
+
+
+async def take_seat(path: str, mode: int, handle: Handle) -> SocketSeat | None:
+    """Begin to serve the clients of a queue in a file; return None if another process serves them.
+
+    Args:
+        path: of the socket. The lock is beside it.
+        mode: permissions of the queue's file.
+        handle: answers messages.
+
+    Raises:
+        OSError: the socket or its lock cannot be made here.
+    """
+    lock = _lock(f"{path}.lock", mode)
+    if lock is None:
+        return None
+    seat = SocketSeat(path, lock, handle)
+    try:
+        await seat.open(mode)
+    except BaseException:
+        os.close(lock)
+        raise
+    return seat
+
+
+def _lock(path: str, mode: int) -> int | None:
+    """Return the descriptor of the locked file; None if another process has the lock."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+                    return descriptor  # and not a file that the last broker has removed meanwhile
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+class Room:
+    """Bounds the bytes of the messages that are worked on. Those that wait for room get it in the order they came."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int) -> None:
+        """Take room for a message, as soon as there is some."""
+        if not self._line and size <= self._left:
+            self._left -= size
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((size, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.give(size)
+            raise
+
+    def give(self, size: int) -> None:
+        """Free the room of a message."""
+        self._left += size
+        while self._line and (self._line[0][1].done() or self._line[0][0] <= self._left):
+            wanted, future = self._line.popleft()
+            if not future.done():
+                self._left -= wanted
+                future.set_result(None)
+
+
+class SocketSeat:
+    """The place of the broker of a queue in a file, with the connections of its clients."""
+
+    def __init__(self, path: str, lock: int, handle: Handle) -> None:
+        self._path, self._lock, self._handle = path, lock, handle
+        self._room = Room(MOST_BYTES)
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._working: dict[asyncio.StreamWriter, set[asyncio.Task[None]]] = {}
+        self._server: asyncio.Server
+        self._beat: asyncio.TimerHandle | None = None
+
+    async def open(self, mode: int) -> None:
+        """Make the socket, and begin to listen."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)  # of a broker that was killed
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.setblocking(False)
+            with _short(self._path) as short:
+                listening.bind(short)
+            os.chmod(self._path, mode)  # before it listens
+            self._server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=1024)
+        except BaseException:
+            listening.close()
+            raise
+        self._tick()
+
+    async def leave(self) -> None:
+        """Stop to listen, send the answers under way, and free the place: see `Seat`."""
+        if self._beat is not None:
+            self._beat.cancel()
+        self._server.close()
+        working = [task for tasks in self._working.values() for task in tasks]
+        if working:
+            await asyncio.wait(working, timeout=SILENCE)
+        for task in self._connections:
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+        for name in (self._path, f"{self._path}.lock"):
+            with suppress(OSError):
+                os.unlink(name)
+        os.close(self._lock)
+
+    def _tick(self) -> None:
+        """Tell every client with an exchange under way that this process is at work."""
+        self._beat = asyncio.get_running_loop().call_later(BEAT, self._tick)
+        for writer, tasks in self._working.items():
+            if tasks and not writer.is_closing():
+                writer.write(HEAD.pack(0, 0))
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._connections) >= MOST_CLIENTS:
+            writer.close()
+            return
+        self._connections[task], self._working[writer] = writer, set()
+        try:
+            with closing(writer):
+                await self._serve(reader, writer)
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass  # the client is gone, or the seat is left
+        finally:
+            for work in self._working.pop(writer):
+                work.cancel()
+            del self._connections[task]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        working = self._working[writer]
+        while True:
+            size, number = HEAD.unpack(await reader.readexactly(HEAD.size))
+            if size > LARGEST_MESSAGE:
+                return
+            await self._room.take(size)
+            try:
+                message = await reader.readexactly(size)
+                await writer.drain()  # a client that does not read its answers gets no further ones
+            except BaseException:
+                self._room.give(size)
+                raise
+            task = asyncio.get_running_loop().create_task(self._answer(writer, number, message))
+            working.add(task)
+            task.add_done_callback(working.discard)
+
+    async def _answer(self, writer: asyncio.StreamWriter, number: int, message: bytes) -> None:
+        try:
+            answer = await self._handle(message)
+            if not writer.is_closing():
+                writer.write(HEAD.pack(len(answer), number) + answer)
+        finally:
+            self._room.give(len(message))

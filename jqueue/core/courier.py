@@ -1,0 +1,442 @@
+"""The client's side: a courier takes the calls of a queue object to the broker that serves the queue.
+
+Whatever goes wrong, the calls are committed by this process, as without a broker. A batch that was sent is committed
+under its number, so that it lands once, whoever commits it. A dequeue that was sent names its call, so that claims
+whose answer was lost are found, and handed back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from jqueue.core.engine import Engine
+from jqueue.core.messages import Answer, Batch, Claim, Stop, decode_answer, encode
+from jqueue.core.requests import Callers, Request
+from jqueue.domain.commits import Verdict
+from jqueue.domain.errors import (
+    BatchUnknownError,
+    DeadlineExceededError,
+    JQueueError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, error_of
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import HandBackCalls
+from jqueue.domain.operations.operator import Attend, Fence
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.sharing import Link, LinkError, SupportsSharing
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+"""Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
+
+BATCH_OPERATIONS = 4096
+"""Largest number of operations in a batch."""
+
+BATCH_BYTES = 4 << 20
+"""About the largest size of a batch."""
+
+
+@dataclass(eq=False)
+class Sent:
+    """A batch that is on its way.
+
+    Attributes:
+        sequence: its number.
+        base: the latest version that was known when it was first sent.
+        requests: the calls in it, each with its operations as they travel.
+        again: True once it may have been sent.
+    """
+
+    sequence: int
+    base: int
+    requests: list[tuple[Request, Sequence[Operation]]]
+    again: bool = False
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations of all calls."""
+        return tuple(each for _, operations in self.requests for each in operations)
+
+    def seconds(self, now: float) -> tuple[float, ...]:
+        """Return the time that is left for each operation: none if its caller has gone."""
+        left = ((max(0.0, request.until - now) if request.awaited else 0.0, ops) for request, ops in self.requests)
+        return tuple(round(seconds, 3) for seconds, operations in left for _ in operations)
+
+
+class CommittedHere(Request):
+    """A batch that was sent to a broker, and is now committed by this process under its number."""
+
+    __slots__ = ("_courier", "_sent")
+
+    def __init__(self, courier: Courier, sent: Sent, operation: Carried, callers: Callers) -> None:
+        super().__init__([operation], callers)
+        self._courier, self._sent = courier, sent
+
+    def settle(self, outcome: Any) -> None:
+        """Answer the calls of the batch."""
+        super().settle(outcome)
+        if isinstance(outcome, JQueueError):
+            self._courier.refused(self._sent, outcome)
+        else:
+            self._courier.answered(self._sent, outcome[0])
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the calls of the batch, which the broker may still do."""
+        super().fail(error)
+        for request, _ in self._sent.requests:
+            request.fail(request.unknown("a broker may have done the operation, and this process could not", error))
+
+
+class Courier:
+    """Takes calls to the broker of the queue, one batch at a time, while there is a broker.
+
+    Args:
+        storage: finds the broker.
+        engine: commits for this process.
+        wake: makes the writer look at its calls again.
+    """
+
+    def __init__(
+        self, storage: SupportsSharing, engine: Engine, clock: Clock, entropy: Entropy, wake: Callable[[], None]
+    ) -> None:
+        self._storage, self._engine, self._clock, self._entropy, self._wake = storage, engine, clock, entropy, wake
+        self.serving = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, as another client: in another event loop, or after a fork."""
+        self.client = self._entropy.new_id()[:18]
+        self._sequence = self._calls = self._version = 0
+        self._link: Link | None = None
+        self._next_dial, self._pause = 0.0, FIRST_PAUSE
+        self._open: Sent | None = None
+        self._parked: dict[Request, asyncio.Task[None]] = {}
+        self._claiming: dict[Request, str] = {}
+        self._lost_calls: set[str] = set()
+        self._stops: set[asyncio.Task[Any]] = set()
+
+    @property
+    def shares(self) -> bool:
+        """True if calls share commits with those of other processes."""
+        return self.serving or self._link is not None
+
+    @property
+    def owes_claims(self) -> bool:
+        """True if claims may have been made whose answers were lost."""
+        return bool(self._lost_calls)
+
+    def waits(self, request: Request) -> bool:
+        """Return True if a broker will answer the call."""
+        return request in self._parked
+
+    async def carry(self, requests: Sequence[Request], callers: Callers) -> list[Request]:
+        """Take calls to the broker, and return those that this process must commit itself.
+
+        A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
+        """
+        self._note_lost()
+        for _ in range(2):  # a connection that was there may have ended, and another broker may be there
+            if self.serving or (link := await self._linked()) is None:
+                break
+            try:
+                return await self._take(link, requests, callers)
+            except LinkError:
+                self._drop(link)
+        left = [request for request in requests if request.awaited and request not in self._parked]
+        if (sent := self._open) is not None:
+            there = {request for request, _ in sent.requests}
+            left = [self._here(sent, callers), *(request for request in left if request not in there)]
+        if self._lost_calls:
+            left.append(self._hand_back_here(callers))
+        return left
+
+    async def _take(self, link: Link, requests: Sequence[Request], callers: Callers) -> list[Request]:
+        if self._open is not None:
+            await self._send(link, self._open)
+        ours, batch, size = list[Request](), list[tuple[Request, Sequence[Operation]]](), 0
+        own = [self._hand_back_here(callers)] if self._lost_calls else []
+        if self._engine.existed and self._engine.workers.are_due(self._clock.monotonic()):
+            own.append(self._attend(callers))
+        batch += [(request, request.operations) for request in own]
+        for request in requests:
+            if not request.awaited or request in self._parked:
+                continue
+            operations = request.operations
+            if len(operations) == 1 and type(operations[0]) is Dequeue:
+                self._park(link, request, operations[0])
+            elif request.claims_jobs or not all(_travels(each) for each in operations):
+                ours.append(request)
+            else:
+                if request.atomic and len(operations) > 1:
+                    operations = [AllOrNothing(tuple(operations))]
+                batch.append((request, operations))
+        while batch:
+            some: list[tuple[Request, Sequence[Operation]]] = []
+            size = count = 0
+            while batch and (not some or (size < BATCH_BYTES and count < BATCH_OPERATIONS)):
+                some.append(batch.pop(0))
+                count += len(some[-1][1])
+                size += sum(map(_size_of, some[-1][1]))
+            self._sequence += 1
+            self._open = Sent(self._sequence, self._version, some)
+            await self._send(link, self._open)
+        return ours
+
+    async def _send(self, link: Link, sent: Sent) -> None:
+        """Send a batch, and answer its calls.
+
+        Raises:
+            LinkError: there is no broker, or it did not answer.
+        """
+        message = Batch(
+            client=self.client,
+            queue=self._engine.queue_id,
+            sequence=sent.sequence,
+            base=sent.base,
+            operations=sent.operations,
+            seconds=sent.seconds(asyncio.get_running_loop().time()),
+            again=sent.again,
+        )
+        encoded = encode(message)
+        for request, _ in sent.requests:
+            request.in_flight = True
+        try:
+            answer = self._read(await link.exchange(encoded))
+        except LinkError as error:
+            sent.again = sent.again or error.sent
+            if not sent.again:
+                self._release(sent)
+            raise
+        except BaseException:
+            sent.again = True
+            raise
+        if answer.leaving:
+            if not sent.again:
+                self._release(sent)
+            raise LinkError("the broker is leaving", sent=sent.again)
+        if answer.error is not None:
+            failure = error_of(answer.error)
+            if isinstance(failure, UnknownOutcomeError) and not isinstance(failure, BatchUnknownError):
+                sent.again = True
+                raise LinkError("the broker does not know if the calls were done", sent=True)
+            self.refused(sent, failure)
+        else:
+            pairs = zip(sent.operations, answer.results, strict=True)
+            self.answered(sent, [decode_result(operation, each) for operation, each in pairs])
+
+    def _release(self, sent: Sent) -> None:
+        """Forget a batch that no broker has taken."""
+        self._open = None
+        for request, _ in sent.requests:
+            request.in_flight = False
+
+    def answered(self, sent: Sent, results: Sequence[Any]) -> None:
+        """Answer the calls of a batch."""
+        self._open = None
+        rest = iter(results)
+        for request, operations in sent.requests:
+            own = [next(rest) for _ in operations]
+            if not request.atomic:
+                outcome: Any = own
+            elif isinstance(own[0], JQueueError):
+                outcome = own[0]
+            else:
+                outcome = own if len(request.operations) == 1 else own[0]
+            if isinstance(outcome, DeadlineExceededError):
+                request.in_flight = False
+                request.fail(outcome)
+                request.verdict = Verdict.NOT_DONE
+            else:
+                request.settle(outcome)
+
+    def refused(self, sent: Sent, error: JQueueError) -> None:
+        """Fail the calls of a batch that was refused as a whole, or whose fate can no longer be known."""
+        self._open = None
+        for request, _ in sent.requests:
+            request.in_flight = False
+            if isinstance(error, BatchUnknownError):
+                request.last_error = error
+                request.release(Verdict.UNKNOWABLE)
+            else:
+                request.fail(error)
+                request.verdict = request.verdict or Verdict.NOT_DONE
+
+    def _here(self, sent: Sent, callers: Callers) -> Request:
+        """Return the call that commits a batch in this process, under its number."""
+        now, base = self._engine.now(), asyncio.get_running_loop().time()
+        seconds = sent.seconds(base)
+        due = tuple(now + timedelta(seconds=each) for each in seconds)
+        carried = Carried(self.client, sent.sequence, sent.base, sent.operations, due, again=True)
+        request = CommittedHere(self, sent, carried, callers)
+        request.due = base + max([1.0, *seconds])
+        return request
+
+    def _park(self, link: Link, request: Request, operation: Dequeue) -> None:
+        """Send a dequeue, and answer it when the broker does."""
+        call = self._claiming.get(request)
+        if call is None:
+            self._calls += 1
+            call = self._claiming[request] = f"{self.client}/{self._calls}"
+            request.operations = (operation := replace(operation, call=call),)
+            request.add_done_callback(self._left)
+        now = asyncio.get_running_loop().time()
+        left = max(0.0, request.until - now)
+        wait = max(0.0, min(left, request.wait_until - now)) if request.waits_for_jobs else None
+        message = Claim(
+            client=self.client,
+            queue=self._engine.queue_id,
+            operation=operation,
+            seconds=round(left - (wait or 0.0), 3),
+            wait=None if wait is None else round(wait, 3),
+        )
+        request.in_flight = True
+        work = self._wait_for_jobs(link, request, operation, encode(message))
+        self._parked[request] = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue")
+
+    async def _wait_for_jobs(self, link: Link, request: Request, operation: Dequeue, message: bytes) -> None:
+        call = self._claiming[request]
+        try:
+            answer = self._read(await link.exchange(message))
+            failure = None if answer.error is None else error_of(answer.error)
+            if answer.leaving or isinstance(failure, UnknownOutcomeError):
+                raise LinkError("the broker is leaving", sent=failure is not None)
+            request.in_flight = False
+            if failure is not None:
+                request.fail(failure)
+            else:
+                [jobs] = (decode_result(operation, each) for each in answer.results)
+                request.waits_for_jobs = False
+                request.settle(jobs if isinstance(jobs, JQueueError) else [jobs])
+            self._claiming.pop(request, None)
+        except LinkError as error:
+            if error.sent:
+                request.operations = (replace(operation, again=True),)
+                request.open_writes = 1  # until this process or another broker has looked for claims of this call
+                if not request.awaited:
+                    self._claiming.pop(request, None)
+                    self._lost_calls.add(call)
+            request.in_flight = False
+            self._drop(link)
+        finally:
+            self._parked.pop(request, None)
+            self._wake()
+
+    def _left(self, request: Request) -> None:
+        """End the wait of a dequeue whose caller has gone."""
+        call, link = self._claiming.get(request), self._link
+        if call is not None and link is not None and request in self._parked:
+            self._stop(link, call)
+
+    def _stop(self, link: Link, call: str) -> None:
+        async def stop() -> None:
+            try:
+                await link.exchange(encode(Stop(client=self.client, call=call)))
+            except LinkError:
+                self._drop(link)
+
+        task = asyncio.get_running_loop().create_task(stop(), name="jqueue-stop")
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+
+    def _note_lost(self) -> None:
+        """Find the dequeues whose callers have gone before it was known what they claimed."""
+        for request, call in [*self._claiming.items()]:
+            if request not in self._parked and not request.awaited:
+                del self._claiming[request]
+                if request.open_writes and request.verdict is not Verdict.LANDED:
+                    self._lost_calls.add(call)
+
+    def _hand_back_here(self, callers: Callers) -> Request:
+        """Return the call that hands back what was claimed for calls whose answers were lost."""
+        calls = tuple(sorted(self._lost_calls))
+
+        def done(request: Any) -> None:
+            if request.verdict is Verdict.LANDED:
+                self._lost_calls.difference_update(calls)
+
+        request = Request([HandBackCalls(calls)], callers)
+        request.until = request.due = asyncio.get_running_loop().time() + 30.0
+        request.add_done_callback(done)
+        return request
+
+    def _attend(self, callers: Callers) -> Request:
+        """Return the call that shows the workers of this process in the queue."""
+        workers = self._engine.workers
+        records = workers.records(self._engine.now().timestamp())
+
+        def done(request: Any) -> None:
+            if request.verdict is Verdict.LANDED:
+                workers.landed(records, self._clock.monotonic())
+
+        request = Request([Attend(dict(records))], callers)
+        request.until = request.due = asyncio.get_running_loop().time() + 30.0
+        request.add_done_callback(done)
+        return request
+
+    def _read(self, data: bytes) -> Answer:
+        try:
+            answer = decode_answer(data)
+        except msgspec.DecodeError as error:
+            raise LinkError(f"the broker's answer cannot be read: {error}", sent=True) from None
+        self._pause = FIRST_PAUSE
+        if answer.queue:
+            self._version = max(self._version, answer.version)
+            if not self._engine.queue_id:
+                self._engine.queue_id, self._engine.existed = answer.queue, True
+        return answer
+
+    async def _linked(self) -> Link | None:
+        """Return the connection to the broker, perhaps a new one."""
+        if self._link is not None and not self._link.closed:
+            return self._link
+        now = self._clock.monotonic()
+        if now < self._next_dial:
+            return None
+        try:
+            self._link = await self._storage.dial()
+        except StorageError:
+            self._link = None
+        if self._link is None:
+            self._next_dial = now + FIRST_PAUSE
+        return self._link
+
+    def _drop(self, link: Link) -> None:
+        """End a connection that failed. A broker that fails again and again is asked less and less."""
+        if self._link is link:
+            self._link = None
+            self._next_dial = self._clock.monotonic() + self._pause
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        link.close()
+
+    def stop_waiting(self) -> None:
+        """Have the broker answer every dequeue that waits."""
+        for request in self._parked:
+            self._left(request)
+
+    async def close(self, seconds: float) -> None:
+        """End the connection, once no answer is waited for any more."""
+        tasks = [*self._parked.values(), *self._stops]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, seconds))
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _travels(operation: Operation) -> bool:
+    """Return True if a broker can commit an operation for this process. A fence is about the writes of this one."""
+    return isinstance(operation, TRAVELLING) and operation.large is None and not isinstance(operation, Fence)
+
+
+def _size_of(operation: Operation) -> int:
+    payload = getattr(operation, "payload", b"")
+    return len(payload) if isinstance(payload, bytes) else 0

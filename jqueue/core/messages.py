@@ -1,0 +1,96 @@
+"""The messages between a broker and its clients, as JSON. A client sends one, and gets one answer to it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from jqueue.domain.fields import Count, Seconds
+from jqueue.domain.operations.codec import Inner, Refused
+
+Text = Annotated[str, Meta(max_length=200)]
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="do", omit_defaults=True, kw_only=True):
+    """What a client asks for.
+
+    Attributes:
+        client: id of the client.
+        queue: id of the queue as the client knows it; empty if it does not yet.
+    """
+
+    client: Text
+    queue: Text = ""
+
+
+class Batch(Message, frozen=True, kw_only=True, tag="batch"):
+    """Operations that claim nothing. They are committed together.
+
+    Attributes:
+        sequence: number of the batch.
+        base: the latest version that the client has heard of; 0 if none.
+        operations: in order; each is done by itself.
+        seconds: time that is left for each operation.
+        again: True if the batch was sent before.
+    """
+
+    sequence: Count
+    base: Count = 0
+    operations: tuple[Inner, ...]
+    seconds: tuple[Seconds, ...]
+    again: bool = False
+
+
+class Claim(Message, frozen=True, kw_only=True, tag="claim"):
+    """A dequeue. It is answered when jobs are ready, or when its wait is over.
+
+    Attributes:
+        operation: the dequeue, with its `call`.
+        seconds: time that is left for it, without its wait.
+        wait: time that it waits for jobs; None: not at all.
+    """
+
+    operation: Inner
+    seconds: Seconds
+    wait: Seconds | None = None
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """End the wait of a dequeue: it is answered at once.
+
+    Attributes:
+        call: the dequeue's.
+    """
+
+    call: Text
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a broker answers.
+
+    Attributes:
+        queue: id of the queue; empty if the queue does not exist yet.
+        version: the latest version that the broker knows.
+        results: of each operation, as `jqueue.domain.operations.codec` encodes them.
+        error: the error of the whole message. Nothing of it was done, unless the error says otherwise.
+        leaving: True if this process no longer serves the queue, and nothing was done.
+    """
+
+    queue: str = ""
+    version: Count = 0
+    results: list[msgspec.Raw] = []
+    error: Refused | None = None
+    leaving: bool = False
+
+
+encode: Any = msgspec.json.Encoder().encode
+decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+@cache
+def message_decoder() -> msgspec.json.Decoder[Batch | Claim | Stop]:
+    """Return the decoder of what clients send."""
+    return msgspec.json.Decoder(Batch | Claim | Stop)

@@ -1,0 +1,187 @@
+"""The broker's side: calls of other processes become calls of this process's writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from jqueue.core.claims import ClaimRegistry
+from jqueue.core.engine import Engine
+from jqueue.core.messages import Answer, Batch, Claim, Stop, encode, message_decoder
+from jqueue.core.requests import Callers, Request
+from jqueue.core.writer import Writer
+from jqueue.domain.errors import (
+    BlobMissingError,
+    InvalidJobError,
+    JQueueError,
+    QueueClosedError,
+    StorageError,
+    StorageFatalError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.job import JobRecord
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import Carried, encode_result, refusal_of
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.ports.log import logger_of
+from jqueue.ports.sharing import Seat, SupportsSharing
+
+logger = logger_of("jqueue")
+
+LONGEST = 24 * 3600.0
+"""Largest number of seconds that a call may have, and wait."""
+
+
+RETRY = 0.25
+"""Seconds between two looks for a free seat."""
+
+
+class _OthersClaims(ClaimRegistry):
+    """Notes nothing: the claims of clients are not this process's."""
+
+    def note(self, operation: Operation, result: Any) -> None:
+        pass
+
+    def lose(self, error: JQueueError) -> None:
+        pass
+
+    def remember(self, jobs: Iterable[JobRecord]) -> None:
+        pass
+
+    def reopen(self, operations: Iterable[Operation]) -> None:
+        pass
+
+
+class Service:
+    """Answers the messages of clients.
+
+    Args:
+        writer: commits their calls, together with those of this process.
+        engine: the writer's.
+    """
+
+    def __init__(self, writer: Writer, engine: Engine) -> None:
+        self._writer, self._engine = writer, engine
+        self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve)
+        self._waiting: dict[str, Request] = {}
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Answer every waiting dequeue, and refuse what comes from now on."""
+        self._leaving = True
+        for request in self._waiting.values():
+            request.stop_waiting()
+
+    async def handle(self, data: bytes) -> bytes:
+        """Return the answer to a client's message."""
+        answer: bytes = encode(await self._answer(data))
+        return answer
+
+    async def _answer(self, data: bytes) -> Answer:
+        try:
+            try:
+                message = message_decoder().decode(data)
+            except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is one; its text has no values
+                raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
+            if isinstance(message, Stop):
+                if (waiting := self._waiting.get(message.call)) is not None:
+                    waiting.stop_waiting()
+                return self._done([])
+            if self._leaving:
+                return Answer(leaving=True)
+            self._check_queue(message.queue)
+            done = self._commit(message) if isinstance(message, Batch) else self._claim(message)
+            return await done
+        except QueueClosedError:
+            return Answer(leaving=True)
+        except JQueueError as error:
+            return Answer(error=refusal_of(error))
+        except Exception as error:
+            logger.exception("a broker could not answer a client")
+            return Answer(error=refusal_of(UnknownOutcomeError(f"the broker failed: {type(error).__name__}")))
+
+    def _check_queue(self, known: str) -> None:
+        """Refuse a client that knows another queue at this place."""
+        engine = self._engine
+        if known and known != engine.queue_id:
+            if engine.queue_id:
+                raise StorageFatalError("the queue's object now holds another queue: make a new queue object")
+            raise BlobMissingError("the queue's object has disappeared: restore it, or make a new queue object")
+
+    async def _commit(self, message: Batch) -> Answer:
+        if len(message.seconds) != len(message.operations):
+            raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
+        engine = self._engine
+        now, longest = engine.now(), min(LONGEST, max(message.seconds, default=0.0))
+        carried = Carried(
+            message.client,
+            message.sequence,
+            message.base if message.again else max(message.base, engine.draft.header.version),
+            message.operations,
+            tuple(now + timedelta(seconds=min(LONGEST, each)) for each in message.seconds),
+            message.again,
+        )
+        [results] = await self._writer.enter([carried], longest, callers=self._callers)
+        return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
+
+    async def _claim(self, message: Claim) -> Answer:
+        operation = message.operation
+        if not isinstance(operation, Dequeue) or not operation.call:
+            raise InvalidJobError("a broker claims jobs for a Dequeue that names its call")
+        wait = None if message.wait is None else min(LONGEST, message.wait)
+        request = self._writer.enter([operation], min(LONGEST, message.seconds), wait=wait, callers=self._callers)
+        self._waiting[operation.call] = request
+        try:
+            [jobs] = await request
+        finally:
+            if self._waiting.get(operation.call) is request:
+                del self._waiting[operation.call]
+        if self._leaving and not jobs and wait is not None:
+            return Answer(leaving=True)
+        return self._done([encode_result(operation, jobs)])
+
+    def _done(self, results: list[msgspec.Raw]) -> Answer:
+        engine = self._engine
+        return Answer(engine.queue_id, engine.draft.header.version, results)
+
+
+class Offer:
+    """Serves a queue for other processes from the moment that no other process does, until the queue is closed.
+
+    Args:
+        storage: has the seat.
+        writer: commits the calls.
+        engine: the writer's.
+    """
+
+    def __init__(self, storage: SupportsSharing, writer: Writer, engine: Engine) -> None:
+        self._storage, self._writer = storage, writer
+        self._service = Service(writer, engine)
+        self._seat: Seat | None = None
+        self._task = asyncio.get_running_loop().create_task(self._take(), name="jqueue-offer")
+
+    async def _take(self) -> None:
+        while self._seat is None:
+            with suppress(StorageError):
+                self._seat = await self._storage.take_seat(self._service.handle)
+            if self._seat is None:
+                await asyncio.sleep(RETRY)
+        assert self._writer.courier is not None
+        self._writer.courier.serving = True
+
+    def leave(self) -> None:
+        """Serve no more, but send the answers of the calls under way."""
+        self._task.cancel()
+        self._service.leave()
+
+    async def left(self) -> None:
+        """Free the seat."""
+        if self._seat is not None:
+            await self._seat.leave()
+            assert self._writer.courier is not None
+            self._writer.courier.serving = False
