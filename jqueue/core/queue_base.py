@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from jqueue.core.bulk import BulkEnqueue, SegmentCommit
+from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.requests import Request
 from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, with_given_payloads
@@ -20,7 +20,14 @@ from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.core.writer import QueueEngine, Writer
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    InvalidJobError,
+    JQueueError,
+    QueueClosedError,
+    QueueMissingError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import for_callers
@@ -136,6 +143,12 @@ ALL_CAPABILITIES = Capabilities()
 
 WITHOUT_OBJECTS = Capabilities(objects=False, history=False, ranges=False)
 """The capabilities of a queue on a storage that keeps no objects beside the queue."""
+
+CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
+"""The error of a commit that added nothing, if that was not known in time for another try."""
+
+A_MOMENT = 0.01
+"""Seconds by which a timer may fire early."""
 
 DEQUEUES_KEPT = 256
 """Number of prepared dequeues that a queue caches."""
@@ -260,11 +273,11 @@ class QueueBase(SupportsApply, SupportsWorkers):
     @property
     def _bulk_threshold(self) -> int | None:
         """Number of jobs above which those of a call are written to segments. None: they never are."""
-        return None
-
-    def _new_bulk(self, seconds: float) -> BulkEnqueue:
-        """Return a new bulk enqueue, for a store that must take each object within some seconds."""
-        raise NotImplementedError
+        segments = self._engine.segments
+        if segments is None or segments.writer.sizes.hot_bytes is None:
+            return None
+        most = segments.writer.sizes.bulk_jobs
+        return self.options.limits.batch_size if most is None else most
 
     async def _release(self) -> None:
         """Release the store of the closed queue."""
@@ -309,6 +322,31 @@ class QueueBase(SupportsApply, SupportsWorkers):
         operations = (self._checked(operation.prepared(self._preparation)),)
         results: list[Any] = await self._enter(operations, deadline, convert=first_of)
         return results[0]
+
+    async def _searched(
+        self, operation: Operation, seconds: float, wait: float = 0.0, late: str = "the store did not answer in time"
+    ) -> Any:
+        """Return the result of a prepared operation that changes nothing, and is repeated if its outcome is unknown.
+
+        Args:
+            operation: the search.
+            seconds: time for the store to answer, in addition to `wait`.
+            wait: seconds to wait for a result that is not empty.
+            late: the error at the end of that time.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait
+        until = end + seconds
+        while True:
+            now = loop.time()
+            left, waiting = max(0.0, min(seconds, until - now)), max(0.0, end - now)
+            try:
+                [found] = await self._submit((operation,), left, wait=waiting)
+            except UnknownOutcomeError as error:
+                if loop.time() >= until - A_MOMENT:
+                    raise DeadlineExceededError(late, error) from None
+            else:
+                return found
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """Return the record of a claim that this queue object handed out; None if there is none."""
@@ -422,10 +460,9 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     async def _submit_segments(
         self,
-        commit: SegmentCommit,
+        commit: BulkEnqueue | StagedCommit,
         encoding: Coroutine[Any, Any, EnqueueSegments],
         closed: QueueClosedError,
-        convert: Convert,
     ) -> tuple[EnqueueSegments, Any]:
         """Commit an operation that names segments. Try again with the jobs that must be given one by one.
 
@@ -433,16 +470,21 @@ class QueueBase(SupportsApply, SupportsWorkers):
             commit: prepares the operation.
             encoding: returns the operation for the first try.
             closed: the error if the queue is closed before a try.
-            convert: as in `_submit`.
 
         Returns:
-            The operation that was committed, and its result.
+            The operation that was committed, and its answer to the caller.
         """
+
+        def answer(results: list[Any]) -> Any:
+            if isinstance(results[0], BulkConflicts):
+                raise DeadlineExceededError(CONFLICTS_LATE)
+            return commit.answer(results[0])
+
         operation = await self._writer.objects.store(encoding, closed)
         while True:
-            [found] = await self._submit((operation,), commit.seconds_left, convert=convert)
+            [found] = await self._submit((operation,), commit.seconds_left, convert=answer)
             if not isinstance(found, BulkConflicts):
-                return operation, found
+                return operation, commit.answer(found)
             self._writer.check_open()
             operation = await self._writer.objects.store(commit.again(operation, found), closed)
 

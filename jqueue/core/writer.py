@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from jqueue.core.blob.segments import Segments
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
 from jqueue.core.requests import Callers, Request
@@ -197,6 +198,10 @@ class QueueEngine(Protocol):
     @property
     def place(self) -> object:
         """The store of the queue, whose repr names it in errors."""
+
+    @property
+    def segments(self) -> Segments | None:
+        """The segments of the queue; None if it keeps none."""
 
     @property
     def watched(self) -> Callable[[], Sequence[Path]] | None:

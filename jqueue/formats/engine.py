@@ -84,6 +84,8 @@ class StoreEngine:
         claim_timeout: seconds, for claims that carry no timeout of their own.
     """
 
+    segments = None
+
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
         self.store = self.place = store
         self.clock = clock
