@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError, QueueFullError, SegmentDamagedError
+from jqueue.domain.errors import (
+    ClaimLostError,
+    DuplicateJobError,
+    JobNotFoundError,
+    QueueFullError,
+    SegmentDamagedError,
+)
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import ENTRYPOINTS_KEPT, bytes_taken, enqueue_share
@@ -277,6 +283,16 @@ class Draft:
             return holder
         hold = self.header.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
+
+    def check_key(self, key: str, now: datetime) -> None:
+        """Check that no job holds a unique key.
+
+        Raises:
+            DuplicateJobError: a job holds it.
+        """
+        holder = self.key_holder(key, now)
+        if holder is not None:
+            raise DuplicateJobError(key, holder)
 
     def next_due(self) -> datetime | None:
         """Return the next time after the last `Order.take` at which something is due; None if nothing is scheduled."""

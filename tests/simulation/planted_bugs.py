@@ -209,7 +209,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Jobs are claimed under names in every seed.
     Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0): {
         "A job without a claim still names its last holder": Bug(
-            "domain/operations/ends.py", '{**NO_CLAIM, "queued', '{**NO_CLAIM, "holder": job.holder, "queued'
+            "domain/operations/ends.py", "**NO_CLAIM, queued", '**{**NO_CLAIM, "holder": job.holder}, queued'
         ),
         "A dequeue with a bound takes later jobs, too": Bug(
             "domain/operations/dequeue.py", "if self.through is None:", "if True:"
@@ -255,7 +255,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/operator.py", "job.evolve(**changes)", "job.evolve(**changes, attempt=0, failures=0)"
         ),
         "An edit gives its job a unique key that another job holds": Bug(
-            "domain/operations/operator.py", "holder = draft.key_holder(key, now)", "holder = None"
+            "domain/operations/operator.py", "draft.check_key(key, now)", "pass"
         ),
         "A job that was changed holds its unique key no longer": Bug(
             "domain/draft.py",
