@@ -154,7 +154,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     """The header of one version of a queue.
 
     A table that any number of operations may change is changed in place. A small one, and each other field, gets a new
-    value. Every change goes through a `Journal`.
+    value. Every change goes through a `Draft`.
 
     Attributes:
         version: grows by one with every commit.

@@ -26,7 +26,7 @@ from jqueue.domain.segments import (
     with_tries,
     without,
 )
-from jqueue.domain.transitions import Journal
+from jqueue.domain.transitions import Change
 
 NEVER = -float("inf")
 
@@ -247,14 +247,14 @@ class SegmentRows:
         self._loaded.pop(name, None)
         self._changed([name])
 
-    def give_back(self, range_id: str, name: str, rows: range, journal: Journal) -> None:
+    def give_back(self, range_id: str, name: str, rows: range, changes: list[Change]) -> None:
         """Make rows of a range wait again: known rows at once, and other rows when they are read again.
 
         Args:
             range_id: id of the range.
             name: the segment, whose entry has them already.
             rows: the rows.
-            journal: of the draft.
+            changes: of the draft.
         """
         segment = self.segments[name]
         known = {row: (job_id, entry) for job_id, (its, row, entry) in self._claimed.items() if its == range_id}
@@ -263,21 +263,21 @@ class SegmentRows:
         for row in rows:
             if row in known:
                 job_id, entry = known[row]
-                self._note(job_id, journal)
+                self._note(job_id, changes)
                 self._jobs.put_row(with_tries(entry, segment.tries_of(row)))
                 self.of[job_id] = name, row
                 self._left[segment.entrypoint] += 1
         self.changed()
 
-    def hide(self, job_id: str, range_id: str | None, journal: Journal) -> None:
+    def hide(self, job_id: str, range_id: str | None, changes: list[Change]) -> None:
         """Note that the loaded row of a job no longer waits. The caller marks it as taken.
 
         Args:
             job_id: the job.
             range_id: the range in which it is claimed; None if it leaves the queue.
-            journal: of the draft.
+            changes: of the draft.
         """
-        self._note(job_id, journal)
+        self._note(job_id, changes)
         if range_id is not None:
             place = self.of[job_id]
             entry = self._jobs[job_id]
@@ -338,20 +338,20 @@ class SegmentRows:
 
     # Taking
 
-    def take(self, job_id: str, journal: Journal) -> None:
+    def take(self, job_id: str, changes: list[Change]) -> None:
         """Take the row of a job, if it is one: the caller changes the job."""
         if job_id in self.of:
-            self._note(job_id, journal)
+            self._note(job_id, changes)
             name, row = self.of[job_id]
             self._taken.setdefault(name, set()).add(row)
             self.release(job_id)
 
-    def _note(self, job_id: str, journal: Journal) -> None:
+    def _note(self, job_id: str, changes: list[Change]) -> None:
         """Note what is known of a row: its place, and the range that it is in."""
-        journal.entries.append((self, job_id, (self.of.get(job_id), self._claimed.get(job_id))))
+        changes.append((self, job_id, (self.of.get(job_id), self._claimed.get(job_id))))
 
     def restore(self, job_id: str, old: Any) -> None:
-        """Undo a change of a row: see `Journal`."""
+        """Undo a change of a row: see `Draft.rollback`."""
         place, claimed = old
         if claimed is None:
             self._claimed.pop(job_id, None)

@@ -468,7 +468,6 @@ class StoreEngine:
                         called.append(job_id)
             placed[job.id] = place
         places.update(placed)
-        self.draft.settle()
         self.draft.measure(0, 0)  # a store has no blob to fill up
         self.draft.load(others, called)
         self.draft.jobs.dirty.clear()

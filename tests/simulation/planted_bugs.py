@@ -64,7 +64,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/operator.py", "            failures=0,", "            failures=0, attempt=0,", seeds=100
         ),
         "A job id that is used again starts with attempt 0": Bug(
-            "domain/draft.py", 'self._journal.assign(self.header, "attempt_floor", attempt)', "pass"
+            "domain/draft.py", 'self._assign("attempt_floor", attempt)', "pass"
         ),
         "Stale claims are revoked before the heartbeats of the same commit are applied": Bug(
             "core/engine.py",
@@ -135,7 +135,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/requests.py", "if self.in_flight or self.open_writes:", "if False:"
         ),
         "The transitions of a refused operation are undone, and still counted": Bug(
-            "domain/transitions.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
+            "domain/draft.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
         ),
         "A commit forgets the counters of the entrypoints that it does not change": Bug(
             "domain/counters.py", "3), dict(counters)", "3), {}"
@@ -388,7 +388,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/counters.py", "sums.totals[kind] += 1", "sums.totals[kind] += verb is not CLAIM"
         ),
         "The rows of segments that dequeues claim are not marked as taken": Bug(
-            "domain/draft.py", "self.jobs.rows.take(job.id, journal)", "pass"
+            "domain/draft.py", "self.jobs.rows.take(job.id, self._changes)", "pass"
         ),
     },
 }

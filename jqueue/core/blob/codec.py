@@ -544,7 +544,6 @@ class Blob:
     def settle(self, header: Header, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""
         self.draft.take_header(header)
-        self.draft.settle()
         self.draft.measure(size, self._header_bytes)
 
     def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:

@@ -340,7 +340,7 @@ def _waiting_in(draft: Draft) -> tuple[int, float]:
     jobs = draft.jobs
     hot = len(jobs) - len(jobs.rows.of)
     waiting = jobs.order.queued - len(jobs.rows.of)
-    return waiting, draft.base_bytes * waiting / hot if hot else 0.0
+    return waiting, draft.taken_bytes * waiting / hot if hot else 0.0
 
 
 def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tuple[bool, list[JobRecord]]]:
