@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from jqueue.domain.errors import (
     ClaimLostError,
@@ -39,8 +40,7 @@ Python's garbage collector skips tuples of numbers, and a busy broker has ten th
 NOT_HELD: Entry = (0, 0.0, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldClaim:
+class HeldClaim(msgspec.Struct, frozen=True):
     """A claim that was handed out and not yet ended here.
 
     Attributes:

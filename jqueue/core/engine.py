@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from string import ascii_letters, digits
 from typing import Any, TypeVar
+
+import msgspec
 
 from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
 from jqueue.core.blob.history import HistoryMover
@@ -76,8 +77,7 @@ OPEN_WRITES_KEPT = 256
 """Number of writes of unknown fate that are remembered for callers that have left."""
 
 
-@dataclass(slots=True, eq=False)
-class OpenWrite:
+class OpenWrite(msgspec.Struct, eq=False):
     """A write that was sent and got no clean answer: it may have landed, or land later.
 
     Attributes:
@@ -97,8 +97,7 @@ class Step(Enum):
     REFUSE = auto()
 
 
-@dataclass(slots=True)
-class Applied:
+class Applied(msgspec.Struct):
     """One try: requests applied to the draft, and what keeps it from being committed.
 
     Attributes:
@@ -113,9 +112,9 @@ class Applied:
 
     now: datetime
     store_time: datetime | None
-    outcomes: list[tuple[Request, Outcome]] = field(default_factory=list)
+    outcomes: list[tuple[Request, Outcome]] = msgspec.field(default_factory=list)
     sweep: tuple[int, Operation, int] | None = None
-    missing: set[Wanted] = field(default_factory=set)
+    missing: set[Wanted] = msgspec.field(default_factory=set)
     postponed: bool = False
     late: bool = False
 

@@ -7,7 +7,6 @@ A missing sequence proves the opposite only while no record that young has been 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import islice
@@ -40,8 +39,7 @@ class Verdict(Enum):
     UNKNOWABLE = "unknowable"
 
 
-@dataclass(frozen=True, slots=True)
-class CommitId:
+class CommitId(msgspec.Struct, frozen=True):
     """The id of a write, by which it is recognised later.
 
     Attributes:

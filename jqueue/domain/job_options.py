@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
@@ -80,8 +82,7 @@ def _as_given(name: str, value: object, limits: Limits) -> object:
 SAME = "the field of the same name"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """The definition of one option.
 
     Attributes:
@@ -253,7 +254,8 @@ class ScheduleOptions(PriorityOption, RepeatedOptions, total=False):
     """Keyword options of `schedule` and `SetSchedule` for the jobs of a cron entry."""
 
 
-def options_of(kind: type) -> dict[str, Option]:
+@cache
+def options_of(kind: type) -> Mapping[str, Option]:
     """Return the options that a `TypedDict` defines, by name.
 
     Args:
@@ -264,7 +266,7 @@ def options_of(kind: type) -> dict[str, Option]:
         given = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Option)), None)
         if given is not None:
             stored = name if given.field == SAME else given.field
-            found[name] = replace(given, name=name, type=types[name], field=stored)
+            found[name] = msgspec.structs.replace(given, name=name, type=types[name], field=stored)
     return found
 
 

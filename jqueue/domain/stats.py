@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, TypeVar
 
+import msgspec
+
 from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
@@ -291,8 +293,7 @@ def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int
     return warnings
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(msgspec.Struct):
     """The counts of one entrypoint's jobs."""
 
     ready: int = 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader, reason_of
 from jqueue.core.tasks import Backoff, as_storage_error, end_tasks
@@ -51,8 +52,7 @@ FIRST_PAUSE = 1.0
 """Seconds until a segment is read again if the store did not answer reads of it. They double, up to `DAMAGE_KEPT`."""
 
 
-@dataclass(slots=True, eq=False)
-class _Load:
+class _Load(msgspec.Struct, eq=False):
     """The reading of parts of one segment.
 
     Attributes:
@@ -72,13 +72,12 @@ class _Load:
     task: asyncio.Task[None] | None = None
     late: bool = False
     index: SegmentIndex | None = None
-    chunks: list[tuple[int, Rows]] = field(default_factory=list)
+    chunks: list[tuple[int, Rows]] = msgspec.field(default_factory=list)
     error: StorageError | None = None
     failure: StorageError | None = None
 
 
-@dataclass(slots=True)
-class _Aside:
+class _Aside(msgspec.Struct):
     """A segment that is set aside, as it cannot be read.
 
     Attributes:

@@ -174,8 +174,7 @@ class NewSegment:
         return ((self.name, row) for row in self.table(of_keys=of_keys).find_hash(hashed) if row not in self.taken)
 
 
-@dataclass(frozen=True, slots=True)
-class BulkAdded:
+class BulkAdded(msgspec.Struct, frozen=True):
     """The outcome of a bulk enqueue.
 
     Attributes:
@@ -197,8 +196,7 @@ class BulkAdded:
         return sum(job.sequence != self.offset + number for number, job in self.one_by_one.items())
 
 
-@dataclass(frozen=True, slots=True)
-class BulkConflicts:
+class BulkConflicts(msgspec.Struct, frozen=True):
     """The reason why nothing was added, and another try is needed.
 
     Attributes:
