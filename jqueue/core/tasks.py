@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from jqueue.domain.durations import exponential_bound
@@ -227,3 +227,29 @@ class Background:
         finally:
             if self.task is task:
                 self.task = None
+
+
+AT_ONCE = 8
+"""Number of requests that one call sends at the same time."""
+
+
+async def some_at_once(do: Callable[[Any], Awaitable[None]], things: Sequence[Any]) -> None:
+    """Do something with each thing, a few at a time. The first error ends all."""
+    if len(things) <= 1:
+        for thing in things:
+            await do(thing)
+        return
+    rest = iter(things)
+
+    async def worker() -> None:
+        for thing in rest:
+            await do(thing)
+
+    tasks = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(things)))]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import end_tasks, retried
+from jqueue.core.tasks import end_tasks, retried, some_at_once
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import (
     InvalidJobError,
@@ -255,9 +255,6 @@ def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], 
     ]
 
 
-AT_ONCE = 8
-"""Number of objects of one call that are stored or loaded at the same time."""
-
 MOST_FAILURES = 8
 """Number of objects that cannot be removed after which a removal ends: the store may be down."""
 
@@ -317,22 +314,20 @@ class ValueObjects:
         """
         loop = asyncio.get_running_loop()
         named: list[Operation | JQueueError] = list(operations)
-        places = [place for place, operation in enumerate(operations) if operation.large is not None]
-        streams = [place for place in places if not isinstance(_content(operations[place]), bytes)]
+        large = {place: each.large for place, each in enumerate(operations) if each.large is not None}
         begun = loop.time()
 
         async def store_one(place: int) -> None:
-            large = operations[place].large
-            assert large is not None
             try:
-                named[place] = await self._stored(operations[place], large, seconds)
+                named[place] = await self._stored(operations[place], large[place], seconds)
             except JQueueError as error:
                 named[place] = error
 
-        await _all_of(store_one, [place for place in places if place not in set(streams)])
+        await some_at_once(store_one, [place for place, each in large.items() if isinstance(each.content, bytes)])
         seconds -= loop.time() - begun
-        for place in streams:  # one by one, as each takes up to 16 MiB of memory
-            await store_one(place)
+        for place, each in large.items():
+            if not isinstance(each.content, bytes):  # one by one, as each takes up to 16 MiB of memory
+                await store_one(place)
         return named, max(seconds, 0.0)
 
     async def _stored(self, operation: Operation, large: LargeValue, seconds: float) -> Operation:
@@ -392,7 +387,7 @@ class ValueObjects:
             except StorageError as error:
                 found[job.id] = error
 
-        await _all_of(load_one, list(jobs))
+        await some_at_once(load_one, list(jobs))
         return found
 
     async def read(self, stored: StoredObject, seconds: float) -> bytes:
@@ -404,56 +399,43 @@ class ValueObjects:
             DeadlineExceededError: the store did not answer in time.
             StorageError: the store refused.
         """
+        piece_bytes = PIECE_BYTES if stored.size > WHOLE_BYTES else WHOLE_BYTES
+        return b"".join([piece async for piece in self.pieces(stored, seconds, piece_bytes)])
 
-        async def read_once() -> bytes:
-            async with self._observers.limited("fetch", self.call_timeout):
-                return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
-
-        if stored.size > WHOLE_BYTES:
-            return b"".join([piece async for piece in self.pieces(stored, seconds)])
-        content = await self.retried(read_once, seconds, reads=True)
-        if len(content) != stored.size:
-            more = len(content) > stored.size
-            raise ObjectDamagedError(
-                stored.suffix,
-                f"it has {'more than ' if more else ''}{min(len(content), stored.size)} bytes, and "
-                f"{stored.size} were stored",
-            )
-        if await _digest_of(content) != stored.sha256:
-            raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
-        return content
-
-    async def pieces(self, stored: StoredObject, seconds: float) -> AsyncIterator[bytes]:
-        """Yield the content of an object in pieces of 1 MiB, and check it at the end.
+    async def pieces(
+        self, stored: StoredObject, seconds: float, piece_bytes: int = PIECE_BYTES
+    ) -> AsyncIterator[bytes]:
+        """Yield the content of an object in pieces, and check it at the end.
 
         Args:
             stored: the object.
             seconds: maximum time for each piece.
+            piece_bytes: size of a piece.
 
         Raises:
             ObjectMissingError: it does not exist.
             ObjectDamagedError: its content is not what was stored.
             StorageError: the store failed.
         """
-        digest, start = hashlib.sha256(), 0
-        while start < stored.size:
-            piece = await self.retried(lambda: self._piece(stored, start), seconds, reads=True)  # noqa: B023
-            if not piece:
-                break
-            await _add(digest, piece)
+        digest, start, stop = hashlib.sha256(), 0, 0
+
+        async def next_piece() -> bytes:
+            async with self._observers.limited("fetch", self.call_timeout):
+                return await self.storage.read_object(stored.suffix, start, stop)
+
+        while start == stop:  # until the store has given less than asked for, which is the end of the object
+            stop = min(start + piece_bytes, stored.size + 1)
+            piece = await self.retried(next_piece, seconds, reads=True)
             start += len(piece)
-            yield piece
+            if start > stored.size:
+                raise ObjectDamagedError(stored.suffix, f"it has more than the {stored.size} bytes that were stored")
+            await _add(digest, piece)
+            if piece:
+                yield piece
         if start != stored.size:
             raise ObjectDamagedError(stored.suffix, f"it has {start} bytes, and {stored.size} were stored")
-        if await self.retried(lambda: self._piece(stored, start), seconds, reads=True):
-            raise ObjectDamagedError(stored.suffix, f"it has more than the {stored.size} bytes that were stored")
         if digest.hexdigest() != stored.sha256:
             raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
-
-    async def _piece(self, stored: StoredObject, start: int) -> bytes:
-        stop = min(start + PIECE_BYTES, stored.size) if start < stored.size else start + 1
-        async with self._observers.limited("fetch", self.call_timeout):
-            return await self.storage.read_object(stored.suffix, start, stop)
 
     async def older_than(
         self, age: timedelta, folders: Sequence[str], listing_timeout: float
@@ -498,7 +480,7 @@ class ValueObjects:
                 if len(failures) >= MOST_FAILURES:
                     raise failures[0] from error
 
-        await _all_of(remove_one, suffixes)
+        await some_at_once(remove_one, suffixes)
         if failures:
             raise failures[0]
 
@@ -515,32 +497,6 @@ class ValueObjects:
         """
         failed = f"an object beside the queue could not be {'read' if reads else 'stored'}"
         return await retried(seconds, request, self._entropy, failed, streams=streams)
-
-
-def _content(operation: Operation) -> Any:
-    return None if operation.large is None else operation.large.content
-
-
-async def _all_of(do: Callable[[Any], Awaitable[None]], things: Sequence[Any]) -> None:
-    """Do something with each thing, a few at a time. The first error ends all."""
-    if len(things) <= 1:
-        for thing in things:
-            await do(thing)
-        return
-    rest = iter(things)
-
-    async def worker() -> None:
-        for thing in rest:
-            await do(thing)
-
-    tasks = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(things)))]
-    try:
-        for task in tasks:
-            await task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _digest_of(content: bytes) -> str:

@@ -24,7 +24,7 @@ from msgspec.structs import replace as replace_fields
 
 from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, Rows, pieces_of, reason_of
 from jqueue.core.blob.segments import SegmentParts
-from jqueue.core.tasks import retried
+from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
@@ -40,9 +40,6 @@ MOST_AHEAD = 8
 
 LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
-
-AT_ONCE = 8
-"""Number of entrypoints whose segments are counted at the same time."""
 
 Answer = TypeVar("Answer")
 Piece = tuple[str, Sequence[Range], Rows]
@@ -174,11 +171,9 @@ class QueueView:
             try:
                 index = await self._index(name, segment)
                 for row in index.ids.find(job_id):
-                    chunk = segment.chunk_of(row)
-                    read = partial(parts.reader.chunks, name, segment, index, [chunk])
-                    if not self._is_there(name, segment, row):
+                    if segment.is_taken(row) and not any(each.has(row) for each in self._ranges(name)):
                         continue
-                    [(_, rows)] = await self._patiently(name, read)
+                    [rows] = await self._chunks(name, segment, index, [segment.chunk_of(row)])
                     found = dict(rows)[row]
                     if found.id == job_id and (there := self._job(*parts.keep("job", job_id, (name, row, found)))):
                         return job_of(there)
@@ -186,27 +181,6 @@ class QueueView:
                 _note(damage, name, error)
         _raise(damage)
         return None
-
-    async def ids(self, prefix: str = "") -> AsyncGenerator[str, None]:
-        """Iterate over the ids that begin like this, faster than over the jobs. Errors are as for `jobs`."""
-        for some in self._slices():
-            for job in some:
-                if job.id.startswith(prefix):
-                    yield job.id
-            await asyncio.sleep(0)
-        damage: dict[str, str] = {}
-        for name, segment in self._segments().items():
-            try:
-                index = await self._index(name, segment)
-                for numbers in pieces_of(segment, index, self._ranges(name)):
-                    self._tell(segment, numbers)
-                    read = partial(self._parts.reader.ids, name, segment, index, numbers)
-                    for row, job_id in await self._patiently(name, read):
-                        if job_id.startswith(prefix) and self._is_there(name, segment, row):
-                            yield job_id
-            except DAMAGED as error:
-                _note(damage, name, error)
-        _raise(damage)
 
     async def count(self, now: datetime, selection: Selection = EVERY_JOB) -> int:
         """Return the number of chosen jobs.
@@ -254,19 +228,11 @@ class QueueView:
         if segments := self._segments():
             seconds = self.deadline if deadline is None else deadline
             timed = replace(self, until=asyncio.get_running_loop().time() + seconds)
-            turns = asyncio.Semaphore(AT_ONCE)
 
             async def count(entrypoint: str) -> None:
-                async with turns:
-                    await timed._count_rows(census, timed._segments(frozenset({entrypoint})))
+                await timed._count_rows(census, timed._segments(frozenset({entrypoint})))
 
-            names = {each.entrypoint for each in segments.values()}
-            tasks = [asyncio.create_task(count(each)) for each in names]
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            await some_at_once(count, sorted({each.entrypoint for each in segments.values()}))
             census.warnings += self.damage()
         return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
 
@@ -615,10 +581,6 @@ class QueueView:
     def _ranges(self, name: str) -> list[Range]:
         """Return the ranges of a segment that are claimed."""
         return [each for each in self.header.ranges.values() if each.segment == name]
-
-    def _is_there(self, name: str, segment: Segment, row: int) -> bool:
-        """Return True if the job of a row waits, or is in progress in a range."""
-        return not segment.is_taken(row) or any(each.has(row) for each in self._ranges(name))
 
     def _job(self, name: str, row: int, job: JobRecord) -> JobRecord | None:
         """Return the job of a row; None if it is elsewhere, or has left."""

@@ -189,12 +189,6 @@ class SegmentReader:
             async for number, data in parts:
                 yield self._decoded(name, segment, index, number, data)
 
-    async def ids(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
-    ) -> list[tuple[int, str]]:
-        """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
-        return [(row, job.id) for _, rows in await self.chunks(name, segment, index, numbers) for row, job in rows]
-
     def _decoded(
         self, name: str, segment: Segment, index: SegmentIndex, number: int, data: bytes, prefix: str = ""
     ) -> Rows:
