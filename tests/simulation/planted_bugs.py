@@ -123,7 +123,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/blob/codec.py", "if not record.extra:", "if True:"
         ),
         "The newest job is served first": Bug(
-            "domain/order.py", "entry = heapq.heappop(entries)", "entry = entries.pop()"
+            "domain/order.py", "heapq.heappop(heap.entries)[-1]", "heap.entries.pop()[-1]"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
             "core/engine.py", "return self.draft.next_due()", "return self.now()"
@@ -151,7 +151,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0): {
         "An undo does not restore the indexes of a job": Bug("domain/draft.py", "self.put(old)", "self.put(old, old)"),
         "One job more than the ceiling of its entrypoint is claimed": Bug(
-            "domain/order.py", "self._running(entrypoint) >= rules", "self._running(entrypoint) > rules"
+            "domain/order.py", "rules.max_running - self", "rules.max_running + 1 - self"
         ),
         "One job more than the limit of its concurrency key is claimed": Bug(
             "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= ("
@@ -160,7 +160,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "Old claims count against the rate for ever": Bug(
             "domain/rules.py", "[span for span in usage if span.first - per < now < span.last + per]", "list(usage)"
         ),
-        "A pause is ignored": Bug("domain/order.py", "if rules.paused or (rules", "if (rules"),
+        "A pause is ignored": Bug("domain/order.py", "if rules.paused:", "if False:"),
         "A job held back by its concurrency key never becomes ready again": Bug(
             "domain/order.py", "kinds = self._parked.get(key)", "kinds = None"
         ),
