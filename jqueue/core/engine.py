@@ -459,7 +459,7 @@ class Engine:
 
     def next_due(self) -> datetime | None:
         """Return the next time at which a job becomes ready by itself; None if no such time is known."""
-        return self.draft.next_due()
+        return self.draft.jobs.order.next_due()
 
     def owes_claims(self) -> bool:
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""

@@ -299,10 +299,6 @@ class Draft:
         if holder is not None:
             raise DuplicateJobError(key, holder)
 
-    def next_due(self) -> datetime | None:
-        """Return the next time after the last `Order.take` at which something is due; None if nothing is scheduled."""
-        return self.jobs.order.next_due()
-
     # Changing, for operations
 
     def move(self, job: JobRecord | None, verb: Verb, after: JobRecord | None, status: JobStatus | None) -> None:
@@ -455,14 +451,25 @@ class Draft:
         self.changed = True
         self.taken_bytes += size  # restored from the savepoint, without an entry among the changes
 
-    def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
-        """Set the limits and the pause of an entrypoint. Versions that do not know limits then refuse the blob."""
+    def change_rules(self, entrypoint: str, **changes: Any) -> None:
+        """Change limits or the pause of an entrypoint. Versions that do not know limits then refuse the blob.
+
+        Raises:
+            QueueFullError: too many entrypoints have limits or pauses.
+        """
         header = self.header
-        if rules == header.entrypoints.get(entrypoint, EntrypointRules()):
+        before = header.entrypoints.get(entrypoint, EntrypointRules())
+        rules = before.evolve(**changes)
+        if rules == before:
             return
         if rules == EntrypointRules():
             self.forget(header.entrypoints, entrypoint)
         else:
+            if entrypoint not in header.entrypoints and len(header.entrypoints) >= ENTRYPOINTS_KEPT:
+                raise QueueFullError(
+                    f"{len(header.entrypoints)} entrypoints have limits or pauses, the most that a queue can keep: "
+                    "remove some with limit or resume"
+                )
             self.note(header.entrypoints, entrypoint, rules)
             self.require(LIMITS)
         if rules.rate is None and entrypoint in header.recent:
@@ -616,19 +623,6 @@ def take_space(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
         )
     if size:  # counting is a change, and a change of 0 bytes must cause no write
         draft.note_added(size)
-
-
-def check_rules_fit(draft: Draft, entrypoint: str) -> None:
-    """Check that one more entrypoint may have limits or a pause.
-
-    Raises:
-        QueueFullError: too many entrypoints have them.
-    """
-    if entrypoint not in draft.header.entrypoints and len(draft.header.entrypoints) >= ENTRYPOINTS_KEPT:
-        raise QueueFullError(
-            f"{len(draft.header.entrypoints)} entrypoints have limits or pauses, the most that a queue can keep: "
-            "remove some with limit or resume"
-        )
 
 
 def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:

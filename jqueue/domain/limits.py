@@ -6,6 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import from_json
@@ -73,7 +74,7 @@ _quote = json.encoder.encode_basestring
 _quote_ascii = json.encoder.encode_basestring_ascii
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """The size limits of a queue. Each is a positive integer; four may be None.
 
@@ -122,7 +123,7 @@ class Limits:
             return self.payload_bytes
         return LARGE_PAYLOAD_BYTES if objects else PAYLOAD_BYTES
 
-    @property
+    @cached_property
     def enqueue_bytes(self) -> int:
         """Number of bytes up to which enqueue fills the blob."""
         return enqueue_share(self.blob_bytes)

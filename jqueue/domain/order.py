@@ -202,8 +202,8 @@ class Order:
     # Queries
 
     @contextmanager
-    def only_through(self, sequence: int) -> Iterator[None]:
-        """Pass over jobs with a larger sequence number inside the `with` block; put them back at its end."""
+    def only_through(self, sequence: int | None) -> Iterator[None]:
+        """Pass over jobs with a larger sequence number inside the `with` block; put them back then. None: over none."""
         self._through = sequence
         try:
             yield

@@ -106,16 +106,6 @@ at the point at which another job would be queued again, or dead.
 """
 
 
-def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
-    name: dict[JobStatus | None, str] = {None: "[*]"}
-    name.update({status: str(status) for status in JobStatus})
-    lines = ["stateDiagram-v2"]
-    for (before, verb), targets in TRANSITIONS.items():
-        lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]
-    return "\n".join([*lines, "    completed --> [*]: no result is kept"]) + "\n"
-
-
 ABSENT: Any = object()
 """Old value of an entry that did not exist."""
 

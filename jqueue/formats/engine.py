@@ -310,7 +310,7 @@ class StoreEngine:
     def next_due(self) -> datetime | None:
         """Return the time when the next job is due or the next claim expires."""
         ends = [end for _, end in self._ends()] if self.store.claims_expire_by_clock else []
-        return min([end for end in (self.draft.next_due(), *ends) if end is not None], default=None)
+        return min([end for end in (self.draft.jobs.order.next_due(), *ends) if end is not None], default=None)
 
     @property
     def activity(self) -> object:

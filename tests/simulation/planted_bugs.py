@@ -105,7 +105,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/base.py", "begin if atomic or refusal is None else savepoint", "savepoint"
         ),
         "An unexpected exception in one operation fails the whole commit": Bug(
-            "domain/operations/base.py", "bug = _bug(operation, error)", "raise error"
+            "domain/operations/base.py", "refusal.__cause__ = error", "raise error"
         ),
         "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
             "core/engine.py",
@@ -126,7 +126,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "heapq.heappop(heap.entries)[-1]", "heap.entries.pop()[-1]"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
-            "core/engine.py", "return self.draft.next_due()", "return self.now()"
+            "core/engine.py", "return self.draft.jobs.order.next_due()", "return self.now()"
         ),
         "A call does not end at its deadline": Bug(
             "core/requests.py", '"""End the request, as its deadline has passed."""', "return"

@@ -169,7 +169,7 @@ def test_an_entry_fired_or_set_by_a_clock_that_is_ahead_fires_for_the_others_at_
     assert THREE + MINUTE == SetSchedule("n", MINUTELY, "x").change(draft, THREE).next_at
     for now, due in ((THREE, THREE + MINUTE), (THREE + ahead, THREE + ahead + MINUTE)):
         LOOK.change(draft, now)
-        assert due == draft.next_due(), "a waiting dequeue wakes by its own clock"
+        assert due == draft.jobs.order.next_due(), "a waiting dequeue wakes by its own clock"
     assert [] == fire(draft, THREE + MINUTE / 2)
     assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
     assert [THREE + 2 * MINUTE] == fire(draft, THREE + 2.5 * MINUTE)

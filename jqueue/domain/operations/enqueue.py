@@ -189,7 +189,7 @@ class Enqueue(AddsOneJob, frozen=True):
             check_priority(priority),
             new_id="" if "job_id" in checked else preparation.new_id(),
             apart=large is not None,
-            enqueue_bytes=preparation.enqueue_bytes,
+            enqueue_bytes=preparation.limits.enqueue_bytes,
             **checked,
         )
 

@@ -14,7 +14,7 @@ from jqueue.domain.errors import InvalidJobError, JobStateError, shown
 from jqueue.domain.fields import Count, GivenDuration, Moment, Priority
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
-from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
+from jqueue.domain.limits import Limits, check_payload, check_priority
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived, stored_bytes
 from jqueue.domain.rules import LIMITS
@@ -118,6 +118,7 @@ class Redrive(Operation, frozen=True):
     """
 
     always_needs = ("dead_letters",)
+    checked_names = ("job_id", "entrypoint")
     surveys = True
 
     job_id: str | None = None
@@ -127,11 +128,7 @@ class Redrive(Operation, frozen=True):
         """Check the arguments."""
         if self.job_id is not None and self.entrypoint is not None:
             raise InvalidJobError("give either job_id or entrypoint, not both")
-        if self.job_id is not None:
-            check_name("job_id", self.job_id, preparation.limits)
-        if self.entrypoint is not None:
-            check_name("entrypoint", self.entrypoint, preparation.limits)
-        return self
+        return super().prepared(preparation)
 
     def change(self, draft: Draft, now: datetime) -> Redriven:
         """Queue the jobs, in the order of their sequence numbers.
@@ -188,6 +185,7 @@ class Purge(Operation, frozen=True):
         before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
     """
 
+    checked_names = ("job_id", "entrypoint")
     surveys = True
 
     status: JobStatus = JobStatus.DEAD
@@ -204,10 +202,7 @@ class Purge(Operation, frozen=True):
             raise InvalidJobError("give job_id alone, without entrypoint, older_than and before")
         if self.before is not None and self.older_than is not None:
             raise InvalidJobError("give either older_than or before, not both")
-        if self.job_id is not None:
-            check_name("job_id", self.job_id, preparation.limits)
-        if self.entrypoint is not None:
-            check_name("entrypoint", self.entrypoint, preparation.limits)
+        super().prepared(preparation)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
         before = None if self.before is None else check_time("before", self.before)
         return replace(self, status=JobStatus(self.status), older_than=older_than, before=before)

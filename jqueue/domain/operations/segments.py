@@ -105,18 +105,14 @@ class Merge(Operation, frozen=True):
             spans = [(0, len(source.rows))] if current is None else [(0, current.next), *current.taken]
             taken += [row for first, last in spans for row in source.rows[first:last] if row >= 0]
         in_ranges = {each.segment for each in draft.header.ranges.values()}
-        changed = [each for each in self.sources if each.name in there and self._is_tried(each, draft)]
+        manifest = draft.header.segments
+        changed = [each for each in self.sources if each.name in there and manifest[each.name].tried != each.tried]
         if not there or changed or in_ranges.intersection(there):
             return 0
         for name in there:
             draft.drop_segment(name)
         _named(draft, self.name, self.segment, taken, now)
         return len(there)
-
-    @staticmethod
-    def _is_tried(source: MergedSegment, draft: Draft) -> bool:
-        """Return True if rows of a source were claimed and given back since the merge began."""
-        return draft.header.segments[source.name].tried != source.tried
 
 
 class DropRows(Operation, frozen=True):
