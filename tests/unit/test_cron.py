@@ -14,7 +14,7 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.rules import SetSchedule
+from jqueue.domain.operations.rules import SetSchedule, Unschedule
 from jqueue.domain.rules import SPANS_KEPT
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +188,20 @@ def test_looks_of_a_clock_that_is_behind_and_settings_repeated_by_any_clock_writ
         SetSchedule("n", MINUTELY, "x").change(draft, now + YEAR)
         assert not draft.changed
     assert [THREE - HOUR + MINUTE] == fire(draft, THREE - HOUR + MINUTE)
+
+
+@pytest.mark.parametrize("undone", ["a", "b", None])
+def test_entries_that_are_due_together_fire_by_name_whatever_was_undone_before(undone):
+    draft = Draft()
+    for name in ("b", "a", "c"):
+        SetSchedule(name, MINUTELY, "x").change(draft, THREE)
+    draft.settle()
+    if undone:
+        Unschedule(undone).change(draft, THREE)
+        draft.rollback()
+    LOOK.change(draft, THREE + MINUTE)
+    places = {job_id.split(":")[1]: draft.jobs[job_id].sequence for job_id in draft.jobs}
+    assert {"a": 1, "b": 2, "c": 3} == places
 
 
 def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():

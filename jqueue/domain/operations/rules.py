@@ -195,7 +195,8 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
     An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
     whose job has no room waits for room. If a damaged segment may hold its job, it waits until the segment is restored.
     """
-    for schedule in [each for each in draft.header.schedules.values() if is_pending(each, now)]:
+    pending = [each for each in draft.header.schedules.values() if is_pending(each, now)]
+    for schedule in sorted(pending, key=lambda each: each.name):  # whatever their order in the table
         try:
             if is_behind(schedule, now):
                 # This clock is behind all spans of the entry, and nothing is due yet. With a span for this clock,
