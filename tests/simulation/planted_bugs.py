@@ -338,6 +338,11 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A purge of queued jobs removes only the rows that happen to be loaded": Bug(
             "domain/operations/operator.py", "rows.require(name for name in names if name not in whole)", "pass"
         ),
+        "A job that expires is forgotten without its attempt": Bug(
+            "domain/draft.py",
+            "if status is not COMPLETED and",
+            "if status is not COMPLETED and verb is not Verb.EXPIRE and",
+        ),
         "Statistics count the rows of a segment that were taken behind its next row": Bug(
             "domain/segments.py", "return self.rows - self.next - size_of(self.taken)", "return self.rows - self.next"
         ),
