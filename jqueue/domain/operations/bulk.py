@@ -19,7 +19,7 @@ import msgspec
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueFullError
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import TransactionRecord
 from jqueue.domain.job import JobRecord, JobStatus
@@ -259,6 +259,10 @@ class EnqueueSegments(Operation, frozen=True):
                 found[number] = job.change(draft, now, self.created_at)
             except RowsMissingError as error:  # the rows of all jobs are loaded at once
                 missing += error.wanted
+            except JQueueError:
+                if not missing:
+                    raise
+                break  # a job before this one may be refused first, once its rows are loaded
         if missing:
             raise RowsMissingError(missing)
         draft.jobs.last_sequence = offset + self.jobs
