@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.requests import Request
-from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, with_given_payloads
+from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, handed_out, with_given_payloads
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.core.writer import QueueEngine, Writer
@@ -178,6 +178,18 @@ def errors_of(results: list[Any]) -> list[Exception]:
     return [result for result in results if isinstance(result, Exception)]
 
 
+def _check_operations(verb: str, operations: Sequence[object]) -> None:
+    for operation in operations:
+        if not isinstance(operation, Operation):
+            raise InvalidJobError(f"{verb} takes operations such as Ack(job), got {type(operation).__name__}")
+
+
+def _in_place(entries: Sequence[Operation | JQueueError], results: Iterable[Any]) -> list[Any]:
+    """Return the results of the operations among entries, with the errors among them in their places."""
+    rest = iter(results)
+    return [next(rest) if isinstance(entry, Operation) else entry for entry in entries]
+
+
 class QueueBase(SupportsApply, SupportsWorkers):
     """Turns prepared operations into results, and remembers the claims in them.
 
@@ -288,9 +300,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         self.capabilities.require("transactions")
-        for operation in operations:
-            if not isinstance(operation, Operation):
-                raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
+        _check_operations("apply", operations)
         if not operations:
             return []
         prepared = [self._prepared(operation) for operation in operations]
@@ -298,10 +308,9 @@ class QueueBase(SupportsApply, SupportsWorkers):
         return all_of(await self._submit(prepared, deadline))
 
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        _check_operations("apply_each", operations)
         prepared: list[Operation | JQueueError] = []
         for operation in operations:
-            if not isinstance(operation, Operation):
-                raise InvalidJobError(f"apply_each takes operations such as Ack(job), got {type(operation).__name__}")
             try:
                 prepared.append(self._prepared(operation))
             except JQueueError as error:
@@ -311,17 +320,15 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return list(prepared)
         self._check_size(len(valid), *(len(operation.job_ids()) for operation in valid))
 
-        def in_place(results: list[Any]) -> list[Any]:
-            rest = iter(all_of(results))
-            return [next(rest) if isinstance(entry, Operation) else entry for entry in prepared]
+        def answers(results: list[Any]) -> list[Any]:
+            return _in_place(prepared, all_of(results))
 
-        return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
+        return answers(await self._submit(valid, deadline, atomic=False, convert=answers))
 
     async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
         """Prepare and commit one operation, and return its result, in which jobs are records."""
-        operations = (self._checked(operation.prepared(self._preparation)),)
-        results: list[Any] = await self._enter(operations, deadline, convert=first_of)
-        return results[0]
+        [result] = await self._enter((self._prepared(operation),), deadline, convert=first_of)
+        return result
 
     async def _searched(
         self, operation: Operation, seconds: float, wait: float = 0.0, late: str = "the store did not answer in time"
@@ -450,13 +457,34 @@ class QueueBase(SupportsApply, SupportsWorkers):
         wait: Duration | None = None,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations of any kind in one commit, and return their results. See `_enter`."""
-        if self._objects is not None and any(operation.large is not None for operation in operations):
-            return await self._submit_large(
-                self._objects, operations, self._seconds(deadline), atomic=atomic, wait=wait, convert=convert
-            )
-        request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
-        return await self._with_payloads(request, await request)
+        """Commit prepared operations of any kind in one commit, and return their results. See `_enter`.
+
+        Their large values are stored before.
+        """
+        objects = self._objects
+        if objects is None or all(operation.large is None for operation in operations):
+            request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
+            return await self._with_payloads(request, await request)
+        self._writer.check_open()
+        closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
+        storing = objects.store(operations, self._seconds(deadline))
+        stored, seconds = await self._writer.storing.do(storing, closed)
+        self._claims.saw_objects = True
+        named = [operation for operation in stored if isinstance(operation, Operation)]
+        given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
+        errors = [error for error in stored if isinstance(error, JQueueError)]
+        if errors and atomic:
+            raise errors[0]
+        if not named:
+            return errors
+
+        def in_place(results: list[Any]) -> list[Any]:
+            return _in_place(stored, with_given_payloads(given, named, results))
+
+        results = await self._submit(
+            named, seconds, atomic=atomic, wait=wait, convert=lambda results: convert(in_place(results))
+        )
+        return in_place(results)
 
     async def _submit_segments(
         self,
@@ -480,13 +508,13 @@ class QueueBase(SupportsApply, SupportsWorkers):
                 raise DeadlineExceededError(CONFLICTS_LATE)
             return commit.answer(results[0])
 
-        operation = await self._writer.objects.store(encoding, closed)
+        operation = await self._writer.storing.do(encoding, closed)
         while True:
             [found] = await self._submit((operation,), commit.seconds_left, convert=answer)
             if not isinstance(found, BulkConflicts):
                 return operation, commit.answer(found)
             self._writer.check_open()
-            operation = await self._writer.objects.store(commit.again(operation, found), closed)
+            operation = await self._writer.storing.do(commit.again(operation, found), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.
@@ -495,17 +523,12 @@ class QueueBase(SupportsApply, SupportsWorkers):
             NotLoadedError: no payload could be loaded, and the call did nothing else.
         """
         payloads, operations = self._claimed_payloads, request.operations
-        if payloads is None or not any(
-            job.payload_object is not None
-            for operation, result in zip(operations, results, strict=True)
-            if operation.hands_out_jobs and isinstance(result, list)
-            for job in result
-        ):
+        if payloads is None or all(job.payload_object is None for job in handed_out(operations, results)):
             return results
         self._claims.saw_objects = True
         unloaded = NotLoadedError(reason="were not loaded before the queue closed")
         try:
-            loaded: list[Any] = await self._writer.objects.load(
+            loaded: list[Any] = await self._writer.loading.do(
                 payloads.loaded(operations, results, request.until), unloaded
             )
         except (asyncio.CancelledError, NotLoadedError):
@@ -520,38 +543,6 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return
         if any(operation.ends_claims for request in requests for operation in request.operations):
             collector.begin()
-
-    async def _submit_large(
-        self,
-        objects: ValueObjects,
-        operations: Sequence[Operation],
-        seconds: float,
-        *,
-        atomic: bool,
-        wait: Duration | None,
-        convert: Convert,
-    ) -> list[Any]:
-        """Store the large values of prepared operations, and commit them."""
-        self._writer.check_open()
-        closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
-        stored, seconds = await self._writer.objects.store(objects.store(operations, seconds), closed)
-        self._claims.saw_objects = True
-        named = [operation for operation in stored if isinstance(operation, Operation)]
-        given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
-        errors = [error for error in stored if isinstance(error, JQueueError)]
-        if errors and (atomic or not named):
-            if atomic:
-                raise errors[0]
-            return errors
-
-        def in_place(results: list[Any]) -> list[Any]:
-            rest = iter(with_given_payloads(given, named, results))
-            return [next(rest) if isinstance(entry, Operation) else entry for entry in stored]
-
-        results = await self._submit(
-            named, seconds, atomic=atomic, wait=wait, convert=lambda results: convert(in_place(results))
-        )
-        return in_place(results)
 
     async def _close(self, reason: str, seconds: float) -> None:
         """Take no more calls, and finish those under way within some seconds."""

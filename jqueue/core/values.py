@@ -57,27 +57,17 @@ class ObjectCalls:
     """Work on objects, each for one call."""
 
     def __init__(self) -> None:
-        self._storing: set[asyncio.Task[Any]] = set()
-        self._loading: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def store(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
-        """Store the objects of a call that is not committed yet.
+    async def do(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
+        """Store or load the objects of a call.
 
         Args:
-            work: stores them.
+            work: does it.
             ended: raised if the queue closes meanwhile.
         """
-        return await self._run(work, self._storing, ended)
-
-    async def load(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
-        """Load the objects of a call that is committed; the arguments are as in `store`."""
-        return await self._run(work, self._loading, ended)
-
-    async def _run(
-        self, work: Coroutine[Any, Any, Answer], tasks: set[asyncio.Task[Any]], ended: JQueueError
-    ) -> Answer:
         task = asyncio.create_task(work)
-        tasks.add(task)
+        self._tasks.add(task)
         try:
             return await task
         except asyncio.CancelledError:
@@ -86,17 +76,12 @@ class ObjectCalls:
                 raise ended from None
             raise
         finally:
-            tasks.discard(task)
+            self._tasks.discard(task)
 
-    async def end_storing(self) -> None:
-        """End all work that stores: the calls are not done."""
-        await end_tasks(self._storing)
+    async def end(self, seconds: float = 0.0) -> None:
+        """Wait for all work for some seconds, and then end it."""
+        await end_tasks(self._tasks, seconds)
         await asyncio.sleep(0)  # lets the calls end
-
-    async def end_loading(self, until: float) -> None:
-        """Wait for all work that loads, until a time on the clock of the event loop, and then end it."""
-        await end_tasks(self._loading, until - asyncio.get_running_loop().time())
-        await asyncio.sleep(0)
 
 
 logger = logger_of("jqueue")
@@ -160,12 +145,7 @@ class ClaimedPayloads:
         Raises:
             NotLoadedError: no payload could be loaded, and the call did nothing else.
         """
-        claimed = [
-            job
-            for operation, result in zip(operations, results, strict=True)
-            if operation.hands_out_jobs and isinstance(result, list)
-            for job in result
-        ]
+        claimed = handed_out(operations, results)
         wanted = [job for job in claimed if self._is_wanted(job)]
         if not wanted:
             return results
@@ -232,6 +212,16 @@ class ClaimedPayloads:
             await self._end([Nack(job.claim, error=error, dead=True) for job, error in failures], seconds)
         except JQueueError as error:
             logger.warning("jobs whose payloads are lost could not be made dead: %s. Their claims will be stale", error)
+
+
+def handed_out(operations: Sequence[Operation], results: Sequence[Any]) -> list[Any]:
+    """Return the jobs and ranges that the results of operations hand out."""
+    return [
+        job
+        for operation, result in zip(operations, results, strict=True)
+        if operation.hands_out_jobs and isinstance(result, list)
+        for job in result
+    ]
 
 
 def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], results: list[Any]) -> list[Any]:

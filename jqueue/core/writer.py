@@ -292,7 +292,7 @@ class Writer:
         self._carried: list[Request] = []
         self.waiting: list[Request] = []
         self._alarms = Alarms(self._unfinished)
-        self.objects = ObjectCalls()
+        self.storing, self.loading = ObjectCalls(), ObjectCalls()
         self._task: asyncio.Task[None] | None = None
         self._running = False  # True if the task will look for pending calls again
         self._idle = False  # True while the task waits for a pending call
@@ -392,9 +392,9 @@ class Writer:
         self._wake.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
-        await self.objects.end_storing()
+        await self.storing.end()
         await self._wait_for_task(until)
-        await self.objects.end_loading(until - deadline / 4)  # what is not loaded by then can still be handed back
+        await self.loading.end(until - deadline / 4 - loop.time())  # then claims can be handed back
         await self._wait_for_task(until)
         if self.engine.owes_claims() and loop.time() < until:
             self._start()  # the store may be available again

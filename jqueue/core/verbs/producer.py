@@ -123,7 +123,7 @@ class ProducerVerbs(QueueBase, Producer):
         if stored is not None and self._objects is not None:
             reading = self._objects.read(stored, max(LEAST, until - asyncio.get_running_loop().time()))
             closed = QueueClosedError("the queue was closed while the result was loaded")
-            return from_json(await self._writer.objects.load(reading, closed), allow_inf_nan=False)
+            return from_json(await self._writer.loading.do(reading, closed), allow_inf_nan=False)
         return deepcopy(found[0].result)  # the cached state holds the same object
 
 
@@ -336,7 +336,7 @@ class StagingVerbs(QueueBase):
         """Remove segments that are no longer needed. If the queue is closed meanwhile, they go by age."""
         closed = QueueClosedError("the queue was closed")
         with suppress(QueueClosedError):
-            await self._writer.objects.load(removal, closed)
+            await self._writer.loading.do(removal, closed)
 
     async def _remove_own(self, commit: StagedCommit) -> None:
         """Remove the segments of a write that was done before. If the queue cannot be read, they go by age."""
