@@ -208,9 +208,8 @@ class SegmentRows:
             return
         entries, of = self._jobs, self.of
         before, first, taken, tried = len(of), segment.next, segment.taken, segment.tried
-        size = segment.chunk_rows
         in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
-        claims = [pair for pair in in_ranges if pair[1].first < (chunk + 1) * size and pair[1].last > chunk * size]
+        claims = [pair for pair in in_ranges if pair[1].meets(chunk, segment.chunk_rows)]
         for row, entry in rows:
             job_id = entry.id
             for range_id, claim in claims:
@@ -506,11 +505,8 @@ class SegmentRows:
 
     def are_in_ranges(self, name: str, chunks: Iterable[int]) -> bool:
         """Return True if each of some chunks of a segment has rows that are in progress in ranges."""
-        size = self.segments[name].chunk_rows
-        claims = [each for each in self.ranges.values() if each.segment == name]
-        return all(
-            any(each.first < (chunk + 1) * size and each.last > chunk * size for each in claims) for chunk in chunks
-        )
+        size, claims = self.segments[name].chunk_rows, [each for each in self.ranges.values() if each.segment == name]
+        return all(any(each.meets(chunk, size) for each in claims) for chunk in chunks)
 
     def running(self, entrypoint: str) -> int:
         """Return the number of jobs of an entrypoint that are in progress in ranges."""

@@ -397,6 +397,10 @@ class Range(Entry, frozen=True):
         """Return True if a row is in the range."""
         return self.first <= row < self.last
 
+    def meets(self, chunk: int, chunk_rows: int) -> bool:
+        """Return True if it has rows of a chunk of its segment."""
+        return self.first < (chunk + 1) * chunk_rows and self.last > chunk * chunk_rows
+
 
 Sortable = TypeVar("Sortable", int, tuple[tuple[float, ...], int])
 

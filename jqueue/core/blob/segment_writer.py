@@ -295,7 +295,7 @@ class SegmentWriter:
         known = index if index is not None else await self._reader.index(name, segment)
         chunks, numbers = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)], array("q")
         async with aclosing(self._reader.rows(name, segment, known, chunks, self._turn)) as several:
-            async for rows in several:
+            async for _, rows in several:
                 for number, job in rows:
                     if not segment.is_taken(number):
                         numbers.append(number)
