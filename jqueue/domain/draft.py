@@ -128,7 +128,7 @@ class IndexedJobs(dict[str, JobRecord]):
         if holder is None and self.rows.ranges:
             holder = self.rows.claimed_key(key)
         if holder is None and self.rows.segments:
-            self.rows.find_key(key)
+            self.rows.find(key, keys=True)
         return holder
 
     def put_row(self, job: JobRecord) -> None:
@@ -429,7 +429,7 @@ class Draft:
                 continue
             after = segment.evolve(next=segment.rows, taken=())
             if within is not None:
-                after = rows.advanced(segment, *segment.taking_spans(within), rows.indexes.get(name))
+                after = rows.advanced(segment, *segment.taking(within), rows.indexes.get(name))
             for claims, spans in segment.waiting_by_claims(within):
                 rows_of, jobs = ((name, spans),), size_of(spans)
                 self.move_rows(BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=rows_of))

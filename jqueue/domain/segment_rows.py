@@ -162,7 +162,7 @@ class SegmentRows:
         taken = self._taken.get(name)
         if segment is None or not taken:
             return segment
-        return self.advanced(segment, *segment.taking(taken), self.indexes.get(name))
+        return self.advanced(segment, *segment.taking((row, row + 1) for row in taken), self.indexes.get(name))
 
     def advanced(self, segment: Segment, first: int, spans: Sequence[Span], index: SegmentIndex | None) -> Segment:
         """Return an entry with other values of `next` and `taken`, and with the head that follows from them."""
@@ -368,25 +368,17 @@ class SegmentRows:
 
     # Questions of operations
 
-    def find(self, job_id: str) -> None:
+    def find(self, text: str, *, keys: bool = False) -> None:
         """Return if no row can hold a job that is not in the table.
 
-        Raises:
-            RowsMissingError: a row may hold it.
-            SegmentDamagedError: a segment that may hold it cannot be read.
-        """
-        self._find(job_id, keys=False)
-
-    def find_key(self, key: str) -> None:
-        """Return if no row can hold a unique key that no job in the table holds.
+        Args:
+            text: id of the job, or its unique key.
+            keys: True for a unique key.
 
         Raises:
             RowsMissingError: a row may hold it.
             SegmentDamagedError: a segment that may hold it cannot be read.
         """
-        self._find(key, keys=True)
-
-    def _find(self, text: str, *, keys: bool) -> None:
         wanted, damaged = list[Wanted](), None
         hashed = hash_of(text)
         for name, segment in self.segments.items():

@@ -285,7 +285,7 @@ class EnqueueSegments(Operation, frozen=True):
 
     def _name(self, new: NewSegment, draft: Draft, offset: int, now: datetime) -> None:
         segment, offset, floor = new.segment, offset + new.behind, draft.header.attempt_floor if new.given else 0
-        first, spans = segment.taking_spans(new.taken_spans)
+        first, spans = segment.taking(new.taken_spans)
         changes = {
             "next": first,
             "taken": spans,

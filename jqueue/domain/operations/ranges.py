@@ -142,7 +142,7 @@ class ClaimRange(Claims, frozen=True):
         rows = draft.jobs.rows
         for job_id in [job_id for job_id, (there, row) in rows.of.items() if there == name and held.has(row)]:
             draft.hide_row(job_id, self.range_id)
-        draft.name_segment(name, rows.advanced(segment, *segment.taking_spans([held.span]), index))
+        draft.name_segment(name, rows.advanced(segment, *segment.taking([held.span]), index))
         draft.set_range(self.range_id, held)
         waits = []
         for chunk in range(segment.chunk_of(held.first), segment.chunk_of(held.last - 1) + 1):

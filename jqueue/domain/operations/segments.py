@@ -18,7 +18,7 @@ from jqueue.domain.transitions import Verb
 
 def _named(draft: Draft, name: str, segment: Segment, taken: Sequence[int], now: datetime) -> bool:
     """Add a segment to the manifest, with some rows taken. Return False if no row is left."""
-    first, spans = segment.taking(taken)
+    first, spans = segment.taking((row, row + 1) for row in taken)
     if first >= segment.rows:
         return False
     named = segment.evolve(next=first, taken=spans, at=round(now.timestamp(), 3))
