@@ -146,13 +146,13 @@ class FileWatch:
                 loop.call_soon_threadsafe(self._notice, events)
 
         self._events = events = FileEvents(self._folders, changed)
-        events.begin()
+        events.start()
 
     def end(self) -> None:
         """Stop watching, as no caller waits for jobs."""
         if self._events is not None:
             self._events.end()
-            self._ending = [events for events in self._ending if not events.has_ended()] + [self._events]
+            self._ending = [events for events in self._ending if events.is_alive()] + [self._events]
         self._events, self.noticed = None, False
 
     async def ended(self) -> None:
