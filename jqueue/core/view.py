@@ -54,8 +54,11 @@ Place = tuple[int, int]
 Held = tuple[Place, str, int, JobRecord]
 """A due row: its place, its segment, its number and its job."""
 
-DUE = ""
-"""Stands for the rows that are due among the names of segments."""
+Source = tuple[tuple[float, ...], AsyncGenerator[JobRecord, None]]
+"""Jobs in order, and a place that none of them is before."""
+
+FIRST = (-math.inf,)
+"""The place before all others."""
 
 
 class FirstJobs(NamedTuple):
@@ -395,13 +398,17 @@ class QueueView:
                     if is_chosen(job, phase):
                         yield job
 
+        def place(job: JobRecord) -> tuple[float, ...]:
+            return place_of(job, now)
+
         for phase in PHASES:
             if phase in wanted:
-                async with aclosing(_merged(hot.pop(phase), rows(phase), now)) as merged:
+                sources = [(FIRST, rows(phase)), (FIRST, _these(sorted(hot.pop(phase), key=place)))]
+                async with aclosing(_merged(sources, place)) as merged:
                     async for job in merged:
                         yield job
 
-    async def _waiting(
+    def _waiting(
         self,
         selection: Selection,
         damage: dict[str, str],
@@ -409,38 +416,23 @@ class QueueView:
         after: float | None = None,
         due: AsyncGenerator[JobRecord, None] | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield the waiting jobs of segments with ready rows, in the order of their rows, merged with due ones.
+        """Return the waiting jobs of segments with ready rows, in the order of their rows, merged with due ones.
 
         Segments are read chunk by chunk, and only when their next row comes up. With `after`, those of scheduled rows
         are read instead, but for chunks whose rows are all due at that time.
         """
-        scheduled = after is not None
-        segments = {
-            name: each
-            for name, each in self._segments(selection.entrypoints).items()
-            if each.scheduled == scheduled and each.waiting
-        }
-        heads = [(segment.head.place(scheduled=scheduled), name) for name, segment in segments.items()]
-        following: dict[str, AsyncGenerator[JobRecord, None]] = {}
-        if due is not None:
-            following[DUE] = due
-            heads.append(((-math.inf,), DUE))
-        heapify(heads)
-        upcoming: dict[str, JobRecord] = {}
-        try:
-            while heads:
-                _, name = heappop(heads)
-                if name in upcoming:
-                    yield upcoming.pop(name)
-                elif name not in following:
-                    following[name] = self._waiting_in(name, segments[name], selection.id_prefix or "", damage, after)
-                if (job := await anext(following[name], None)) is not None:
-                    upcoming[name] = job
-                    key = RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
-                    heappush(heads, (key.place(scheduled=scheduled), name))
-        finally:
-            for each in following.values():
-                await each.aclose()
+        scheduled, prefix = after is not None, selection.id_prefix or ""
+        sources: list[Source] = [] if due is None else [(FIRST, due)]
+        for name, segment in self._segments(selection.entrypoints).items():
+            if segment.scheduled == scheduled and segment.waiting:
+                jobs = self._waiting_in(name, segment, prefix, damage, after)
+                sources.append((segment.head.place(scheduled=scheduled), jobs))
+
+        def place(job: JobRecord) -> tuple[float, ...]:
+            key = RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
+            return key.place(scheduled=scheduled)
+
+        return _merged(sources, place)
 
     async def _due_rows(
         self,
@@ -665,22 +657,31 @@ async def _one_ahead(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piec
         await pieces.aclose()
 
 
+async def _these(jobs: Iterable[JobRecord]) -> AsyncGenerator[JobRecord, None]:
+    for job in jobs:
+        yield job
+
+
 async def _merged(
-    held: Iterable[JobRecord], rows: AsyncGenerator[JobRecord, None], now: datetime
+    sources: Sequence[Source], place: Callable[[JobRecord], tuple[float, ...]]
 ) -> AsyncGenerator[JobRecord, None]:
-    """Yield jobs of both kinds in the order of `place_of`; the rows come in it."""
+    """Yield the jobs of several sources by their places. A source begins when the least place it may have comes up.
 
-    def place(job: JobRecord) -> tuple[float, ...]:
-        return place_of(job, now)
-
-    first = iter(sorted(held, key=place))
-    upcoming = next(first, None)
-    async with aclosing(rows):
-        async for row in rows:
-            while upcoming is not None and place(upcoming) < place(row):
-                yield upcoming
-                upcoming = next(first, None)
-            yield row
-    while upcoming is not None:
-        yield upcoming
-        upcoming = next(first, None)
+    Args:
+        sources: each in order, with a place that none of its jobs is before.
+        place: returns the place of a job.
+    """
+    heads = [(least, number) for number, (least, _) in enumerate(sources)]
+    heapify(heads)
+    upcoming: dict[int, JobRecord] = {}
+    try:
+        while heads:
+            _, number = heappop(heads)
+            if number in upcoming:
+                yield upcoming.pop(number)
+            if (job := await anext(sources[number][1], None)) is not None:
+                upcoming[number] = job
+                heappush(heads, (place(job), number))
+    finally:
+        for _, jobs in sources:
+            await jobs.aclose()
