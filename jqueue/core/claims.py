@@ -138,8 +138,9 @@ class ClaimRegistry:
         if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
             _drop_oldest(held, CLAIMS_KEPT)
 
-    def held(self, claim: Claim) -> HeldClaim | None:
-        """Return the record of a claim; None if there is none."""
+    def held(self, reference: JobReference) -> HeldClaim | None:
+        """Return the record of a claim; None if there is none. Errors are as for `find`."""
+        claim = self.find(reference)
         found = _find(self._held.get(claim.job_id), claim.attempt)
         return None if found is None or found[2] is None else HeldClaim(claim.job_id, found[0], found[1], found[2])
 

@@ -357,7 +357,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """Return the record of a claim that this queue object handed out; None if there is none."""
-        return self._claims.held(self._claims.find(job_id))
+        return self._claims.held(job_id)
 
     def claim_age(self, job_id: JobReference) -> float | None:
         """Seconds since the store last confirmed a claim handed out by this queue object; None for an unknown claim."""

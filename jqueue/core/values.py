@@ -154,21 +154,22 @@ class ClaimedPayloads:
         patience = min([self._objects.call_timeout, *(job.claim_timeout / 2 for job in wanted if job.claim_timeout)])
         found = await self._objects.load(wanted, max(LEAST, min(patience, until - loop.time())))
         found |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
-        ended = [job for job in wanted if isinstance(found[job.id], ObjectMissingError | ObjectDamagedError)]
-        failed = [job for job in wanted if isinstance(found[job.id], StorageError) and job not in ended]
+        ended, failed = list[tuple[JobRecord, StorageError]](), list[tuple[JobRecord, StorageError]]()
+        for job in wanted:
+            answer = found[job.id]
+            if isinstance(answer, JobRecord):
+                self._failures.pop(job.id, None)
+            else:
+                lost = isinstance(answer, ObjectMissingError | ObjectDamagedError)
+                (ended if lost else failed).append((job, answer))
         if surplus:
             self._hand_back([job.claim for job in surplus])
-        for job in wanted:
-            if isinstance(found[job.id], JobRecord):
-                self._failures.pop(job.id, None)
         if failed:
-            await self._set_aside([(job, found[job.id]) for job in failed], max(LEAST, until - loop.time()))
+            await self._set_aside(failed, max(LEAST, until - loop.time()))
         if ended:
-            await self._make_dead([(job, found[job.id]) for job in ended], max(LEAST, until - loop.time()))
+            await self._make_dead(ended, max(LEAST, until - loop.time()))
         if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
-            error = found[failed[0].id]
-            assert isinstance(error, StorageError)
-            raise NotLoadedError(error)
+            raise NotLoadedError(failed[0][1])
         return [
             [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | RangeClaim)]
             if operation.hands_out_jobs and isinstance(result, list)

@@ -29,16 +29,14 @@ from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
 from jqueue.domain.operations.rules import (
-    UNCHANGED,
     Configure,
     Pause,
     Resume,
     SetLimits,
     SetSchedule,
-    Unchanged,
     Unschedule,
 )
-from jqueue.domain.rules import QueueSettings, Schedule, as_shown
+from jqueue.domain.rules import Schedule, as_shown
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
@@ -53,9 +51,17 @@ Result = TypeVar("Result")
 
 
 def _verb(
-    declared: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]], operation: type[Operation]
+    declared: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+    operation: type[Operation],
+    look: Operation | None = None,
 ) -> Callable[Concatenate[QueueBase, Parameters], Coroutine[Any, Any, Result]]:
-    """Return the method of a verb that commits one operation. Its arguments are fields of the operation."""
+    """Return the method of a verb that commits one operation. Its arguments are fields of the operation.
+
+    Args:
+        declared: the verb.
+        operation: its operation.
+        look: an operation that changes nothing. An equal one is refused if there is no queue.
+    """
     signature = inspect.signature(declared)
 
     @wraps(declared)
@@ -66,7 +72,10 @@ def _verb(
             raise TypeError(f"{declared.__name__}() {error}") from None
         fields = dict(given)
         deadline = fields.pop("deadline", None)
-        result: Result = for_callers(await self._done(operation(**fields), deadline))
+        done = operation(**fields)
+        result: Result = for_callers(await self._done(done, deadline))
+        if done == look:
+            await self._require_queue()
         return result
 
     return verb
@@ -88,27 +97,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     resume = _verb(Operator.resume, Resume)
     limit = _verb(Operator.limit, SetLimits)
 
-    async def configure(
-        self,
-        *,
-        dead_retention: Duration | Unchanged | None = UNCHANGED,
-        blob_bytes: int | Unchanged | None = UNCHANGED,
-        history: Duration | Unchanged | None = UNCHANGED,
-        history_bytes: int | Unchanged | None = UNCHANGED,
-        history_payloads: bool | Unchanged = UNCHANGED,
-        deadline: Duration | None = None,
-    ) -> QueueSettings:
-        operation = Configure(
-            dead_retention=dead_retention,
-            blob_bytes=blob_bytes,
-            history=history,
-            history_bytes=history_bytes,
-            history_payloads=history_payloads,
-        )
-        settings: QueueSettings = await self._done(operation, deadline)
-        if operation == Configure():
-            await self._require_queue()
-        return settings
+    configure = _verb(Operator.configure, Configure, look=Configure())
 
     # Cron
 
