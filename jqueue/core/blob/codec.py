@@ -153,10 +153,8 @@ def decode(data: bytes) -> QueueState:
     if not data:
         return QueueState()
     parsed = parse_blob(data)
-    read = exhaust(reading_lines(parsed, {}, {}))
-    records = number_unnumbered([*{**{job.id: job for job in parsed.jobs}, **read.jobs}.values()])
-    jobs = tuple(map(job_of, records))
-    return state_of(parsed.header, jobs, tuple(read.set_aside))
+    jobs, set_aside = exhaust(Blob().looking(parsed))
+    return state_of(parsed.header, tuple(map(job_of, jobs.values())), set_aside)
 
 
 def encode_header(header: Header) -> bytes:

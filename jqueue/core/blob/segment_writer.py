@@ -197,10 +197,10 @@ class SegmentWriter:
         """Cancel spills and merges. Their objects without a commit are litter."""
         await end_tasks(task for each in (self._spills, self._merges) if (task := each.task) is not None)
 
-    async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime, float]:
-        """Create a segment. Return its name, and the time until which a commit may name it, by two clocks."""
+    async def _store(self, encoded: EncodedSegment, naming: Callable[[str, datetime], Spill | Merge]) -> Stored:
+        """Create a segment. `naming` returns the operation that names it, given its name and the time until it may."""
         before, until = self._now() + self.named_within, self._clock.monotonic() + self.named_within.total_seconds()
-        return await self.create(encoded.content), before, until
+        return Stored(naming(await self.create(encoded.content), before), encoded, until)
 
     async def create(self, content: bytes) -> str:
         """Create a segment under a fresh name, and return the name.
@@ -233,9 +233,8 @@ class SegmentWriter:
             return None
         encoding = encoding_segment(chosen, scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
         encoded = await in_turns(encoding, self._spill_turn)
-        name, before, until = await self._store(encoded)
         rows = {job.id: job for job in map(chosen.__getitem__, encoded.order)}
-        return Stored(Spill(name, encoded.entry, rows, before), encoded, until)
+        return await self._store(encoded, lambda name, before: Spill(name, encoded.entry, rows, before))
 
     # Merging
 
@@ -285,8 +284,7 @@ class SegmentWriter:
             for number in numbers[name]:
                 rows[number] = next(following)
             sources.append(MergedSegment(name, rows, segment.tried))
-        name, before, until = await self._store(encoded)
-        return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
+        return await self._store(encoded, lambda name, before: Merge(name, encoded.entry, sources, before))
 
     async def _add_rows(
         self, jobs: list[JobRecord], name: str, segment: Segment, index: SegmentIndex | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -67,6 +67,7 @@ class _Load(msgspec.Struct, eq=False):
         parts: the parts that operations need; none if rows are read ahead of their use.
         confirmed: True if the segment was missed before, and the manifest was read after that.
         tries: True to try again while the store fails.
+        ahead: numbers of chunks to read ahead of their use.
         task: reads it.
         late: True if a commit no longer waits for it.
         index, chunks: the parts that were read: the index, and each chunk with its rows.
@@ -77,6 +78,7 @@ class _Load(msgspec.Struct, eq=False):
     parts: list[Wanted]
     confirmed: bool
     tries: bool
+    ahead: Sequence[int] = ()
     task: asyncio.Task[None] | None = None
     late: bool = False
     index: SegmentIndex | None = None
@@ -222,13 +224,13 @@ class SegmentLoader:
         self.integrate(draft)
         return not any(isinstance(load.error, DAMAGED) and load.parts and not load.confirmed for load in loads)
 
-    def _begin(self, name: str, load: _Load, rows: SegmentRows, chunks: Iterable[int] = ()) -> None:
-        """Begin to read parts of a segment, and some more chunks."""
+    def _begin(self, name: str, load: _Load, rows: SegmentRows) -> None:
+        """Begin to read parts of a segment."""
         self._loads[name] = load
-        work = self._read(name, load, rows, rows.segments[name], list(chunks))
+        work = self._read(name, load, rows, rows.segments[name])
         load.task = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
 
-    async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment, chunks: list[int]) -> None:
+    async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
         """Read a segment, and try again while the store fails. Failures count only while it answers other requests."""
         backoff, failures, begun = Backoff(self._entropy), 0, 0.0
         reader = self._reader.within(1 / FAILURES) if load.tries else self._reader
@@ -236,7 +238,7 @@ class SegmentLoader:
             tried = self._clock.monotonic()
             try:
                 async with self._gate:
-                    await self._read_parts(reader, name, load, rows, segment, chunks)
+                    await self._read_parts(reader, name, load, rows, segment)
                 return
             except Exception as error:
                 load.failure = failure = as_storage_error(error)
@@ -253,13 +255,7 @@ class SegmentLoader:
                 load.failure, failures = as_storage_error(error), 0
 
     async def _read_parts(
-        self,
-        reader: SegmentReader,
-        name: str,
-        load: _Load,
-        rows: SegmentRows,
-        segment: Segment,
-        chunks: list[int],
+        self, reader: SegmentReader, name: str, load: _Load, rows: SegmentRows, segment: Segment
     ) -> None:
         load.index = index = rows.indexes.get(name) or load.index or await reader.index(name, segment)
         needed = {each.chunk for each in load.parts if each.chunk is not None}
@@ -269,7 +265,7 @@ class SegmentLoader:
             number = min(MOST_CHUNKS, 2 * number or 1) if min(needed) <= last + 1 else 1
             following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(needed)]
             self._runs[name] = number, max([*needed, *following])
-        if several := sorted({*chunks, *needed, *following}):
+        if several := sorted({*load.ahead, *needed, *following}):
             load.chunks += await reader.chunks(name, segment, index, several)
 
     def _settle(self, name: str, load: _Load, rows: SegmentRows) -> None:
@@ -336,7 +332,7 @@ class SegmentLoader:
             if left < ahead and (head := rows.next_wanted(entrypoint)) is not None and head.segment not in self._loads:
                 name = head.segment
                 chunks = rows.next_chunks(name, 1 + (ahead - left) // rows.segments[name].chunk_rows)
-                self._begin(name, _Load([], confirmed=False, tries=False), rows, chunks)
+                self._begin(name, _Load([], confirmed=False, tries=False, ahead=chunks), rows)
                 return
 
     async def finish(self) -> None:
