@@ -550,10 +550,9 @@ class Engine:
 
     async def _read(self, known: str | None) -> tuple[bytes, str | None] | None:
         """Read the object; None if its etag is the known one."""
-        async with self.observers.limited("read", self.call_timeout):
-            if known is not None and self._read_if_changed is not None:
-                return await self._read_if_changed(known)
-            data, etag = await self.storage.read()
+        if known is not None and self._read_if_changed is not None:
+            return await self.observers.call("read", self.call_timeout, self._read_if_changed, known)
+        data, etag = await self.observers.call("read", self.call_timeout, self.storage.read)
         return None if known is not None and etag == known else (data, etag)
 
     async def _adopt(self, data: bytes, etag: str | None) -> bool:
@@ -728,8 +727,9 @@ class Engine:
         """Write the blob if the object is as it was read, and return the new etag."""
         self._spare.writing = True
         try:
-            async with self.observers.limited("write", self.call_timeout):
-                etag = await self.storage.write(content, if_match=self.etag)
+            etag = await self.observers.call(
+                "write", self.call_timeout, self.storage.write, content, if_match=self.etag
+            )
         finally:
             self._spare.written()
         if not etag:

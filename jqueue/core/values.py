@@ -340,8 +340,7 @@ class ValueObjects:
 
     async def _create(self, folder: str, content: bytes, digest: str) -> StoredObject:
         suffix = self._fresh(folder)
-        async with self._observers.limited("create", self.call_timeout):
-            await self.storage.create_object(suffix, content)
+        await self._observers.call("create", self.call_timeout, self.storage.create_object, suffix, content)
         return StoredObject(suffix, len(content), digest)
 
     async def _create_from(self, folder: str, pieces: AsyncGenerator[bytes, None]) -> StoredObject:
@@ -353,9 +352,11 @@ class ValueObjects:
                     await _add(digest, piece)
                     yield piece
 
-        limited = self._observers.limited("create", self.named_within.total_seconds())
-        async with limited, aclosing(hashed()) as source:
-            size = await self.storage.create_object_from(suffix, source)
+        async def create() -> int:
+            async with aclosing(hashed()) as source:
+                return await self.storage.create_object_from(suffix, source)
+
+        size = await self._observers.call("create", self.named_within.total_seconds(), create)
         return StoredObject(suffix, size, digest.hexdigest())
 
     def _fresh(self, folder: str) -> str:
@@ -411,8 +412,8 @@ class ValueObjects:
         digest, start, stop = hashlib.sha256(), 0, 0
 
         async def next_piece() -> bytes:
-            async with self._observers.limited("fetch", self.call_timeout):
-                return await self.storage.read_object(stored.suffix, start, stop)
+            read = self.storage.read_object
+            return await self._observers.call("fetch", self.call_timeout, read, stored.suffix, start, stop)
 
         while start == stop:  # until the store has given less than asked for, which is the end of the object
             stop = min(start + piece_bytes, stored.size + 1)
@@ -446,8 +447,7 @@ class ValueObjects:
         listed: list[Listed] = []
         for folder in folders:
             try:
-                async with self._observers.limited("list", listing_timeout):
-                    listed += await self.storage.list_beside(folder)
+                listed += await self._observers.call("list", listing_timeout, self.storage.list_beside, folder)
             except (OSError, TimeoutError) as error:
                 raise StorageError("the objects beside the queue could not be listed", error) from error
         now = self._store_time() or max((each.modified for each in listed), default=None)
@@ -464,8 +464,7 @@ class ValueObjects:
 
         async def remove_one(suffix: str) -> None:
             try:
-                async with self._observers.limited("remove", self.call_timeout):
-                    await self.storage.remove_object(suffix)
+                await self._observers.call("remove", self.call_timeout, self.storage.remove_object, suffix)
             except (StorageError, OSError, TimeoutError) as error:
                 failures.append(StorageError(f"the object {suffix!r} could not be removed", error))
                 if len(failures) >= MOST_FAILURES:

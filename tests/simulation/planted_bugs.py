@@ -239,7 +239,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(modern=1.0, large=1.0, segments=0.0): {
         "The commit does not wait until the object of its payload is there": Bug(
             "core/values.py",
-            "await self.storage.create_object(suffix, content)",
+            'await self._observers.call("create", self.call_timeout, self.storage.create_object, suffix, content)',
             "asyncio.create_task(self.storage.create_object(suffix, content))",
         ),
         "A collection takes the results that jobs name for results that nothing names": Bug(

@@ -236,8 +236,7 @@ class HistoryMover:
         """Move the outbox. Return what was moved, and the objects to remove."""
         listed: list[Listed] | None = None
         if not self._moves_until_listing:
-            async with self._observers.limited("list", self._call_timeout):
-                listed = await objects.list_beside(FOLDER)
+            listed = await self._observers.call("list", self._call_timeout, objects.list_beside, FOLDER)
         others = listed is not None and has_others(listed, history)
         moved = _of_others(history) if others else await self._move(objects, history, queue)
         removed, old = (0, []) if listed is None else outdated(listed, history, settings, self._now())
@@ -253,11 +252,10 @@ class HistoryMover:
         """Create an object with the events of the outbox, and return what is in it."""
         place, batches = Place(history.series, history.first), history.batches
         try:
-            async with self._observers.limited("create", self._call_timeout):
-                await objects.create_object(place.suffix, encode_object(queue, batches))
+            encoded = encode_object(queue, batches)
+            await self._observers.call("create", self._call_timeout, objects.create_object, place.suffix, encoded)
         except CASConflictError:  # another writer was quicker, or this writer itself: an earlier try has landed
-            async with self._observers.limited("fetch", self._call_timeout):
-                content = await objects.read_object(place.suffix)
+            content = await self._observers.call("fetch", self._call_timeout, objects.read_object, place.suffix)
             try:
                 return Moved(place.series, decode_object(content, queue, place.first))
             except InvalidBlobError as error:
@@ -268,8 +266,7 @@ class HistoryMover:
     async def _remove(self, objects: SupportsObjects, old: Iterable[str]) -> None:
         """Remove the objects whose removal the header notes. After a failure, a later listing finds them again."""
         for suffix in old:
-            async with self._observers.limited("remove", self._call_timeout):
-                await objects.remove_object(suffix)
+            await self._observers.call("remove", self._call_timeout, objects.remove_object, suffix)
 
 
 def _is_in(history: HistoryHeader, moved: Moved) -> bool:

@@ -247,8 +247,9 @@ class SegmentReader:
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         with self.damage.reading(name, OBJECT):
-            async with self._observers.limited("fetch", self._call_timeout):
-                return await self._objects.read_object(FOLDER + name, start, stop)
+            return await self._observers.call(
+                "fetch", self._call_timeout, self._objects.read_object, FOLDER + name, start, stop
+            )
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -209,8 +209,7 @@ class SegmentWriter:
             StorageError: the store failed. The segment may exist, and is litter then.
         """
         name = self._new_name()
-        async with self._observers.limited("create", self._call_timeout):
-            await self._objects.create_object(FOLDER + name, content)
+        await self._observers.call("create", self._call_timeout, self._objects.create_object, FOLDER + name, content)
         return name
 
     # Spilling
