@@ -211,19 +211,13 @@ def with_moves(
         bulk: its transitions of many jobs at once.
     """
     changed: dict[str, _Sums] = {}
-
-    def sums_of(entrypoint: str) -> _Sums:
-        sums = changed.get(entrypoint)
-        if sums is None:
-            sums = changed[entrypoint] = _Sums(counters.get(entrypoint, EMPTY))
-        return sums
-
     for verb, before, after in moves:
         if verb is HEARTBEAT:
             continue
         job = before or after
         assert job is not None
-        sums = sums_of(job.entrypoint)
+        if (sums := changed.get(job.entrypoint)) is None:
+            sums = changed[job.entrypoint] = _Sums(counters.get(job.entrypoint, EMPTY))
         for kind in _kinds_of(verb, None if before is None else before.status, None if after is None else after.status):
             sums.totals[kind] += 1
         if verb is CLAIM:
@@ -233,7 +227,8 @@ def with_moves(
             seconds = (now - job.claimed_at).total_seconds()
             sums.runs[seconds] = sums.runs.get(seconds, 0) + 1
     for rows in bulk:
-        sums = sums_of(rows.entrypoint)
+        if (sums := changed.get(rows.entrypoint)) is None:
+            sums = changed[rows.entrypoint] = _Sums(counters.get(rows.entrypoint, EMPTY))
         for kind in _kinds_of(rows.verb, rows.before, rows.after):
             sums.totals[kind] += rows.jobs
         if rows.verb is Verb.REVOKE:
@@ -248,12 +243,9 @@ def with_moves(
     for name, sums in changed.items():
         result.pop(name, None)  # the last to change stands last
         result[name] = sums.counters(at)
-    return _folded(result, at) if len(result) > ENTRYPOINTS_COUNTED or _first_is_idle(result, at) else result
-
-
-def _first_is_idle(counters: dict[str, Counters], at: float) -> bool:
-    name = next(iter(counters))
-    return name != OTHERS and counters[name].at + IDLE < at
+    first = next(iter(result))
+    first_is_idle = first != OTHERS and result[first].at + IDLE < at
+    return _folded(result, at) if first_is_idle or len(result) > ENTRYPOINTS_COUNTED else result
 
 
 def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:

@@ -194,6 +194,8 @@ class Draft:
         changed: True if there is anything to commit.
         moves: the transitions of jobs since the last `settle`, in order.
         bulk_moves: the transitions of many jobs at once since then, in order.
+        set_aside: the lines that could not be read as jobs.
+        aside_keys: their keys.
         taken_bytes: about how many bytes count against the size limit: those of jobs, keys held after acks, and cron
             entries, in the blob that the draft was opened from, and what the changes since then add. Finished ids and
             the writers' commits do not count, because no call could make room there.
@@ -208,20 +210,10 @@ class Draft:
         self._changes: list[Change] = []
         self.jobs = IndexedJobs()
         self.take_header(header_of(state))
-        self.set_aside = state.set_aside
+        self.set_lines_aside(state.set_aside)
         self.taken_bytes = 0
         self.uncounted_bytes = 0
         self.load(record_of(job) for job in state.jobs)
-
-    @property
-    def set_aside(self) -> tuple[SetAside, ...]:
-        """The lines that could not be read as jobs."""
-        return self._set_aside
-
-    @set_aside.setter
-    def set_aside(self, lines: tuple[SetAside, ...]) -> None:
-        self._set_aside = lines
-        self.aside_keys = frozenset(line.key for line in lines)
 
     # Reading, for operations
 
@@ -482,7 +474,7 @@ class Draft:
             self._assign("settings", settings)
             if settings.history is not None:
                 self.require(HISTORY)
-            self._share_settings()
+            self.jobs.order.take_settings(self.header)
 
     def require(self, feature: str) -> None:
         """Make versions of jqueue that do not know a feature refuse the blob."""
@@ -528,7 +520,7 @@ class Draft:
                 self.jobs.rows.changed()
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
-            self._share_settings()
+            self.jobs.order.take_settings(self.header)
             self.jobs.order.rules_changed()
 
     def measure(self, size: int, header_bytes: int) -> None:
@@ -553,11 +545,11 @@ class Draft:
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
         self.jobs.rows.adopt(self.header.segments, self.header.ranges)
-        self._share_settings()
+        self.jobs.order.take_settings(self.header)
 
-    def _share_settings(self) -> None:
-        header = self.header
-        self.jobs.order.take_settings(header.settings, header.entrypoints, header.recent, header.schedules)
+    def set_lines_aside(self, lines: tuple[SetAside, ...]) -> None:
+        """Take over the lines that could not be read as jobs. Cannot be undone."""
+        self.set_aside, self.aside_keys = lines, frozenset(line.key for line in lines)
 
     def load(self, changed: Iterable[JobRecord], removed: Iterable[str] = ()) -> None:
         """Take over the changes of another writer: jobs changed and removed. Cannot be undone."""

@@ -94,8 +94,6 @@ def with_workers(
         own: the records of workers that commit; None for a worker that has ended.
         at: time of the commit, in seconds since 1970.
     """
-    if not known and not own:
-        return known
     records = {run: record for run, record in known.items() if run not in own and record.at + WORKER_AGE > at}
     records |= {run: record for run, record in own.items() if record is not None}
     surplus = len(records) - WORKERS_KEPT

@@ -293,8 +293,10 @@ def schedule_bytes(schedule: Schedule) -> int:
 def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold], schedules: Mapping[str, Schedule]) -> int:
     """Return the bytes that count against enqueue's limit: lines of jobs, keys held for gone jobs, cron entries."""
     entries = sum(map(schedule_bytes, schedules.values())) if schedules else 0
-    keys = sum(_header_bytes(key) + _header_bytes(hold.job_id) for key, hold in holds.items())
-    return job_bytes + keys + HOLD_BYTES * len(holds) + entries
+    keys = 0
+    for key, hold in holds.items():
+        keys += HOLD_BYTES + _header_bytes(key) + _header_bytes(hold.job_id)
+    return job_bytes + keys + entries
 
 
 def _header_bytes(text: str) -> int:

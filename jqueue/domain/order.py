@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.fields import LARGEST
+from jqueue.domain.header import Header
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
 from jqueue.domain.rules import (
     EntrypointRules,
@@ -137,16 +138,11 @@ class Order:
 
     # Changes
 
-    def take_settings(
-        self,
-        settings: QueueSettings,
-        rules: Mapping[str, EntrypointRules],
-        recent: Mapping[str, tuple[Usage, ...]],
-        schedules: Mapping[str, Schedule],
-    ) -> None:
-        """Use these settings, rules and tables from now on."""
-        before, other_rules = self.settings, rules is not self.rules and rules != self.rules
-        self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
+    def take_settings(self, header: Header) -> None:
+        """Use the settings, the rules and the tables of a header from now on."""
+        before, settings, rules = self.settings, header.settings, header.entrypoints
+        other_rules = rules is not self.rules and rules != self.rules
+        self.settings, self.rules, self.recent, self.schedules = settings, rules, header.recent, header.schedules
         if settings.dead_retention != before.dead_retention:
             for job in self.jobs.values():
                 if job.status is DEAD and (until := self.leaves_at(job)) is not None:

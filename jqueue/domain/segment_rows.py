@@ -114,8 +114,10 @@ class SegmentRows:
         """Take over another manifest, and forget loaded rows that are taken in it."""
         before, draft, advanced = self.committed, self.segments, self._advanced
         self.segments, self.committed = segments, dict(segments)
-        claimed = [each.segment for range_id, each in ranges.items() if range_id not in self.ranges]
-        self.ranges = ranges
+        known, self.ranges, self._ready = self.ranges, ranges, None
+        if not (before or segments or known or ranges):
+            return
+        claimed = [each.segment for range_id, each in ranges.items() if range_id not in known]
         self._claimed = {job_id: place for job_id, place in self._claimed.items() if place[0] in ranges}
         self._taken.clear()
         self._advanced = {}
@@ -141,7 +143,6 @@ class SegmentRows:
                 for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)
             self._changed(moved)
-        self._ready = None
 
     def changed(self) -> None:
         """Note that the manifest, a setting or the loaded rows have changed."""
@@ -175,6 +176,8 @@ class SegmentRows:
 
     def manifest(self) -> Mapping[str, Segment]:
         """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""
+        if not self.segments:
+            return self.segments
         in_ranges = {each.segment for each in self.ranges.values()}
         if not self._taken and all(each.next < each.rows or name in in_ranges for name, each in self.segments.items()):
             return self.segments

@@ -500,7 +500,7 @@ class Blob:
         placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
         draft.load(placed)
         renumbered = draft.renumber()
-        draft.set_aside = tuple(read.set_aside)
+        draft.set_lines_aside(tuple(read.set_aside))
         draft.measure(size, parsed.header_bytes)
         draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)} | dict.fromkeys(read.undated)
         self._warn(unreadable)

@@ -254,7 +254,7 @@ class Enqueue(AddsOneJob, frozen=True):
             created_at: the time of the enqueue, from which a delay counts; None: `now`.
         """
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
-        is_given, unique_key, job_id = self.job_id is not None, self.unique_key, self.id
+        is_given, unique_key, job_id = self.job_id is not None, self.unique_key, self.job_id or self.new_id
         if not job_id:
             raise InvalidJobError("an enqueue that is not prepared by a queue needs a job_id")
         there = draft.jobs.find(job_id) if is_given else draft.jobs.get(job_id)
