@@ -81,7 +81,10 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Names of the capabilities that a queue needs for it, whatever its arguments."""
 
     checked_names: ClassVar[tuple[str, ...]] = ()
-    """Names of its arguments that must be names, unless they are None."""
+    """Names of its arguments that must be names."""
+
+    optional_names: ClassVar[tuple[str, ...]] = ()
+    """Names of its arguments that must be names or None."""
 
     @property
     def large(self) -> LargeValue | None:
@@ -95,8 +98,9 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
             InvalidJobError: an argument is wrong.
             ClaimLostError: it names a claim that the queue object cannot know.
         """
-        for name in self.checked_names:
-            if (value := getattr(self, name)) is not None:
+        for name in (*self.checked_names, *self.optional_names):
+            value = getattr(self, name)
+            if value is not None or name in self.checked_names:
                 check_name(name, value, preparation.limits)
         return self
 

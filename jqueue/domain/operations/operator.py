@@ -118,7 +118,7 @@ class Redrive(Operation, frozen=True):
     """
 
     always_needs = ("dead_letters",)
-    checked_names = ("job_id", "entrypoint")
+    optional_names = ("job_id", "entrypoint")
     surveys = True
 
     job_id: str | None = None
@@ -185,7 +185,7 @@ class Purge(Operation, frozen=True):
         before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
     """
 
-    checked_names = ("job_id", "entrypoint")
+    optional_names = ("job_id", "entrypoint")
     surveys = True
 
     status: JobStatus = JobStatus.DEAD
